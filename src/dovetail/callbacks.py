@@ -33,7 +33,7 @@ async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
 
 
 async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a daemon thread, so that a handler that waits for a key does not keep the program alive."""
+    """Run a function in a daemon thread. A handler that waits for a key then cannot keep the program alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -47,12 +47,12 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             value = context.run(handler, *args)
         except BaseException as exc:
             error = exc if isinstance(exc, Exception) else InputRequestError(f"the handler ended with {type_name(exc)}")
-        # If the event loop is closed, no task waits for the result.
+        # After the event loop is closed, no task waits for the result.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(resolve, value, error)
 
     context = contextvars.copy_context()
-    # The thread keeps a reference to stdin, because Python would abort if stdin is closed while input() reads from it.
+    # The thread keeps a reference to stdin. Python would abort if stdin were closed while input() reads from it.
     threading.Thread(target=call_handler, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await future
 
@@ -67,7 +67,7 @@ def get_callback_name(callback: Callable[..., Any]) -> str:
 
 
 def add_callback(callbacks: dict[object, T], callback: T) -> Callable[[], None]:
-    """Add a callback. The returned function removes it, but no equal callback that was added separately."""
+    """Add a callback. The returned function removes exactly this callback, even if an equal one was added."""
     key = object()
     callbacks[key] = callback
 
@@ -78,7 +78,7 @@ def add_callback(callbacks: dict[object, T], callback: T) -> Callable[[], None]:
 
 
 def call_all(callbacks: Mapping[object, Callable[..., object]], *args: Any) -> None:
-    """Call all callbacks. If one raises an exception, log it and call the others."""
+    """Call all callbacks. If a callback raises an exception, log the exception and call the others."""
     for callback in tuple(callbacks.values()):
         try:
             callback(*args)

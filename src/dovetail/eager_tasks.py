@@ -40,12 +40,12 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Prepare a task, so that the next coroutine starts immediately. Call `release` when the task is not needed."""
+        """Prepare a task, so that the next coroutine starts immediately. Call `release` to give up the task."""
         self._user_count += 1
         self._prepare()
 
     def release(self) -> None:
-        """Undo one call of `acquire`. The prepared task ends when every `acquire` has been undone."""
+        """Undo one call of `acquire`. After the last `release`, the prepared task ends."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()
@@ -67,7 +67,7 @@ class _StandbyTask:
         self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
         self._is_lent = False
-        # Before the task itself has started, a cancellation would not reach the coroutine.
+        # A cancellation reaches the coroutine only after the task has started.
         self._is_ready = False
         self.task = loop.create_task(self._run_work())
 
@@ -77,7 +77,7 @@ class _StandbyTask:
         return self._assigned.done()
 
     def run_first_step(self, work: Work) -> bool:
-        """Run a coroutine up to its first wait. If it waits, continue it in this task.
+        """Run a coroutine up to its first wait. If the coroutine waits, continue it in this task.
 
         Return False if the task is not free.
         """
@@ -135,7 +135,7 @@ class _StandbyTask:
 
 
 class EagerWorker:
-    """Runs a function each time `wake` is called. The function runs immediately, and needs a task only if it waits.
+    """Runs a function each time `wake` is called. A task is created only if the function waits.
 
     The function must handle all pending work, because `wake` has no effect while the function runs.
     """
@@ -199,7 +199,7 @@ T = TypeVar("T")
 
 
 class SuspendNotifier(Generic[T]):
-    """Awaits a coroutine and returns its result. Calls `on_suspend` if the coroutine has to wait."""
+    """Awaits a coroutine and returns the result. If the coroutine has to wait, `on_suspend` is called."""
 
     __slots__ = ("_coroutine", "_on_suspend")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 E = TypeVar("E", bound=Exception)
 
-# Other programs choose names, and comparing names is slow. These limits keep the work to a few milliseconds.
+# Other programs choose these names, and comparing names is slow. The limits keep the work to a few milliseconds.
 _MAX_COMPARED_CHARS: Final = 64
 _MAX_CANDIDATES: Final = 1000
 _MAX_COMPARED_CANDIDATES: Final = 10
@@ -34,8 +34,9 @@ def clip(text: str, limit: int = 128) -> str:
 
 
 def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
-    """Return candidates that are similar to a name, the most similar first. Long names and the end of a long list are
-    not compared.
+    """Return the candidates that are most similar to a name, best first.
+
+    Long names and the end of a long list are not compared.
     """
     if len(name) > _MAX_COMPARED_CHARS:
         return []
@@ -58,7 +59,7 @@ def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
 
 
 def describe_value(value: Any, *, is_secret: bool = False) -> str:
-    """Describe a value for an error message. The content of secret values is not shown."""
+    """Describe a value for an error message. Secret values are not shown."""
     type_name = type(value).__name__
     if value is None:
         return "None"
@@ -68,7 +69,7 @@ def describe_value(value: Any, *, is_secret: bool = False) -> str:
 
 
 def check_type(subject: str, value: Any, expected_type: Any, description: str) -> None:
-    """Raise TypeError unless a value is None or has the expected type. True and False are not numbers.
+    """Raise TypeError unless a value is None or has the expected type. True and False do not count as numbers.
 
     `subject` names the value, such as "timeout=".
     """

@@ -130,7 +130,7 @@ class MCPError(Exception):
 
 
 class ProtocolError(MCPError):
-    """A JSON-RPC error to send. Raise it to reject a request with `code`, `message` and `data`."""
+    """A JSON-RPC error. Raise it to reject a request with `code`, `message` and `data`."""
 
     code: int = -32603
 
@@ -141,7 +141,7 @@ class ProtocolError(MCPError):
 
 
 class ParseError(ProtocolError):
-    """Raised if data is not valid JSON, or if it is ambiguous, for example because of repeated keys."""
+    """Raised if data is not valid JSON, or if the data is ambiguous, for example because of repeated keys."""
 
     code = -32700
 
@@ -244,7 +244,7 @@ class URLElicitationRequired(ProtocolError):
 class ServerBusy(ProtocolError):
     """Raised if the server has reached a limit. The same request may succeed later."""
 
-    # JSON-RPC does not reserve this code. spec: basic#error-codes
+    # JSON-RPC does not reserve this error code. spec: basic#error-codes
     code = 429
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -257,7 +257,7 @@ class InsufficientScope(ProtocolError):
     scopes.
     """
 
-    # JSON-RPC does not reserve this code. spec: basic#error-codes
+    # JSON-RPC does not reserve this error code. spec: basic#error-codes
     code = 403
 
     def __init__(self, scopes: Sequence[str]) -> None:
@@ -382,8 +382,9 @@ class LoginFailed(AuthError):
 
 
 class PolicyError(MCPError):
-    """Raised if the policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided,
-    or None.
+    """Raised if the policy or the user denied a call.
+
+    `action` is the decision. `rule` is the rule that decided, or None.
     """
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
@@ -470,7 +471,7 @@ class ElicitationCancelled(ToolError):
 
 
 def _last_lines(text: str, max_chars: int) -> list[str]:
-    """Return the last lines of a text that fit into `max_chars`. If the last line is too long, return its end."""
+    """Return the last lines of a text within `max_chars`. If even the last line is too long, return its end."""
     lines = text.splitlines()
     first_line = len(lines) - 1
     remaining = max_chars - len(lines[-1])

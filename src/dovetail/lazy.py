@@ -18,7 +18,7 @@ class Deprecation(NamedTuple):
     removed_in: str
 
 
-# A key is a module and an old name, such as "dovetail.host.Terms". The replacement is in the same module.
+# A key is a module and an old name, such as "dovetail.host.Terms". The new name is in the same module.
 DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
 # A key is a function and an old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
 DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}

@@ -18,7 +18,7 @@ _MAX_VALUE_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 16 * 1024
 _MAX_TRACEBACK_CHARS: Final = 8192
 _MAX_PART_CHARS: Final = 512  # Maximum length of one frame or one exception message.
-# Frames from these paths belong to dovetail, or to modules through which it calls the user's functions.
+# These paths belong to dovetail, or to modules through which dovetail calls the user's functions.
 _INTERNAL_PATHS: Final = (
     os.path.join(os.path.dirname(__file__), ""),
     *(
@@ -31,7 +31,7 @@ log: Final = logging.getLogger("dovetail")
 
 
 class OwnText(str):
-    """A log text that dovetail wrote itself. The log filter neither shortens nor escapes it."""
+    """A log text that dovetail wrote. The log filter neither shortens nor escapes this text."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ _known_secrets: Final[list["weakref.ref[KnownSecrets]"]] = []
 
 
 def mask_in_log(secrets: KnownSecrets) -> None:
-    """Mask these secrets in all later records, as long as the object exists."""
+    """Mask these secrets in all later log records while the object exists."""
     _known_secrets.append(weakref.ref(secrets, _known_secrets.remove))
 
 
@@ -75,7 +75,7 @@ def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
     ]
     text = "".join(parts)
     if len(text) > _MAX_TRACEBACK_CHARS:
-        # Keep the first frames, which are the author's, and the frames and the message at the end.
+        # The first frames belong to the author, and the last frames contain the error. Others are left out.
         text = f"{text[: _MAX_TRACEBACK_CHARS // 2]}\n…\n{text[-_MAX_TRACEBACK_CHARS // 2 :]}"
     return "\n".join(f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in text.splitlines())
 
@@ -89,7 +89,7 @@ def _make_safe(record: logging.LogRecord) -> bool:
         exc = record.exc_info[1]
         trace = trim_traceback(record.exc_info[2])
         record.exc_info = (type(exc), exc, trace)
-        # Log formatters write this text instead of formatting the exception.
+        # Log formatters write this text and do not format the exception again.
         record.exc_text = format_traceback(exc, trace)
     return True
 
@@ -99,14 +99,14 @@ def _clip_value(value: Any) -> Any:
         return value
     try:
         text = str(value)
-    except Exception as exc:  # logging must not fail because of an exception that cannot be printed
+    except Exception as exc:  # Logging must not fail if an exception cannot be printed.
         text = f"<{type(value).__name__} that cannot be printed: {type(exc).__name__}>"
-    # Mask before shortening, because half a secret would not be recognized.
+    # Secrets are masked before the text is shortened, because half a secret would not be recognized.
     return clip(_mask(text), _MAX_VALUE_CHARS)
 
 
 def _mask(text: str) -> str:
-    """Mask the known secrets at the start of a text. The filter leaves out the rest."""
+    """Mask the known secrets at the start of a text, and leave out the rest."""
     text = text[:_MAX_MASKED_CHARS]
     for reference in tuple(_known_secrets):
         secrets = reference()

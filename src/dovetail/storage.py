@@ -25,7 +25,7 @@ from dovetail.wire.codec import encode
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# Milliseconds are usually enough, but eight processes on a busy machine needed 4 seconds.
+# A lock is usually free after milliseconds, but eight processes on a busy machine needed 4 seconds.
 _LOCK_TIMEOUT_S: Final = 30.0
 _LOCK_POLL_INTERVAL_S: Final = 0.005
 _ROOT_USER_ID: Final = 0
@@ -59,8 +59,9 @@ def _get_user_dir(xdg_variable: str, default: str) -> Path:
 
 
 def make_private_dir(path: Path) -> None:
-    """Create a directory that only the user can enter, and its missing parents. An existing directory stays as it
-    is.
+    """Create a directory that only the user can enter, with its missing parents.
+
+    Do not change an existing directory.
     """
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     for directory in reversed(missing):
@@ -140,7 +141,7 @@ def read_first_line(path: str | Path) -> bytes:
 
 
 def read_private_file(path: Path) -> bytes | None:
-    """Return the content of a file with secrets, or None if the file does not exist. Make it readable only by the user.
+    """Return the content of a secret file, or None if it does not exist. Allow only the user to read the file.
 
     Raises:
         PermissionError: other users can write the file, so they may have forged it.
@@ -168,8 +169,8 @@ def _check_owner(file_stat: os.stat_result, path: str | Path) -> None:
 
 
 def _check_pipe(path: str | Path) -> None:
-    """Raise PermissionError if the path is a pipe of another user, who could read from it. Devices such as /dev/stderr
-    are not checked.
+    """Raise PermissionError if another user owns a pipe and could read from it. Devices such as /dev/stderr are
+    allowed.
     """
     path_stat = os.lstat(path)
     if stat.S_ISFIFO(path_stat.st_mode):
@@ -186,7 +187,7 @@ def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
 
 @contextlib.contextmanager
 def lock_path(path: Path, timeout: float = _LOCK_TIMEOUT_S) -> Generator[None]:
-    """Hold the lock for a file, which only one process can hold at a time. The lock is released when the process ends.
+    """Hold the lock for a file. Only one process can hold the lock, and the lock ends with the process.
 
     Raises:
         TimeoutError: another process did not release the lock in time.
@@ -199,7 +200,10 @@ def lock_path(path: Path, timeout: float = _LOCK_TIMEOUT_S) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock for a file, like `lock_path`. The wait does not block a thread and can be cancelled."""
+    """Hold the lock for a file, like `lock_path`.
+
+    Other tasks can run during the wait, and the wait can be cancelled.
+    """
     with _open_lock_file(path) as descriptor:
         for _ in _attempt_lock(descriptor, path, timeout):
             await asyncio.sleep(_LOCK_POLL_INTERVAL_S)
@@ -217,7 +221,7 @@ def _open_lock_file(path: Path) -> Generator[int]:
 
 
 def _attempt_lock(descriptor: int, path: Path, timeout: float) -> Iterator[None]:
-    """Yield after each failed attempt to lock, and return when this process has the lock."""
+    """Try to lock a file. Yield after each failed attempt, and return when this process has the lock."""
     deadline = time.monotonic() + timeout
     while not _try_lock(descriptor):
         if time.monotonic() > deadline:
@@ -280,8 +284,8 @@ class SharedDocument:
     def __init__(self, path: str | Path | None = None, migrations: Migrations[Document] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self._migrations = migrations
-        self._lock = threading.Lock()  # This lock protects the cached document, and is held only briefly.
-        # This lock is held while a change waits for other processes. Other threads can still read.
+        self._lock = threading.Lock()  # This lock protects the cached document for short moments.
+        # This lock is held while a change waits for other processes. Other threads can still read the document.
         self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, ...] | None = None
         self._cached_document: Document = {}
@@ -309,7 +313,7 @@ class SharedDocument:
                 return edit(self._cached_document)
             make_private_dir(self.path.parent)
             with lock_path(self.path):
-                # The function gets a copy, because it may fail after some of its changes.
+                # The function changes a copy, because the function may fail after some of its changes.
                 document: Document = copy.deepcopy(self.read())
                 result = edit(document)
                 replace_file(self.path, encode({_VERSION_KEY: _get_version(self._migrations), **document}))
@@ -319,7 +323,7 @@ class SharedDocument:
 
     def _load(self, path: Path) -> Document:
         try:
-            # An unchanged file is not read again, because a host reads its documents for every call.
+            # A host reads its documents for every call, so an unchanged file is not read again.
             if self._cached_stat is not None and _get_stat_key(os.stat(path)) == self._cached_stat:
                 return self._cached_document
             with path.open("rb") as file:
@@ -340,7 +344,7 @@ def _get_stat_key(file_stat: os.stat_result) -> tuple[int, ...]:
 
 def _parse_document(data: bytes, path: Path) -> Document:
     try:
-        # The `json` module is used, because the limits of dovetail's JSON decoder are for messages.
+        # dovetail's JSON decoder has limits for messages, so the `json` module reads the file.
         document = json.loads(data)
     except (ValueError, RecursionError):
         raise DamagedFile(path) from None

@@ -33,13 +33,13 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class Turn(Struct, kw_only=True):
-    """The tool calls of one model reply. Each call has a result, waits for the user, or has not started."""
+    """The tool calls of one model reply. A call is finished, waits for the user, or has not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # The keys are call IDs, and the values are the reasons why the calls cannot run.
+    invalid_calls: dict[str, str]  # The reasons why calls cannot run, by call ID.
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    # Calls that wait for an answer from the user. The keys are tickets.
+    # The calls that wait for an answer from the user, by ticket.
     waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
@@ -81,7 +81,7 @@ _NOT_MADE = "This call did not run, because the conversation was interrupted bef
 
 
 def create_turn(reply: ModelReply, used_ids: set[str]) -> Turn:
-    """Create the turn for a model reply. A call with an empty or repeated ID gets a new ID.
+    """Create the turn for a model reply. Calls with an empty or repeated ID get a new ID.
 
     `used_ids` contains the IDs of all calls in the conversation. The IDs of the new calls are added to it.
     """
@@ -110,9 +110,9 @@ def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
     return None
 
 
-# If the tool definitions need more tokens, the model gets search tools instead.
+# If the tool definitions need more tokens than this, the model gets search tools instead.
 _DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000
-_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # One model reply has at most this many tokens.
+_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # the maximum number of tokens in one reply
 
 FinishReason: TypeAlias = Literal["completed", "max_turns", "token_budget", "cost_budget", "max_tokens", "paused"]
 
@@ -199,7 +199,7 @@ class Agent:
             raise TypeError(f"servers= must be a list of names. Write servers=[{servers!r}]")
         self.host = host
         self.model = model
-        # Messages of the conversation so far. Every tool call in them has a result.
+        # The messages of the conversation. Every tool call in them has a result.
         self.messages: list[SamplingMessage] = []
         self.usage = AgentUsage()
         self._servers = servers
@@ -237,7 +237,7 @@ class Agent:
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
         except (TypeError, ValueError):
-            # The answer was invalid, so the call keeps waiting.
+            # After an invalid answer, the call keeps waiting.
             turn.waiting_by_ticket[ticket] = call
             raise
         finally:
@@ -287,7 +287,7 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """Add a finished or interrupted turn to the conversation. If calls wait for the user, keep the turn open."""
+        """Add a turn to the conversation. If calls still wait for the user, keep the turn open."""
         turn = self._turn
         if turn is None:
             return
@@ -362,7 +362,7 @@ class Agent:
     async def _await_result(
         self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
     ) -> ToolResultEvent | None:
-        """Wait for a tool call and return the event with its result. Return None if the call waits for the user."""
+        """Wait for a tool call and return its result as an event. Return None if the call waits for the user."""
         started = time.monotonic()
         denied_reason: str | None = None
         try:

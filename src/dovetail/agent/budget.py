@@ -13,7 +13,7 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-# Providers count the pixels of an image instead of its bytes, so the number of tokens is estimated.
+# Providers count the pixels of an image, not its bytes. This is an estimate of the tokens.
 _TOKENS_PER_IMAGE: Final = 1_600
 _MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a smaller token limit.
 _TOKENS_PER_PRICE: Final = 1_000_000
@@ -61,7 +61,10 @@ class Budget:
             )
 
     def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["token_budget", "cost_budget"]:
-        """Return the token limit for the next reply. If a budget is exhausted, return the name of that budget."""
+        """Return the token limit for the next reply.
+
+        If the agent has used up a budget, return the name of that budget.
+        """
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
             max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)
@@ -82,7 +85,7 @@ class Budget:
         return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
 
     def measure_usage(self, reply: ModelReply, input_tokens: int) -> Usage:
-        """Return the token usage of a reply. If the provider does not report it, estimate it."""
+        """Return the token usage of a reply. If the provider does not report the usage, estimate it."""
         usage = reply.usage
         output_tokens = usage.output_tokens or estimate_message_tokens(
             (SamplingMessage(role="assistant", content=[*reply.content]),)

@@ -101,7 +101,7 @@ class ASGIGuard:
             if isinstance(cause, AuthenticationFailed) and cause.detail
             else str(cause or error)
         )
-        if error.status_code == 503:  # the token could not be checked, for example because the issuer is not reachable
+        if error.status_code == 503:  # the token could not be checked, for example because the issuer does not respond
             self._unavailable_warning.log("authentication failed: %s", reason)
         else:
             log.debug("authentication failed: %s", reason)
@@ -130,7 +130,7 @@ def create_asgi_guard(
 ) -> ASGIGuard:
     if public_url is None and allowed_hosts:
         raise ValueError(
-            "auth= needs the URL of this server to check the audience of tokens. Pass public_url=, which can "
+            "auth= needs the URL of this server to check the audience of tokens. Pass public_url=. It can also "
             "replace allowed_hosts="
         )
     checker = get_credential_checker(auth)

@@ -262,8 +262,8 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
-        """Log once if a proxy names the addresses of its clients, but the server does not use them."""
-        # A server that trusts the proxy has replaced the address with one of the header.
+        """Log once that a proxy sends the addresses of its clients, but the server does not use the addresses."""
+        # A server that trusts the proxy has already replaced the address with an address in the header.
         if address in map(str.strip, forwarded.split(",")):
             return
         self._has_warned_of_proxy = True
@@ -363,7 +363,7 @@ def _check_users(users: Any, is_active_user: Any) -> None:
 
 
 def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
-    """Raise ValueError if a name or secret is empty or only spaces, because anyone could log in with it."""
+    """Raise ValueError if a name or secret is blank, because anyone could log in with it."""
     if not isinstance(secrets_by_name, Mapping):
         raise TypeError(f"{option} must be a dict that maps each name to its {secret_label}")
     for name, secret in secrets_by_name.items():
@@ -372,7 +372,7 @@ def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
-    """Raise ValueError unless the resources are valid URLs of servers."""
+    """Raise ValueError if a resource is not the URL of a server."""
     urls = as_tuple(resources)
     for url in urls:
         if parse_web_url(url) is None or "#" in url:

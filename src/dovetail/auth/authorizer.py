@@ -43,13 +43,13 @@ from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.wire.base import replace
 
 _MAX_TRIES = 3  # A request is sent at most this many times with new credentials.
-# The number of logins for additional scopes is limited, because a server could ask for more scopes forever.
+# A server could ask for more scopes forever, so the number of logins for additional scopes is limited.
 _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     5,
     600.0,
 )
 # After one of these errors, the client registers again.
-# Some servers limit the scopes of a client without reporting it, so `invalid_scope` is one of the errors.
+# Some servers limit the scopes of a client and report only `invalid_scope`.
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",
@@ -57,7 +57,7 @@ _STALE_CLIENT_ERRORS = (
 
 
 class OAuthAuthorizer:
-    """Logs one client in to one server, and keeps its token valid."""
+    """Logs a client in to a server and keeps the token valid."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class OAuthAuthorizer:
         self._renewal_task: asyncio.Task[bool] | None = None
         self._renewed_token: str | None = None
         self._login_token: str | None = None
-        self._requested_scope_sets: set[frozenset[str]] = set()  # The user was already asked for these sets of scopes.
+        self._requested_scope_sets: set[frozenset[str]] = set()  # the sets of scopes that earlier logins requested
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
     # The HTTP transport calls these methods.
@@ -136,7 +136,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether another login would not help, because a login with the same scopes was already refused.
+        """Return whether another login would be useless, because a login with the same scopes was already refused.
 
         spec: authorization#step-up-authorization-flow
         """
@@ -197,7 +197,7 @@ class OAuthAuthorizer:
     async def _save_login(self, login: SavedLogin) -> None:
         self._login = login
         try:
-            # The login is saved before its first use.
+            # The login is saved before the token is used for the first time.
             await asyncio.to_thread(self._store.set, self._url, login.dump())
             self._is_stored = True
         except Exception as exc:
@@ -274,7 +274,7 @@ class OAuthAuthorizer:
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
         """Mark the client registration as refused, so that the client registers again.
 
-        The authorization server reports a deleted client only to the user.
+        If a client was deleted, the authorization server may show the error only to the user.
         """
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
@@ -308,7 +308,7 @@ class OAuthAuthorizer:
 
 
 class SharedLogin:
-    """A running login that several requests wait for. It is cancelled when no request waits for it any more."""
+    """A running login that several requests wait for. The login is cancelled when no request waits for it any more."""
 
     def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(log_in())
@@ -345,7 +345,7 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """Create the authorizer for the value that the user passed as `auth=`.
+    """Create the authorizer for the value of `auth=`.
 
     `make_server_fetcher` creates the HTTP client for requests to the server's origin.
     """

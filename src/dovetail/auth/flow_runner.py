@@ -60,13 +60,13 @@ class FlowRunner:
         return await handler(action)
 
     async def _advance_in_thread(self, flow: Flow[Any], value: Any) -> tuple[bool, Any]:
-        """Run one step of a flow in a thread. Only one flow runs at a time, because flows are not thread-safe."""
+        """Run one step of a flow in a thread. Flows are not thread-safe, so only one step runs at a time."""
         self._renew_locks()
         async with self._thread_lock:
             return await asyncio.to_thread(_advance, flow, value)
 
     def _renew_locks(self) -> None:
-        """Create new locks if the event loop has changed, because a lock works in only one event loop."""
+        """Create new locks if the event loop has changed. A lock works in only one event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._flow_lock, self._thread_lock = loop, asyncio.Lock(), asyncio.Lock()

@@ -86,7 +86,7 @@ class LoopbackListener:
     async def _listen(self, host: str, port: int) -> int:
         server = await asyncio.start_server(self._handle_connection, host, port, limit=_MAX_HEAD_BYTES)
         self._servers.append(server)
-        return server.sockets[0].getsockname()[1] if server.sockets else port  # no socket without IPv6
+        return server.sockets[0].getsockname()[1] if server.sockets else port  # Without IPv6, there is no socket.
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -101,14 +101,14 @@ class LoopbackListener:
             if query is not None and is_expected and not self._redirect.done():
                 self._redirect.set_result(query)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError, OSError):
-            # The request is not valid HTTP, so it is not from the browser.
+            # A browser sends valid HTTP, so this request is not from a browser.
             pass
         finally:
             self._writers.discard(writer)
             writer.close()
 
     def _read_request(self, head: bytes) -> dict[str, str] | None:
-        """Return the query parameters of a redirect. Return None for another path or a repeated parameter."""
+        """Return the query parameters of a redirect. Return None for any other request."""
         method, target, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         return parse_redirect_query(parts.query) if method == "GET" and parts.path == self._path else None
@@ -126,7 +126,7 @@ async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None
     """
     if redirect_uri is None:
         for uri in registered_uris:
-            # A registered URI may also be on another machine, if the user pasted the redirect of an earlier login.
+            # If the user pasted the redirect of an earlier login, the registered URI may be on another machine.
             with contextlib.suppress(LoginFailed):
                 listener = LoopbackListener(uri)
                 return listener, await listener.open()

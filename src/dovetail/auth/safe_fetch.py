@@ -26,7 +26,7 @@ from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-# If a token response is lost, the code or refresh token is lost, too. So the client waits longer than usual.
+# A lost token response costs the code or the refresh token, so the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0
 
 _PRIVATE_NETWORK_ERROR: Final = "the address is in the local network, which a remote server may not use"
@@ -34,7 +34,7 @@ _PRIVATE_NETWORK_HINT: Final = (
     "if you trust it, pass allow_private_network=True, for example OAuth(allow_private_network=True)"
 )
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
-# Local networks use these names. A public server cannot have such a name.
+# Local networks use these names. Public servers cannot have such a name.
 _LOCAL_SUFFIXES: Final = (
     ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
     ".private",
@@ -52,9 +52,9 @@ class SafeFetcher:
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        # A function that creates the HTTP client for requests to the server's origin.
+        # This function creates the HTTP client for requests to the server's origin.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
-        # The user passed this URL, so any address is allowed for it.
+        # The user passed this URL, so the URL may have any address.
         trusted_url: str | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -81,7 +81,7 @@ class SafeFetcher:
         )
 
     async def fetch(self, request: HTTPRequest) -> FetchResponse:
-        """Send a request and return the response. The status is 0 if the URL is forbidden or there was no response."""
+        """Send a request and return the response. If the URL is forbidden or there was no response, the status is 0."""
         parts = parse_web_url(request.url)
         if parts is None:
             return FetchResponse(0, error="the URL is not a valid web URL")
@@ -126,7 +126,7 @@ class ServerFetcher:
         """Fetch a document from a URL that a caller sent. Only public addresses are allowed."""
         self._forget_other_loop()
         if self._filtered_fetcher is None:
-            # A proxy would connect to any address, so proxies from environment variables are ignored.
+            # A proxy would connect to any address, so the environment variables for proxies are ignored.
             self._filtered_fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,
@@ -193,7 +193,7 @@ def is_local_host(host: str) -> bool:
 
 
 def _normalize_host(host: str) -> str:
-    """Normalize a host name. Letters and digits of other scripts become ASCII, as they do in resolvers."""
+    """Normalize a host name. As in resolvers, letters and digits of other scripts become ASCII."""
     if ":" in host:
         return host
     with contextlib.suppress(UnicodeError):

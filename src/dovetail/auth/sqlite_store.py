@@ -35,20 +35,20 @@ class SQLiteStore:
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
-        # This call raises an error now if the file cannot be used.
+        # If the file cannot be used, this call raises the error now and not later.
         open_database(path, _SCHEMA, _MIGRATIONS).close()
         self._process_id: int | None = None
         self._inherited_connections: list[sqlite3.Connection] = []
 
     def _open_in_process(self) -> None:
-        """Open the database once for this process. A forked process cannot use the connections of its parent."""
+        """Open the database once per process. A forked process cannot use the connections of its parent."""
         if self._process_id == os.getpid():
             return
         with _OPEN_LOCK:
             if self._process_id == os.getpid():
                 return
             if self._process_id is not None:
-                # The connections of the parent process stay open, because closing them would release its locks.
+                # Closing the connections of the parent process would release its locks, so they stay open.
                 self._inherited_connections += [
                     self._writer,
                     self._reader,
@@ -57,7 +57,7 @@ class SQLiteStore:
             self._writer = connect_database(self._path)
             self._writer.execute("PRAGMA synchronous = FULL")
             # Every request to a protected server reads from the store.
-            # Reads use a separate connection, so they do not wait for writes.
+            # Reads do not wait for writes, because they use a separate connection.
             self._reader = connect_database(self._path)
             self._reader.execute("PRAGMA query_only = ON")
             # The connections are closed even if `close` is never called.
@@ -106,7 +106,7 @@ class SQLiteStore:
         return None if row is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
-        """Delete expired entries after a number of writes. Raise StoreFull if the store is full and the key is new."""
+        """Delete expired entries after a number of writes. If a new key does not fit, raise StoreFull."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
             self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))
@@ -159,7 +159,7 @@ def _report_unavailable() -> Generator[None]:
 
 
 def _close_connections(writer: sqlite3.Connection, reader: sqlite3.Connection, process_id: int) -> None:
-    """Close the connections of a store that was garbage-collected, but not those of a parent process."""
+    """Close the connections of a garbage-collected store, unless they belong to a parent process."""
     if process_id == os.getpid():
         reader.close()
         writer.close()

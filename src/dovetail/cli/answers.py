@@ -22,13 +22,13 @@ from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Answers the elicitations of a server, and stores each elicitation without an answer."""
+    """Answers the elicitations of a server, and keeps a list of elicitations without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
         self.unanswered: list[str] = []  # Elicitations without an answer, with a bar before each line.
         self.has_declined = False
-        self.usage_error: click.UsageError | None = None  # The command reports this error if --answer is invalid.
-        self.unused_answers = set(answers)  # The server has not asked for fields with these names.
+        self.usage_error: click.UsageError | None = None  # the error if --answer is invalid
+        self.unused_answers = set(answers)  # the names of the --answer options that were not used
         self._answers = answers
         self._asked_names: set[str] = set()
         self._clear_output = clear_output
@@ -91,7 +91,7 @@ class AnswerProvider:
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
-        # Without a confirmation, the elicitation counts as declined.
+        # If the user does not confirm, the elicitation is declined.
         self.has_declined = True
         try:
             with LineReader() as lines:

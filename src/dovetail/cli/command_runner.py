@@ -32,14 +32,14 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-# This pattern matches a URL on this machine. A program that prints a remote URL need not serve HTTP itself.
+# This pattern matches a URL on this machine. A program that prints a remote URL may not serve HTTP itself.
 _LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_MAX_KEPT_LINES: Final = 5  # Errors show this number of stderr lines.
-# A program that prints a URL may serve stdio as well, so the command waits this many seconds before it fails.
+_MAX_KEPT_LINES: Final = 5  # the number of stderr lines in an error
+# A program that prints a URL may also serve stdio, so the command waits this many seconds before it fails.
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
@@ -109,7 +109,7 @@ class CommandClient:
 
 
 class _StderrMonitor:
-    """Forwards the stderr of a program, and detects when the program prints a local URL."""
+    """Forwards the stderr of a program, and checks whether the program prints a local URL."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
         self.on_url: Callable[[], None] = _do_nothing
@@ -140,7 +140,7 @@ CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
 class CommandRun:
-    """Data that a command needs: a connected client, the remaining arguments, and the output."""
+    """The client, the remaining arguments and the output of a command."""
 
     def __init__(
         self, command_client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
@@ -166,7 +166,7 @@ class CommandRun:
 def run_command(
     target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
 ) -> int:
-    """Connect to the target, run the action and return the exit code. Each recorder receives every message."""
+    """Connect to the target, run the action and return the exit code. Each recorder gets all messages."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
@@ -198,7 +198,7 @@ def run_command(
 def run_to_exit_code(
     run: Callable[[], Awaitable[int | None]], as_json: bool, progress_bar: ProgressBar | None = None
 ) -> int:
-    """Run a coroutine and return the exit code. If the coroutine raises an error, print it."""
+    """Run a coroutine and return the exit code. Print errors of the coroutine."""
 
     async def main() -> int | None:
         return await run()
@@ -229,7 +229,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
 
 def _translate_option(message: str) -> str:
-    """Rewrite an error message so that it contains the command-line option instead of the Python option."""
+    """Replace Python options in an error message with command-line options."""
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",
@@ -254,9 +254,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
 
 
 def format_error(exc: MCPError) -> str:
-    """Return the text of an error. A message of a server can have several lines. They get a bar, so that they do not
-    look like lines of dovetail.
-    """
+    """Return the text of an error. Text of a server has a bar before each line, so that it cannot imitate dovetail."""
     message = str(exc.args[0]) if exc.args else ""
     first_line, *lines = message.split("\n")
     quoted_lines = [line if line.startswith(QUOTE_PREFIX) else f"{QUOTE_PREFIX}{line}" for line in lines]
@@ -279,7 +277,7 @@ _ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
 
 
 async def list_items(client: Client, kind: str) -> list[Any]:
-    """Return all items of one kind. Return an empty list if the server does not support this kind."""
+    """Return all items of one kind. If the server does not support this kind, return an empty list."""
     return await list_by_kind(client, _ITEM_KINDS[kind], client.server_capabilities)
 
 

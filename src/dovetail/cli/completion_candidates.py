@@ -25,7 +25,7 @@ from dovetail.cli.target_argument import TargetOptions, build_client_options, ca
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
-_MEMORY_TTL_S = 30 * 24 * 3600.0  # After this time, the stored items of a server expire.
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # the seconds for which the items of a server are stored
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
@@ -62,7 +62,7 @@ def list_candidates(
         for candidate in _complete_line(
             commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
         ):
-            # A server or a project could have an item with the name of an option.
+            # An item of a server could look like an option.
             if candidate.text.startswith("-") and not prefix.startswith("-"):
                 continue
             if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):
@@ -157,7 +157,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
         yield Candidate(entry.name, entry.source)
 
 
-# Each command completes items of this kind.
+# the kind of item that each command completes
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
@@ -199,9 +199,7 @@ def _load_items(target_options: TargetOptions) -> dict[str, Any]:
 
 
 def remember_items(target_options: TargetOptions, items_by_kind: Mapping[str, Sequence[Any]]) -> None:
-    """Store the items that a command has listed, so that shell completion can suggest them without starting the
-    server.
-    """
+    """Store the items of a server, so that shell completion can suggest them without starting the server."""
     try:
         file = _get_memory_file(target_options)
     except (OSError, RuntimeError):  # The current directory was deleted, or the user has no home directory.
@@ -268,7 +266,7 @@ _KIND_NAMES = ("tools", "prompts", "resources")
 
 
 def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return a dict with the data that shell completion needs about items of one kind. The keys are names or URIs."""
+    """Return a dict with the data that shell completion needs. The keys are names or URIs."""
     match kind:
         case "tools":
             return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}

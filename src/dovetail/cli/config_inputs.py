@@ -45,7 +45,7 @@ def _iter_missing(entry: ServerConfig, inputs: Mapping[str, str]) -> Iterator[di
 
 
 def _prompt_for_inputs(entries: Iterable[ServerConfig], inputs: Mapping[str, str]) -> dict[str, str]:
-    """Ask the user for the missing inputs. Stop if the user ends the terminal input."""
+    """Ask the user for the missing inputs. Stop when the user presses Ctrl-D."""
     collected = dict(inputs)
     with LineReader() as lines, contextlib.suppress(EOFError):
         for entry in entries:
@@ -65,7 +65,7 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """Return the choices of an input. In the file, a choice is a string or an object with a label and a value."""
+    """Return the choices of an input. In the file, a choice is a string, or an object with a label and a value."""
     listed_options = definition.get("options")
     choices = listed_options if isinstance(listed_options, list) else []
     return [

@@ -77,7 +77,7 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the data of an error lists client capabilities that the server requires."""
+    """Return whether the server requires client capabilities, according to the data of an error."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
@@ -87,7 +87,7 @@ def _is_insufficient_scope(exc: RemoteError) -> bool:
 
 
 def _names_no_login(exc: Unauthorized | Forbidden) -> bool:
-    """Return whether the challenge of a server names no authorization server to log in to."""
+    """Return whether the server names no authorization server in its challenge."""
     return bool(exc.challenge) and "resource_metadata=" not in exc.challenge
 
 
@@ -116,7 +116,7 @@ _TRANSLATIONS: Final = tuple(
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "pass --root DIR"),
         (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
-        # Remove the hint to raise a limit, because the command line has no option for that.
+        # The command line has no option for this limit, so the hint about it is removed.
         (r"^raise ClientLimits\(.*", ""),
     )
 )
@@ -150,7 +150,7 @@ def translate_error(exc: MCPError) -> None:
                 "its URL with --auth TOKEN"
             )
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
-            # Every command declares elicitation, so a program between the client and the server may have removed it.
+            # Every command declares elicitation. If it is missing, a program in between has removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"

@@ -106,7 +106,7 @@ def create_consent() -> ConsentHandler:
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
-    """Disable all servers except the selected servers, including servers that are added later.
+    """Disable all servers except the selected ones. This also applies to servers that are added later.
 
     Raise UsageError if a name is unknown.
     """
@@ -119,7 +119,7 @@ def _select_servers(host: Host, names: Sequence[str]) -> None:
 
 
 def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
-    """Disable the selected servers, including servers that are added later."""
+    """Disable the selected servers. This also applies to servers that are added later."""
 
     def disable_idle(_: HostEvent | None = None) -> None:
         supervisors = get_parts(host).servers.list()
@@ -145,13 +145,13 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent, if there is no terminal at which the user can be asked."""
+    """Print how to start a server that needs consent. Use this if no user can be asked at a terminal."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 
 
 def is_gateway(entry: ServerConfig) -> bool:
-    """Return whether a configured server is a dovetail gateway, because a gateway must not start itself."""
+    """Return whether a configured server is a dovetail gateway. A gateway must not start itself."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
     return is_dovetail and "gateway" in argv

@@ -56,13 +56,15 @@ def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
 
 
 def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
-    """Return the scopes of a login. If the token lists no scopes, it has all requested scopes. RFC 6749, section 5.1"""
+    """Return the scopes of a login. A token without a list of scopes has all requested scopes. RFC 6749, section 5.1"""
     token_scope = saved_login.token.scope if saved_login.token is not None else None
     return token_scope.split() if token_scope is not None else list(saved_login.scopes)
 
 
 def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
-    """Return the requested scopes that a login does not have. Ignore `offline_access`, which tokens do not list."""
+    """Return the requested scopes that a login does not have. `offline_access` is ignored, because tokens do not list
+    it.
+    """
     granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
     return [scope for scope in scopes if scope not in granted_scopes]
 
@@ -118,7 +120,7 @@ class NewLoginStore:
 
 
 def open_browser(url: str) -> None:
-    """Open a browser and print the URL, because the browser may not open."""
+    """Open a browser. Also print the URL, because the browser may fail to open."""
     output.print_note(f"opening a browser. If the browser does not open, visit this URL on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise add_context(
@@ -134,7 +136,7 @@ def prompt_for_redirect(url: str) -> str:
 
 
 def print_device_code(url: str, code: str) -> None:
-    """Print the URL of the login page, and the code to enter on that page. The authorization server chose both."""
+    """Print the URL of the login page and the code to enter there. Both come from the authorization server."""
     click.echo("To log in, open this page and enter this code:", err=True)
     output.print_quoted(f"{output.escape_full_line(url)}\n{output.escape_line(code)}")
 

@@ -116,7 +116,7 @@ def cli() -> None:
 
 
 def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments at the first `--`. The arguments after it are the command that starts the server."""
+    """Split the arguments at the first `--`. The command that starts the server follows `--`."""
     if "--" not in args:
         return args, []
     separator_index = args.index("--")
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Open the null device for each closed standard stream, so that no other file gets its file descriptor.
+    """Open the null device for each closed standard stream. Otherwise another file could get its file descriptor.
 
     Writing to stdout still fails.
     """

@@ -32,7 +32,7 @@ def split_object_name(target_arg: str) -> tuple[str, str]:
 
 
 def is_plain_program(path: str) -> bool:
-    """Return whether a file is a program that may start a server when it is imported.
+    """Return whether importing a file may start a server.
 
     Such a file neither checks `__name__` nor imports dovetail.
     """
@@ -107,7 +107,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
 
 @contextlib.contextmanager
 def report_user_errors(module: str | None = None) -> Generator[None]:
-    """If user code raises an exception, print the traceback without dovetail's frames, and exit."""
+    """Print the traceback of an exception in user code and exit. Leave out the frames of dovetail."""
     try:
         yield
     except click.ClickException:
@@ -124,7 +124,7 @@ def _is_parent_module(name: str | None, module: str) -> bool:
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the first frames of a traceback that belong to dovetail or to the import system."""
+    """Skip the frames of dovetail and of the import system at the start of a traceback."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not (

@@ -101,7 +101,7 @@ INPUT_OPTION = click.option(
 )
 
 
-# The client needs these options to connect. `_SESSION_OPTIONS` has the options for requests.
+# The client needs these options to connect. `_SESSION_OPTIONS` contains the options for requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -140,8 +140,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # Commands that start a server process have these options.
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # Commands that write a configuration file have these options.
+PROCESS_OPTIONS = ("module", "env", "cwd")  # for commands that start a server process
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # for commands that write a configuration file
 
 
 def target_options(
@@ -190,7 +190,7 @@ def resolve_target(
 
 
 def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
-    """Return the target at a URL or in a file, or None for a configured server."""
+    """Return the target for a URL or a file, or None for a configured server."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     path = Path(split_object_name(target_arg)[0])
@@ -250,9 +250,7 @@ def _require_file(path: Path) -> Path:
 
 
 def print_problems(problems: Iterable[ConfigProblem]) -> None:
-    """Print each problem of the configuration files on one line. Names in a file are escaped, so they cannot add
-    lines.
-    """
+    """Print each problem of the configuration files on one line. Names are escaped, so that they cannot add lines."""
     for problem in problems:
         output.print_note(output.escape_full_line(f"{problem.path}: {problem.message}"))
 
@@ -322,7 +320,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
-    """Return how to start or reach a server without a client.
+    """Return how a program without a client can start or reach a server.
 
     Raise UsageError if this is impossible, or if an option does not match the target.
     """
@@ -363,7 +361,7 @@ def get_target_url(target: Any) -> str | None:
 
 
 def list_restricted_items(options: TargetOptions) -> TargetOptions:
-    """Let the server in a file or a module also list the items that require scopes."""
+    """Let the server in a file or a module list items that require scopes, too."""
     target_arg = options.args[0] if options.args and not options.command else ""
     if options.module is None and not split_object_name(target_arg)[0].endswith(".py"):
         return options
@@ -400,7 +398,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    # If the user passed an Authorization header, no saved login is used.
+    # With an Authorization header from the user, no saved login is used.
     if options.auth is None and (url is None or has_auth_header):
         return None
     from dovetail.cli.logins import create_auth
@@ -491,7 +489,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
 
 
 def _suggest_url_name(parts: SplitResult) -> str:
-    """Return a name for a URL: the first part of its host name, or its IP address with dashes."""
+    """Suggest a name for a URL. This is the first part of the host name, or the IP address with dashes."""
     host = parts.hostname or ""
     if host in LOOPBACK:
         return "localhost"
@@ -502,7 +500,7 @@ def _suggest_url_name(parts: SplitResult) -> str:
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
-    """Return the fields of the configuration entry that command-line options replace."""
+    """Return the fields of a configuration entry that command-line options override."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
         "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
@@ -521,9 +519,7 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Convert an entry to the format of a host. Some hosts only start commands, or have another syntax for
-    variables.
-    """
+    """Convert an entry to the format of a host. Some hosts only start commands, or write variables differently."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and (
@@ -539,7 +535,7 @@ def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
         env = {name: value for name, value in env.items() if name not in passthrough}
     env = {name: _convert_references(value, host_format, "--env") for name, value in env.items()}
     headers = {
-        # `format_entry` writes headers with variables under separate keys in the configuration of Codex.
+        # In the configuration of Codex, `format_entry` writes headers with variables under separate keys.
         name: value if host == "codex" else _convert_references(value, host_format, "--header")
         for name, value in entry.headers.items()
     }
@@ -569,7 +565,7 @@ def _find_program(program: str) -> str:
 
 
 def _suggest_name(command: Any) -> str:
-    """Suggest a server name for a command: the package for a runner such as npx, or else the program."""
+    """Suggest a server name for a command. For a runner such as npx, use the name of the package."""
     program = Path(command[0]).stem
     if program in ("uvx", "npx", "bunx", "pipx", "node", "python", "python3", "docker"):
         candidates = [arg for arg in command[1:] if not arg.startswith("-") and arg != "run"]

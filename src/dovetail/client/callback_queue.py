@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.log import log
 
-# The running handler sets this value, and the tasks that the handler starts inherit it.
+# The running handler sets this value. Tasks that the handler starts inherit the value.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
@@ -42,7 +42,7 @@ class CallbackQueue:
         return self._task is not None and not self._task.done()
 
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
-        """Queue a call of a handler. If handlers raise, only the first exception is logged."""
+        """Queue a call of a handler. Only the first exception of a handler is logged."""
         try:
             result = handler(*args)
         except Exception as exc:
@@ -76,7 +76,7 @@ class CallbackQueue:
     def _count_finished(self) -> None:
         """Count a call as finished or dropped.
 
-        Calls end in order, so this count decides which waiting tasks continue.
+        Calls end in order, so this number shows which waiting tasks can continue.
         """
         self._finished_count += 1
         while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:

@@ -56,7 +56,7 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-if TYPE_CHECKING:  # Only type checkers import this module, because few clients are mounted.
+if TYPE_CHECKING:  # Few clients are mounted, so only type checkers import this module.
     from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult
 
 
 class ManagedClientOptions(TypedDict, total=False):
-    """Options of `Client` that `Host.add` accepts. The host sets `name` and `log_handler` itself."""
+    """Options of `Client` that `Host.add` accepts. The host sets `name` and `log_handler`."""
 
     headers: Mapping[str, str] | None
     auth: ClientAuth | None
@@ -439,7 +439,7 @@ class Client:
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
-        """Return the options for a request whose input requests are answered by the caller instead of the handlers.
+        """Return the options for a request if the caller, and not the handlers, answers its input requests.
 
         If the client has no handlers, the request declares all capabilities.
         """
@@ -575,7 +575,7 @@ class Client:
             uris: The URIs of the resources to watch.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
-        # If no list and no resource is selected, the client watches all lists.
+        # Without any selection, the client watches all lists.
         default = not (tools or prompts or resources or uri_list)
         subscription_filter = SubscriptionFilter(
             tools_list_changed=default if tools is None else tools,
@@ -754,7 +754,7 @@ def get_session(client: Client) -> Session:
 def mount_client(
     client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
 ) -> "MountedClient":
-    """Return an object with which another server can mount the server of a client.
+    """Return an object with which a server can mount the server of this client.
 
     Input requests and log messages go to the callers of the server on which it is mounted, unless this client has a
     handler.

@@ -14,7 +14,7 @@ _ENV_KEYS: Final = ("env", "environment", "envs")
 
 
 class EntryParts(NamedTuple):
-    """The command or URL of an mcp.json entry, with the values exactly as in the entry."""
+    """The command or URL of an mcp.json entry. The values are unchanged."""
 
     command: Any  # the program, or None
     args: Any
@@ -23,7 +23,9 @@ class EntryParts(NamedTuple):
 
 
 def select_entry(config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the name and the entry of the only server in an mcp.json. If `config` is an entry, the name is None."""
+    """Return the name and the entry of the only server in an mcp.json. If `config` itself is an entry, the name is
+    None.
+    """
     servers = config.get("mcpServers") or config.get("servers")
     if not isinstance(servers, Mapping):
         return None, config
@@ -54,7 +56,7 @@ def _get_first(entry: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _merge(inner: Any, outer: Any) -> Any:
-    """Merge two mappings. If one of the values is not a mapping, return that value, so that the caller rejects it."""
+    """Merge two mappings. A value that is not a mapping is returned unchanged, so that the caller rejects it."""
     if isinstance(inner, Mapping) and isinstance(outer, Mapping):
         return {**inner, **outer}
     return inner if outer is None or not (inner is None or isinstance(inner, Mapping)) else outer

@@ -51,7 +51,7 @@ _TIMEOUT_HINTS = {
     "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
 }
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
-# At most this many responses may wait until the server reads them.
+# The maximum number of responses that the server has not read yet.
 _MAX_PENDING_REPLIES = 256
 
 
@@ -81,28 +81,26 @@ class Connection:
         self.encoder: RequestEncoder | None = None
         self.server_info: Implementation | None = None
         self.server_capabilities = ServerCapabilities()
-        # The server did not declare the capability for these methods.
+        # These methods need a capability that the server did not declare.
         self.unsupported_methods: frozenset[str] = frozenset()
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
         self.lost_event = asyncio.Event()
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self._subscriber_counts: Counter[str] = Counter()  # The number of listeners for each normalized URI.
-        self._subscribed_uris: dict[
-            str, str
-        ] = {}  # The keys are normalized URIs. The values are the URIs as the server knows them.
+        self._subscriber_counts: Counter[str] = Counter()  # the number of listeners by normalized URI
+        self._subscribed_uris: dict[str, str] = {}  # the URIs as the server knows them, by normalized URI
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # The connection calls this function if notifications may have been lost.
+        self.record_gap = on_gap  # This function is called if notifications may be lost.
         self._open_deadlines = open_deadlines
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._pause_count = 0  # Number of input requests that the user is answering.
+        self._pause_count = 0  # the number of input requests that the user is answering
         self._deadlines = DeadlineTimer()
         self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
 
@@ -111,8 +109,8 @@ class Connection:
         """Return the number of requests that have no response yet."""
         return self._deadlines.running
 
-    # The following methods count the subscribers of resources. Subscribers may spell a URI differently, but the server
-    # knows only one spelling.
+    # The following methods count the subscribers of resources.
+    # Subscribers may spell a URI differently, but the server knows only one spelling.
 
     def get_subscribed_uri(self, uri: str) -> str:
         """Return the URI with which the client subscribed to a resource. Its spelling may differ from `uri`."""
@@ -123,13 +121,13 @@ class Connection:
         return self._subscriber_counts[uri_key(uri)] > 0
 
     def add_subscriber(self, uri: str) -> str:
-        """Count a subscriber of a resource, and return the URI to send in the subscribe request."""
+        """Count a subscriber of a resource. Return the URI for the subscribe request."""
         key = uri_key(uri)
         self._subscriber_counts[key] += 1
         return self._subscribed_uris.setdefault(key, uri)
 
     def remove_subscriber(self, uri: str) -> str | None:
-        """Remove a subscriber. If it was the last one, return the URI whose subscription must end."""
+        """Remove a subscriber of a resource. After the last one, return the URI to unsubscribe."""
         key = uri_key(uri)
         self._subscriber_counts[key] -= 1
         return None if self._subscriber_counts[key] > 0 else self._subscribed_uris.pop(key, uri)
@@ -143,7 +141,7 @@ class Connection:
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
     ) -> Awaitable[Any]:
-        """Send a request. Return an awaitable for the raw result."""
+        """Send a request. Return an awaitable for the result, which is not decoded yet."""
         encoder = self.encoder
         if encoder is None:
             raise add_context(ConnectionLost("the connection is not open"), server=self.name, step=method)
@@ -166,7 +164,10 @@ class Connection:
         return self._last_id
 
     async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
-        """Send a request and return its raw result. If the response is an error, raise it as an exception."""
+        """Send a request and return its result, which is not decoded yet.
+
+        An error response is raised as an exception.
+        """
         if self.lost_error is not None:
             raise self._add_context(ConnectionLost("the connection is lost"), request.step, sent=False)
         if self._recorders:
@@ -188,7 +189,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            # Over HTTP, an error may be only a status code. It is recorded as a JSON-RPC message.
+            # Over HTTP, an error may be only a status code. The recording needs a JSON-RPC message.
             if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
@@ -197,7 +198,7 @@ class Connection:
         if self._recorders:
             self._record("client", message.encode())
         if deadline.progress_handler is not None and deadline.progress_count:
-            # Slow callbacks must not delay the response beyond the deadline of the request.
+            # Slow callbacks must not delay the response beyond the deadline.
             await self._callbacks.flush(deadline.due_at - self._loop.time())
         if message.error is not None:
             raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
@@ -216,7 +217,7 @@ class Connection:
         if sent is not None and isinstance(exc, ConnectionLost):
             exc.maybe_sent = sent
         if self.encoder is None:
-            # If the connection fails while it opens, the output of the server may explain the failure.
+            # If the connection fails while it opens, the server's stderr may explain the failure.
             since = None
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
@@ -252,7 +253,7 @@ class Connection:
             try:
                 recorder(to, data, headers)
             except Exception as exc:
-                # A recorder that fails must not stop the request.
+                # A failing recorder must not stop the request.
                 log.error("%s: a message recorder failed and is removed", self.name, exc_info=exc)
                 if recorder in self._recorders:
                     self._recorders.remove(recorder)
@@ -277,7 +278,7 @@ class Connection:
             self._on_notification(method, message.params)
 
     def record_activity(self, id: RequestId) -> None:
-        """Restart the idle timeout of a request, because a message that belongs to it arrived."""
+        """Restart the idle timeout of a request, because the server has sent a message about it."""
         deadline = self._deadlines.get(id)
         if deadline is not None:
             deadline.record_activity()
@@ -392,7 +393,7 @@ class Connection:
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Raise the error in the request for which the server asked for input. Log it if that request is unknown."""
+        """Fail the request for which the server asked for input. If this request is unknown, log the error."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)

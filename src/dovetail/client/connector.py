@@ -54,7 +54,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, STATELESS_REVISIONS, is_sta
 # Servers with the older HTTP+SSE transport answer a POST request with one of these status codes.
 # spec: streamable-http#backward-compatibility
 _FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
-# Proxies and rate limiters send these status codes, so they do not show which versions the server supports.
+# Proxies and rate limiters also send these status codes, so the codes say nothing about the server's versions.
 _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
@@ -63,7 +63,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    # These capabilities are sent with `initialize`. They include those of other clients whose requests are forwarded.
+    # The capabilities to send with `initialize`. They include the capabilities of clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 
@@ -71,7 +71,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
         """Return the request encoder for a protocol version."""
         capabilities = self.capabilities
         if is_stateless(revision) and capabilities.roots is not None:
-            # In versions without a handshake, servers do not need notifications about changed roots.
+            # Servers without a handshake do not need notifications about changed roots.
             capabilities = replace(capabilities, roots=RootsCapability())
         return RequestEncoder(revision, self.client_info, capabilities, self.log_level)
 
@@ -88,7 +88,7 @@ class ConnectionAttempt:
         protocol_version: str | None,
         discover_result: DiscoverResult | Literal[False] | None = None,
     ) -> None:
-        # With the result of an earlier connection, no `server/discover` request is needed.
+        # If the result of an earlier connection is known, no `server/discover` request is needed.
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self._create_transport = create_transport
         self._create_connection = create_connection
@@ -99,14 +99,12 @@ class ConnectionAttempt:
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
         self._discover_error: ConnectionLost | None = None
-        # After `initialize` was sent over stdio, the connection cannot use a protocol version without a handshake.
+        # After `initialize` was sent over stdio, the connection must use a handshake version.
         self._has_sent_initialize = False
         self.is_certain = True
 
     async def run(self) -> Connection:
-        """Open a connection and return it. If an error occurs, close everything and raise one exception with the
-        reason.
-        """
+        """Open a connection and return it. On failure, close everything and raise one exception with the reason."""
         try:
             await self._connection.transport.open(self._connection)
             if self._discover_result is not None:
@@ -117,7 +115,7 @@ class ConnectionAttempt:
                         supported_versions=[self._negotiation.revision], capabilities=ASSUMED_CAPABILITIES
                     )
                 )
-                # The protocol version is from an earlier connection, and the server has not confirmed it.
+                # The protocol version comes from an earlier connection. The server has not confirmed it.
                 self.is_certain = False
             while self._negotiation.next_method is not None:
                 if self._negotiation.next_method == INITIALIZE:
@@ -132,7 +130,7 @@ class ConnectionAttempt:
             exc = self._convert_timeout(caught)
             await asyncio.shield(self._close_quietly())
             if isinstance(exc, ConnectionLost):
-                # Only the connection failed. The caller's request was not sent.
+                # The connection failed before the caller's request was sent.
                 exc.maybe_sent = False
             if isinstance(exc, MCPError):
                 error = add_context(exc, server=self._connection.name, step=self._negotiation.next_method)
@@ -140,7 +138,7 @@ class ConnectionAttempt:
             raise
 
     def _convert_timeout(self, exc: BaseException) -> BaseException:
-        """Return RequestTimeout if the deadline cancelled the attempt. Otherwise return the original exception."""
+        """Return RequestTimeout if the attempt took too long. Otherwise return the original exception."""
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
         error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} seconds")
@@ -154,7 +152,7 @@ class ConnectionAttempt:
         await self._connection.transport.open(self._connection)
 
     async def _close_quietly(self) -> None:
-        # An error from `close` would hide the first error.
+        # An error while closing would hide the first error.
         with contextlib.suppress(MCPError):
             await self._connection.close()
 
@@ -232,7 +230,7 @@ class ConnectionAttempt:
             if isinstance(exc, RemoteError) and self._negotiation.handle_initialize_error(exc.data):
                 return
             if isinstance(exc, RemoteError) and self._discover_error is not None:
-                # Both requests failed. The error of `server/discover`, which came first, is reported.
+                # Both requests failed, so the error of `server/discover` is reported.
                 raise self._discover_error from None
             fallback = (
                 self._connection.transport.create_fallback() if exc.status_code in _FALLBACK_STATUS_CODES else None
@@ -244,7 +242,7 @@ class ConnectionAttempt:
         result = decode_body(raw, InitializeResult, INITIALIZE)
         self._negotiation.handle_initialize(result.protocol_version)
         self._apply_result(result, result.server_info)
-        # The transport adds this header only after the handshake, so it is passed explicitly here.
+        # The transport adds this header only after the handshake, so the header is passed here.
         # spec: handshake/transports#protocol-version-header
         version_header = (VERSION_HEADER, result.protocol_version.encode())
         await self._connection.notify("notifications/initialized", headers=[version_header])
@@ -300,7 +298,7 @@ _STDOUT_HINT: Final = (
 
 
 def _invalid_message_hint(connection: Connection) -> str:
-    """Return a hint about why the server sends invalid messages."""
+    """Return a hint about the cause of the server's invalid messages."""
     if (connection.first_invalid_message or "").startswith("HTTP/"):
         return "the server uses HTTP. Connect with an http:// URL"
     return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
@@ -331,7 +329,7 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
-# The client remembers whether a target needs a handshake, so that it need not send `server/discover` each time.
+# The client remembers whether a target needs a handshake. It then does not send `server/discover` again.
 _KNOWN_ERAS: dict[str, Era] = {}
 _MAX_KNOWN_ERAS = 1024
 
@@ -363,9 +361,7 @@ class Connector:
             )
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self.identity = identity
-        self.resource_subscriptions: dict[
-            str, str
-        ] = {}  # The keys are normalized URIs. The values are the URIs that were passed to `subscribe_resource`.
+        self.resource_subscriptions: dict[str, str] = {}  # the URIs of `subscribe_resource`, by normalized URI
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
@@ -373,7 +369,7 @@ class Connector:
         self._protocol_version = protocol_version
 
     async def open(self, deadlines: DeadlineTimer) -> Connection:
-        """Open a connection that is ready for requests. One timeout covers all steps."""
+        """Open a connection that is ready for requests. All steps share one timeout."""
         timeout = self._timeouts.initialize
         deadline = RequestDeadline(timeout, timeout)
         deadlines.start(deadline, deadline)
@@ -398,7 +394,7 @@ class Connector:
         except MCPError as exc:
             if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
-            # The target may run a different server now.
+            # The target may be a different server now.
             _KNOWN_ERAS.pop(key or "", None)
             if isinstance(exc, RequestTimeout):
                 raise
@@ -425,7 +421,7 @@ class Connector:
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
-        """Send the log level and the subscriptions of the client again after a handshake.
+        """Restore the log level and the subscriptions after a handshake.
 
         In newer protocol versions, each request contains both.
         """
@@ -449,6 +445,6 @@ class Connector:
                 )
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        # The connection works without log messages, too.
+        # The connection also works without log messages.
         with contextlib.suppress(RemoteError):
             await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -13,10 +13,10 @@ from dovetail.errors import MCPError
 from dovetail.wire.base import Struct, field
 from dovetail.wire.jsonrpc import RequestId
 
-# A progress handler receives the progress, the total and the message of each progress notification. It may be async.
+# A progress handler receives the progress, the total and the message. It may be async.
 ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 
-# The maximum is one year, because some event loops cannot wait forever.
+# Some event loops cannot wait forever, so the maximum is one year.
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 
 
@@ -32,9 +32,9 @@ class RequestDeadline(Struct, eq=False):
     ends_at: float = 0.0
     paused_at: float | None = None
     is_expired: bool = False
-    task: asyncio.Task[Any] | None = None  # The task that is cancelled at the deadline.
-    cancel_count: int = 0  # Number of times the task was cancelled before it began to wait.
-    failure: MCPError | None = None  # The error that ended the request before the deadline.
+    task: asyncio.Task[Any] | None = None  # the task to cancel at the deadline
+    cancel_count: int = 0  # how often the task was cancelled before it waited
+    failure: MCPError | None = None  # the error that ended the request early
     progress_count: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class RequestDeadline(Struct, eq=False):
         self.expire()
 
     def is_cancel_cause(self) -> bool:
-        """Return whether this deadline is the only reason why the task was cancelled."""
+        """Return whether the task was cancelled only because of this deadline."""
         return self.is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
 
     def record_activity(self) -> None:
@@ -98,7 +98,7 @@ class RequestDeadline(Struct, eq=False):
 
 
 class DeadlineTimer:
-    """Cancels each task that waits for a response when the deadline of its request has passed."""
+    """Cancels each task whose request has passed its deadline."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class DeadlineTimer:
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
-        """Start a deadline, which cancels the current task when it has passed."""
+        """Start a deadline. When it has passed, the current task is cancelled."""
         self._deadlines[id] = deadline
         deadline.task = task = asyncio.current_task(self.loop)
         deadline.cancel_count = 0 if task is None else task.cancelling()
@@ -132,7 +132,9 @@ class DeadlineTimer:
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """Return the deadline of the request with this ID. If `id` is None, return the only active deadline, if any."""
+        """Return the deadline of the request with this ID. If `id` is None and only one deadline is active, return that
+        one.
+        """
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None

@@ -82,8 +82,8 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # The relay answers input requests for which the client has no handler.
-        # If this function returns True, a handler answers instead of the relay.
+        self.relay: InputRelay | None = None  # answers input requests without a handler
+        # If this function returns True, a handler answers and not the relay.
         self.is_own_request: Callable[[], bool] | None = None
         self.open = 0  # Number of input requests without an answer.
 
@@ -142,7 +142,10 @@ class InputHandlers:
                 raise MethodNotFound(method)
 
     async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """Answer all input requests of a result, one after the other, because the same user answers all of them."""
+        """Answer all input requests of a result.
+
+        The same user answers them, so they are answered one after the other.
+        """
         responses: dict[str, Any] = {}
         respond = self.answer if self.is_own_request is None else partial(self._answer, relay=None)
         for key, request in requests.items():
@@ -191,7 +194,7 @@ class InputHandlers:
     async def _list_roots(self, provider: RootsProvider) -> ListRootsResult:
         roots: Any = await _call_handler("roots", provider) if callable(provider) else provider
         if isinstance(roots, str | Path | Root):
-            roots = [roots]  # The handler returned a single root.
+            roots = [roots]  # The function returned a single root.
         if not isinstance(roots, Iterable):
             raise InputRequestError(
                 f"the roots function must return a list of paths, URIs or Root objects, not {type_name(roots)}"
@@ -242,13 +245,13 @@ def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
     try:
         problem = compile_schema(schema).find_error(content)
     except UnusableSchema:
-        return  # The requested schema is invalid, so the answer cannot be checked.
+        return  # The form's schema is invalid, so the answer cannot be checked.
     if problem is not None:
         raise InputRequestError(f"the answer does not match the form: {problem}")
 
 
 async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> Any:
-    """Call a handler and return its result. An exception becomes an InputRequestError with the handler's name."""
+    """Call a handler and return its result. Convert an exception to an InputRequestError with the handler's name."""
     try:
         return await run_callback(handler, *args)
     except (ElicitationDeclined, ElicitationCancelled) as exc:

@@ -41,11 +41,13 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
     method: str  # The method of the request.
     params: dict[str, Any]  # The parameters of the request.
     input_requests: dict[str, InputRequest]  # The input requests of the server, by key.
-    request_state: str | None = None  # Opaque state of the server, which the client sends back unchanged.
+    request_state: str | None = None  # State of the server, which the client returns unchanged.
     round: int = 1  # How many times the server has asked for input, including this time.
 
     def dump(self) -> bytes:
-        """Return this object as JSON. It may contain secrets of the server, so store it as safely as a token."""
+        """Return this object as JSON. Store the JSON as safely as a token, because it may contain secrets of the
+        server.
+        """
         return msgspec.json.encode(self)
 
     @classmethod
@@ -55,7 +57,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
 
 
 def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that continue a request, with the responses and the unchanged request state."""
+    """Return the parameters that continue a request. They contain the responses and the request state."""
     params = dict(pending.params)
     if pending.input_requests:
         params["inputResponses"] = {key: to_plain(value) for key, value in responses.items()}
@@ -146,7 +148,7 @@ class URLElicitations:
                 f"the server sent {len(elicitations)} input requests at once, more than the "
                 f"limit of {self._limits.max_input_requests}"
             )
-        # An elicitation may be completed before its handler returns, so the events are created first.
+        # The events are created first, because an elicitation may be complete before its handler returns.
         events = {
             elicitation.elicitation_id: asyncio.Event()
             for elicitation in elicitations

@@ -6,7 +6,7 @@ from typing import Any, Final
 from dovetail.protocol.mountable import ItemKind
 from dovetail.wire.lifecycle import ServerCapabilities
 
-# The attribute that identifies an item of this kind.
+# The attribute that identifies an item.
 KEY_ATTRIBUTES: Final[Mapping[ItemKind, str]] = {
     "tool": "name",
     "prompt": "name",
@@ -16,7 +16,7 @@ KEY_ATTRIBUTES: Final[Mapping[ItemKind, str]] = {
 
 
 async def list_by_kind(client: Any, kind: ItemKind, capabilities: ServerCapabilities) -> list[Any]:
-    """Return all items of one kind. Without the capability, do not ask the server."""
+    """Return all items of one kind. If the server does not support this kind, do not ask the server."""
     match kind:
         case "tool":
             return await client.list_tools() if capabilities.tools is not None else []

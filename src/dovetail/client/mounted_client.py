@@ -65,8 +65,9 @@ from dovetail.wire.raw_message import (
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
-ANSWER_TIMEOUT_S: Final = 600.0  # A caller has this many seconds to answer an input request.
-# A server may ask about a call that its caller cancelled. For this time, such a question is not put to another caller.
+ANSWER_TIMEOUT_S: Final = 600.0  # the seconds that a caller has for an answer
+# A server may ask about a call that its caller has cancelled.
+# For this time, such a question does not go to another caller.
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
@@ -87,7 +88,7 @@ class ParkedCall:
         self.task.add_done_callback(lambda _: self._wakeup.set())
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Send an input request to the caller and return the answer. Only one input request is open at a time."""
+        """Send an input request to the caller and return the answer. Only one input request can be open at a time."""
         async with self._ask_lock:
             self._response = asyncio.get_running_loop().create_future()
             self.input_request = InputRequest(method=method, params=params or None)
@@ -122,7 +123,7 @@ _ROUND_PARAMS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 def _compute_binding(exchange: IncomingExchange) -> bytes:
-    # The state is stored per client, so the binding does not need to include the server.
+    # Each client has a separate state, so the key does not need to include the server.
     return compute_binding(exchange.caller.principal, (), exchange.method, exchange.params)
 
 
@@ -146,7 +147,7 @@ class ParkedCalls:
         return [call.exchange for call in self._tickets.values()]
 
     async def run(self, exchange: IncomingExchange, send: Send) -> Any:
-        """Start or continue a call. Return its raw result, or a result that asks for input."""
+        """Start or continue a call. Return its encoded result, or a result that asks for input."""
         if "requestState" in exchange.params:
             call = self._resume(exchange)
         else:
@@ -184,7 +185,7 @@ class ParkedCalls:
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
-        # The call continues in a new request, so its notifications are sent on the stream of the new request.
+        # The call continues in a new request, so its notifications go to the stream of the new request.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
         return call
 
@@ -194,7 +195,7 @@ class ParkedCalls:
             self._cancel(call)
 
     def _drop_call(self) -> None:
-        """Cancel the oldest call of the caller that has the most waiting calls."""
+        """Cancel the oldest call of the caller with the most waiting calls."""
         owners = {ticket: get_question_owner(call.exchange) for ticket, call in self._tickets.items()}
         largest_owner = find_largest_owner(owners.values())
         self._expire(next(ticket for ticket, owner in owners.items() if owner == largest_owner))
@@ -211,7 +212,7 @@ class ParkedCalls:
 
 
 class AbandonedCalls:
-    """The callers that cancelled a call, or whose call timed out. The server may still ask about such a call."""
+    """Callers whose call was cancelled or timed out. The server may still ask a question about such a call."""
 
     def __init__(self) -> None:
         self._last_caller: Caller | None = None
@@ -226,7 +227,10 @@ class AbandonedCalls:
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
 
     def are_only_of(self, exchange: IncomingExchange) -> bool:
-        """Return whether no other caller abandoned a call recently. Anonymous callers on this machine count as one."""
+        """Return whether no other caller has abandoned a call recently.
+
+        Anonymous callers on this machine count as one.
+        """
         if self._last_caller is None or asyncio.get_running_loop().time() >= self._ends_at:
             return True
         if self._has_several_callers:
@@ -235,11 +239,11 @@ class AbandonedCalls:
 
 
 def _is_unknown(exchange: IncomingExchange) -> bool:
-    """Return whether nothing identifies the caller, as for anonymous HTTP callers on this machine."""
+    """Return whether the caller is unknown, like an anonymous HTTP caller on this machine."""
     return exchange.origin is None and exchange.caller.principal is None and not exchange.caller.session_id
 
 
-# An input filter checks an input request from a server before the caller sees it.
+# An input filter checks an input request before the caller sees it.
 # The filter returns an answer, or None to ask the caller. To reject the request, it raises ProtocolError.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
@@ -268,19 +272,19 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # A mount records whether it had several callers. All anonymous callers on this machine count as one.
+        # True if the mount had several callers. All anonymous callers on this machine count as one.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
-        # The limit of the connection is higher by one, so an old input request is dropped before a new one is refused.
+        # The limit of the connection is higher by one. An old input request is dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
         self._has_no_changes = False
-        self._listen_again_at = 0.0  # Earliest time for a new attempt to listen.
+        self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
@@ -294,9 +298,9 @@ class MountedClient:
             self._start_listening()
 
     def _start_listening(self) -> None:
-        """Listen for changes, unless a task already does.
+        """Listen for changes, unless a task already does this.
 
-        A new attempt starts after `_listen_again_at` and reports all lists as changed.
+        Each attempt after the first one reports all lists as changed.
         """
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
@@ -318,17 +322,17 @@ class MountedClient:
         return {getattr(item, KEY_ATTRIBUTES[kind]): item for item in items}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server may have an item. A server with resource templates may have any URI."""
+        """Return whether the server may have an item. With resource templates, the server may have any URI."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change while the client is connected. Return a function that stops this."""
+        """Call a function for each change while the client is connected. The returned function stops the calls."""
         return add_callback(self._change_callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True, because only the server can decide whether a caller may receive updates."""
+        """Return True. Only the server can decide whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
@@ -437,7 +441,7 @@ class MountedClient:
     async def _send_until_complete(
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        """Send a request and return the raw result.
+        """Send a request and return the encoded result.
 
         If the result asks for input, the input filter or the caller answers.
         """
@@ -471,7 +475,7 @@ class MountedClient:
         }
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        """Return the answers of the input filter, or None if the caller must answer.
+        """Return the answers of the input filter. If the caller must answer, return None.
 
         Raise InvalidParams if the filter answers only some of the input requests.
         """
@@ -487,7 +491,7 @@ class MountedClient:
         return responses or None
 
     def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
-        """Return the options for a request that is forwarded for a caller. They contain the caller's `_meta`.
+        """Return the options for a forwarded request, with the caller's `_meta`.
 
         In protocol versions without a handshake, they also contain the caller's identity.
         """
@@ -521,7 +525,7 @@ class MountedClient:
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
     def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:
-        """Convert an error of the server for the caller. Internal errors are logged, and the caller gets no details."""
+        """Convert an error of the server for the caller. Details of internal errors are only logged."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError):
@@ -540,7 +544,7 @@ class MountedClient:
         return InternalError(f"{self.name} could not handle the request. See the server's log for the reason")
 
     def _denies_pages(self) -> bool:
-        """Return whether the filter declines requests to open a page."""
+        """Return whether the filter declines all requests to open a page."""
         return self._input_filter is not None and self._input_filter("elicitation/create", {"mode": "url"}) is not None
 
     def _create_progress_handler(self, exchange: IncomingExchange) -> Any:
@@ -556,7 +560,7 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._get_active_exchange()
         if exchange is None and not self._has_several_callers:
-            # If there are several callers, the message may belong to an earlier call of another caller.
+            # With several callers, the message may belong to an earlier call of another caller.
             exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
@@ -565,7 +569,7 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Return the request that a message belongs to. It is the request on the same stream, or the only open
+        """Find the request to which a message belongs. This is the request on the same stream, or the only open
         request.
         """
         if (current := self._get_active_exchange()) is not None:
@@ -586,13 +590,13 @@ class MountedClient:
         return None
 
     def _is_own_request(self) -> bool:
-        """Return whether the server asks for input because of a request that the client itself sent."""
+        """Return whether the server asks for input because of the client's own request."""
         if self._get_active_exchange() is not None:
             return False
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
-        """Answer an input request from the server: ask the caller directly, or return a result that requires input."""
+        """Answer an input request from the server. Ask the caller directly, or return a result that requires input."""
         exchange = self._find_exchange()
         if exchange is None:
             raise InvalidParams("Invalid params: cannot find the call for which the server asks for input")

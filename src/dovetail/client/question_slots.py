@@ -14,20 +14,20 @@ from dovetail.protocol.exchange import IncomingExchange
 
 
 class QuestionOwner(NamedTuple):
-    """The caller to which a question counts. Several sessions may share a principal or an address."""
+    """The caller that counts as the owner of a question. Several sessions may share a principal or an address."""
 
     origin: str  # the principal or the address, or the session if both are unknown
     session_id: str = ""
 
 
 def get_question_owner(exchange: IncomingExchange) -> QuestionOwner:
-    """Return the caller to which the questions of a request count."""
+    """Return the owner of the questions of a request."""
     caller = exchange.caller
     return QuestionOwner(exchange.origin or caller.principal or caller.session_id, caller.session_id)
 
 
 def find_largest_owner(owners: Iterable[QuestionOwner]) -> QuestionOwner:
-    """Return the session with the most questions, of the principal or address with the most questions."""
+    """Find the principal or address with the most questions. Return its session with the most questions."""
     counts = Counter(owners)
     counts_by_origin: Counter[str] = Counter()
     for owner, count in counts.items():

@@ -47,8 +47,8 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # The server may run the request twice.
-    # The request is sent even if the server did not declare the capability.
+    can_repeat: bool = False  # the server may run the request twice
+    # If True, the request is sent even without a declared capability.
     ignore_capabilities: bool = False
 
 
@@ -61,13 +61,13 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        # Cancelled attempts to connect that may still have a process to stop.
+        # These cancelled attempts to connect may still have to stop a process.
         self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0
         self._retry_at = 0.0
         self._is_closed = False
-        # The connection outlives the request that opens it, so it must not use the context of that request.
+        # The connection lives longer than the request that opens it, so it must not use the request's context.
         self._context = contextvars.copy_context()
         self._deadlines: DeadlineTimer | None = None
         self.open_count = 0
@@ -79,7 +79,7 @@ class Reconnector:
 
     @property
     def encoder(self) -> RequestEncoder | None:
-        """Return the request encoder of the open connection, or None. It depends on the protocol version."""
+        """Return the request encoder for the open connection, or None."""
         connection = self._connection
         return connection.encoder if connection is not None and connection.lost_error is None else None
 
@@ -91,9 +91,7 @@ class Reconnector:
         return self._deadlines
 
     async def get_connection(self, deadline: RequestDeadline | None = None) -> Connection:
-        """Return an open connection. All callers share one attempt to connect, and each waits until its own
-        deadline.
-        """
+        """Return an open connection. Callers share one attempt to connect, and each caller waits until its deadline."""
         connection = self._connection
         if connection is not None and connection.lost_error is None:
             return connection
@@ -120,7 +118,7 @@ class Reconnector:
         try:
             return await asyncio.shield(open_task)
         except asyncio.CancelledError:
-            # Only this caller timed out. The attempt to connect continues for other callers.
+            # Only this caller timed out. The attempt continues for the other callers.
             if deadline is not None and deadline.is_cancel_cause():
                 raise RequestTimeout(
                     f"{deadline.describe_timeout()} while waiting for the connection to open"
@@ -130,7 +128,7 @@ class Reconnector:
                 # Another caller closed the client.
                 raise self._closed_error() from None
             if self._waiter_count == 1 and self._open_task is open_task:
-                # No other caller waits for this attempt, so it is cancelled.
+                # No other caller waits for this attempt, so the attempt is cancelled.
                 self._abandon_open(open_task)
             raise
         finally:
@@ -173,7 +171,7 @@ class Reconnector:
         return connection
 
     async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
-        """Send a request and return its raw result.
+        """Send a request and return its result, which is not decoded yet.
 
         If the connection is lost or the server is busy, the request is sent again if that is safe.
         """
@@ -203,13 +201,13 @@ class Reconnector:
             await asyncio.sleep(delay)
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
-        """Return the seconds to wait before the request is sent again. Return None if it must not be sent again."""
+        """Return the seconds to wait before a request is repeated. Return None if the request must not be repeated."""
         if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
         if isinstance(exc, ConnectionLost):
             return _compute_backoff(attempt) if can_repeat or not exc.maybe_sent else None
         if isinstance(exc, ConnectError):
-            # The server was reachable before, so it may be restarting.
+            # The server was reachable earlier, so it may be restarting.
             return _compute_backoff(attempt) if self.open_count else None
         if can_repeat and (isinstance(exc, RateLimited) or exc.status_code in TRANSIENT_STATUS_CODES):
             retry_after = exc.retry_after if isinstance(exc, RateLimited | HTTPStatusError) else None
@@ -220,7 +218,7 @@ class Reconnector:
         """Close the connection. The client does not connect again until `allow_reopen` is called."""
         self._is_closed = True
         if not self._failure_count:
-            # After an intentional close, the client may connect again without a delay.
+            # After an intentional close, the next connection needs no delay.
             self._retry_at = 0.0
         if self._open_task is not None:
             self._abandon_open(self._open_task)
@@ -248,7 +246,7 @@ class Reconnector:
 
 
 def _compute_backoff(attempt: int) -> float:
-    # The delay is random, because many clients may lose their connections at once.
+    # Many clients may lose their connections at once, so the delay is random.
     return compute_backoff(_FIRST_RETRY_DELAY_S, attempt - 1, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)
 
 

@@ -65,7 +65,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request of this client, in the form that middleware receives. It has no ID until it is sent."""
+    """A request of this client, as middleware sees it. The request has no ID until it is sent."""
 
     is_outgoing: ClassVar[bool] = True
 
@@ -98,14 +98,14 @@ class RequestSender:
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.tracks_own_requests = False  # This client also forwards requests of other clients.
-        # Number of open requests that this client sent itself, without forwarded requests.
+        self.tracks_own_requests = False  # True if this client also forwards requests of others
+        # The number of open requests that this client did not forward.
         self.own_request_count = 0
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Wrap every request in middleware. `create_caller` returns the identity of this client for the middleware."""
+        """Wrap every request in middleware. `create_caller` returns the identity of this client."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 
@@ -148,7 +148,7 @@ class RequestSender:
     ) -> Awaitable[Any]:
         """Send a request. Return an awaitable for the result or a `RequestAwaitingInput`.
 
-        This is not a coroutine function, because that would add a frame to every request.
+        This method is not a coroutine, because a coroutine would add a frame to every request.
         """
         request = self._call_tool if row is CALL_TOOL else partial(self._request, row)
         if self._middleware_chain is None:
@@ -156,11 +156,11 @@ class RequestSender:
         return self._run_middleware(row.name, params, options, lambda params, options: request(params, options, rounds))
 
     def is_own_request(self) -> bool:
-        """Return whether the current message belongs to a request that this client sent itself."""
+        """Return whether the current message belongs to one of this client's own requests."""
         return _current_sender.get() is self
 
     def _start_tracking(self) -> Token["RequestSender | None"]:
-        """Count a request that this client sent itself, until `_stop_tracking` is called."""
+        """Count one of this client's own requests until `_stop_tracking` is called."""
         self.own_request_count += 1
         return _current_sender.set(self)
 
@@ -199,7 +199,7 @@ class RequestSender:
         return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
 
     async def complete(self, pending: RequestAwaitingInput, options: RequestOptions, started_at: float) -> Any:
-        """Answer input requests of the server until the result is complete. The first request was sent at `started_at`.
+        """Answer the server's input requests until the result is complete. The first request was sent at `started_at`.
 
         The time that answers take does not count toward the total timeout.
         """
@@ -223,7 +223,7 @@ class RequestSender:
         return result
 
     async def send_cached(self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS) -> Any:
-        """Return a cached result if possible. If the same request is already open, share its result."""
+        """Return a cached result if possible. If an equal request is already open, share its result."""
         if options is not DEFAULT_OPTIONS:
             return await self.send_until_complete(row, params, options)
         return await self._cache.get(row.name, params, lambda: self.send_until_complete(row, params))
@@ -282,7 +282,7 @@ class RequestSender:
                     f"than the limit of {self._limits.max_input_requests}"
                 )
             if not pending.input_requests:
-                # The server needs no input. It only asks the client to send the request again later.
+                # The server needs no input. It only wants to receive the request again later.
                 await asyncio.sleep(self._limits.reconnect_delay)
             return await self._handlers.answer_all(pending.input_requests)
         except InputRequestError as exc:
@@ -291,9 +291,9 @@ class RequestSender:
     def forward(
         self, row: Method, params: dict[str, Any], options: RequestOptions, *, skip_middleware: bool = False
     ) -> Awaitable[Any]:
-        """Forward a request of another client. Return an awaitable for the raw result, which is not validated.
+        """Forward a request of another client. Return an awaitable for the encoded result.
 
-        This is not a coroutine function, because that would add a frame to most requests.
+        This method is not a coroutine, because a coroutine would add a frame to most requests.
         """
         if self._middleware_chain is not None and not skip_middleware:
             send = partial(self.forward, row, skip_middleware=True)
@@ -309,7 +309,7 @@ class RequestSender:
         return self._reconnector.request(row.name, params, send_options)
 
     async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
-        """Forward a call of a tool that is unknown or outdated, or whose arguments are also sent as headers."""
+        """Forward a tool call that needs the definition of the tool first."""
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
         tool = self.tool_index.entries.get(name)
@@ -355,7 +355,7 @@ class RequestSender:
                 self._stop_tracking(token)
         try:
             result = decode_result(raw, CALL_TOOL, params, rounds)
-            # The call opened a new connection, so the definition of the tool may be outdated.
+            # The call opened a new connection, so the known definition of the tool may be outdated.
             if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)
             if tool is not None and self._validate_results and isinstance(result, CallToolResult):
@@ -368,7 +368,7 @@ class RequestSender:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
     async def _list_stale_tools(self, options: RequestOptions) -> None:
-        """List the tools again, because the known definitions come from a connection that was lost."""
+        """List the tools again, because the known definitions come from a lost connection."""
         idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
         try:
             async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
@@ -382,7 +382,7 @@ class RequestSender:
             self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """Return the definition of a tool that was just called, which is needed to check its result.
+        """Return the definition of a tool that was just called. The definition is needed to check the result.
 
         Return None if the tools cannot be listed.
         """
@@ -412,7 +412,7 @@ class RequestSender:
         return encoder is not None and encoder.is_stateless
 
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list. Tools that must not be used are left out."""
+        """Return all items of a list, except tools that must not be used."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:

@@ -18,7 +18,7 @@ Key = tuple[str, bytes]
 
 _MAX_TTL_MS: Final = 365 * 86_400_000
 
-# Each change notification makes the cached results of these methods outdated.
+# A change notification makes the cached results of these methods outdated.
 _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -28,7 +28,7 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised in each waiting caller if the caller that sent the shared request was cancelled."""
+    """Raised in waiting callers if the caller that sent their shared request was cancelled."""
 
 
 class Fetch(Struct, eq=False):
@@ -37,7 +37,7 @@ class Fetch(Struct, eq=False):
     key: Key
     future: asyncio.Future[Any]
     generation: int
-    is_shared: bool = False  # Other callers wait for the result.
+    is_shared: bool = False  # True if other callers wait for the result
 
 
 class ResultCache:
@@ -95,7 +95,7 @@ class ResultCache:
         return None, fetch
 
     def complete(self, fetch: Fetch, result: Any) -> None:
-        """Pass the result to the waiting callers, and cache it as long as the server allows."""
+        """Pass the result to the waiting callers. Cache the result as long as the server allows."""
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
@@ -107,14 +107,15 @@ class ResultCache:
                 self._entries.popitem(last=False)
 
     def fail(self, fetch: Fetch, exc: BaseException) -> None:
-        """Pass the error to the waiting callers. If the sender was cancelled, one waiting caller sends the request
-        again.
+        """Pass the error to the waiting callers.
+
+        If the sender was cancelled, another caller sends the request again.
         """
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
             fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
-            # asyncio warns about exceptions that are never retrieved, so this line retrieves the exception.
+            # asyncio warns about exceptions that nobody retrieves, so this line retrieves the exception.
             fetch.future.exception()
 
     def invalidate(self, method: str) -> None:

@@ -56,7 +56,7 @@ def _is_marked(result: CallToolResult) -> bool:
 
 
 def _match_value(texts: list[str], value: Any) -> bool:
-    """Return whether the text blocks contain the same value as the structured content."""
+    """Return whether the text of a result contains the same value as the structured content."""
     if value is None and not texts:
         return True
     if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
@@ -92,7 +92,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
         try:
             return _convert(candidate, target_type)
         except (msgspec.ValidationError, ValueError, TypeError):
-            pass  # the last candidate determines the error
+            pass  # The last candidate determines the error.
     try:
         return _convert(candidates[-1], target_type)
     except (msgspec.ValidationError, ValueError, TypeError) as exc:
@@ -114,7 +114,7 @@ def _has_result_field(target_type: Any) -> bool:
 
 
 def _convert(value: Any, target_type: Any) -> Any:
-    # Only pydantic models have this method, so pydantic need not be imported.
+    # Only pydantic models have this method, so this code does not need to import pydantic.
     validate = getattr(target_type, "model_validate", None)
     return validate(value) if validate is not None else msgspec.convert(value, target_type)
 

@@ -98,7 +98,7 @@ class Session:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.recorders: list[Recorder] = []  # Each recorder is called with every message.
-        # The session calls this function with None when a connection is open, and with the error when it is lost.
+        # The session calls this function with None when a connection opens, and with the error when it is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler
@@ -199,7 +199,7 @@ class Session:
 
     async def connect(self) -> None:
         """Open a connection unless one is open. A closed session can be opened again."""
-        # Another task may close the session again in the meantime, so this check is a loop.
+        # Another task may close the session in the meantime, so the check is repeated.
         while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()
@@ -214,13 +214,16 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """Close the session in one task that all callers share. If a caller is cancelled, cancel the task, too."""
+        """Close the session in one task that all callers share.
+
+        If a caller is cancelled, the task is cancelled, too.
+        """
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
             close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # The task must start before it is cancelled, because a task that never started skips its cleanup.
+            # A task that never started would skip its cleanup, so the task must start before it is cancelled.
             await asyncio.sleep(0)
             await asyncio.wait([close_task])
         except asyncio.CancelledError:
@@ -249,9 +252,9 @@ class Session:
                 self._loop = self._close_task = None
 
     def run_on_loop(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Call a function in the event loop in which the session was first used. Return an awaitable for the result.
+        """Call a function in the event loop of the session. Return an awaitable for the result.
 
-        This is not a coroutine function, because that would add a frame to every request.
+        This method is not a coroutine, because a coroutine would add a frame to every request.
         """
         loop = asyncio.get_running_loop()
         if self._loop is loop:

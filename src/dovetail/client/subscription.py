@@ -68,13 +68,11 @@ class ChangeEvent(Struct, frozen=True):
 
     kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
     uri: str | None = None  # The URI of the resource, or None if a list changed.
-    # True if the server did not report the change, but it may have happened while the connection was lost.
+    # True if the change may have happened while the connection was lost, and the server did not report it.
     maybe_missed: bool = False
 
 
 class ChangeNotice(Params):
-    """The parameters of a change notification of any kind."""
-
     uri: str | None = None
 
 
@@ -115,7 +113,7 @@ class ReconnectingSubscription:
         self._timeout = timeout
         self._subscriptions = subscriptions
         self._run_on_loop = run_on_loop
-        # The subscription calls this function for each change that may have been missed.
+        # This function is called for each change that may have been missed.
         self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
         self._uris_by_key = group_spellings(subscription_filter.resource_subscriptions or ())
@@ -126,7 +124,7 @@ class ReconnectingSubscription:
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
         self._acknowledge_timeout: asyncio.Timeout | None = None
-        self._acknowledged_at = inf  # Time at which the server acknowledged the subscription.
+        self._acknowledged_at = inf  # the time at which the server accepted the subscription
         self._is_entered = False
         self._is_closed = False
         self._is_client_closing = False
@@ -169,7 +167,7 @@ class ReconnectingSubscription:
             await asyncio.wait([task], timeout=self._timeout)
 
     def close_for_client(self) -> asyncio.Task[None] | None:
-        """Stop because the client is closing, without an unsubscribe request. Return the running task, or None."""
+        """Stop because the client is closing. Send no unsubscribe request. Return the running task, or None."""
         self._is_client_closing = True
         return self._stop()
 
@@ -217,13 +215,13 @@ class ReconnectingSubscription:
                 self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
             except Exception as exc:
-                # The task that waits for changes raises the error.
+                # The error is raised in the task that waits for changes.
                 self._fail(exc)
                 return
-            # Proxies close idle streams, so the end of a stream after several minutes is not a failure.
+            # Proxies close idle streams, so a stream that ends after several minutes has not failed.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
-            # A server that ends its streams may want fewer of them, even if it sends notifications.
+            # A server that ends its streams may want fewer streams, even if it sends notifications.
             # spec: subscriptions#graceful-closure
             graceful_ends = graceful_ends + 1 if has_ended_gracefully and not was_stable else 0
             if failed_attempts > self._limits.max_reconnects:
@@ -259,13 +257,13 @@ class ReconnectingSubscription:
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            # A handshake server knows one spelling of a URI, but this subscription may have another.
+            # A handshake server knows only one spelling of a URI. This subscription may use another spelling.
             uris = [notice.uri] if id is not None else find_subscribed_uris(self._uris_by_key, notice.uri)
             for uri in uris:
                 self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))
 
     def handle_gap(self) -> None:
-        """Report all subscribed lists and resources as changed, because notifications may have been lost."""
+        """Report all subscribed lists and resources as changed, because notifications may be lost."""
         if self.acknowledged_filter is not None:
             self._add_missed_changes()
 
@@ -288,9 +286,11 @@ class ReconnectingSubscription:
             self._add_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     def _add_change(self, change: ChangeEvent) -> None:
-        """Add a change to the queue, unless the queue already has it. If the queue is full, drop the oldest change."""
+        """Add a change to the queue, unless the queue already contains it. If the queue is full, drop the oldest
+        change.
+        """
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A reported change replaces a change that may have been missed.
+            # A reported change replaces a change that may only have been missed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]
@@ -321,9 +321,9 @@ class ReconnectingSubscription:
             self._acknowledge_timeout = None
 
     async def _listen_handshake(self, connection: Connection) -> None:
-        """Listen for changes on a server whose protocol version has a handshake.
+        """Listen for changes on a server with a handshake protocol version.
 
-        It reports list changes without a subscription, but resource changes only with a subscription.
+        Such a server always reports list changes. It reports resource changes only after a subscription.
         """
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []

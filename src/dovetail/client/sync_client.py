@@ -35,7 +35,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 T = TypeVar("T")
 
 _THREAD_NAME = "dovetail-clients"
-_SHUTDOWN_TIMEOUT_S = 0.5  # When the program ends, clients have this many seconds to close.
+_SHUTDOWN_TIMEOUT_S = 0.5  # the seconds for closing clients at the end of the program
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +80,7 @@ def get_shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_after_fork() -> None:
-    """Forget the event loop in a forked process, because its thread was not copied."""
+    """Forget the event loop in a forked process, because the fork did not copy its thread."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
@@ -100,7 +100,7 @@ def _stop() -> None:
 
 
 async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of clients that are not closed, because asyncio warns about pending tasks."""
+    """Cancel the tasks of open clients, because asyncio warns about pending tasks."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -158,7 +158,7 @@ class SyncClient:
     """A client of one server, for code without async and await. The options are the same as for `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        # For a type checker, an unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        # A type checker assumes that an unpacked TypedDict may have other keys, so it reports an error here.
         self._client = Client(target, **options)  # pyright: ignore[reportArgumentType]
 
     def __enter__(self) -> Self:

@@ -31,8 +31,8 @@ _ADDRESS_PATTERN = re.compile(
     r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
 )
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
-_SHOWN_OPTIONS = ("-c", "-m")  # options of an interpreter that a name contains
-_FLAGS = ("-y", "--yes", "-u", "-i", "-it", "--rm", "-q", "--quiet", "--")  # these options of launchers have no value
+_SHOWN_OPTIONS = ("-c", "-m")  # interpreter options that are part of a name
+_FLAGS = ("-y", "--yes", "-u", "-i", "-it", "--rm", "-q", "--quiet", "--")  # launcher options without a value
 
 
 class HTTPTarget:
@@ -63,7 +63,7 @@ class HTTPTarget:
         try:
             parse_url(url)
         except ValueError as exc:
-            # `from None` hides the original error, whose text may contain a password in the URL.
+            # `from None` hides the original error, because its text may contain a password from the URL.
             raise ValueError(f"invalid URL: {exc}") from None
         _check_headers(headers)
         _check_certificates(verify, cert)
@@ -147,7 +147,7 @@ Target: TypeAlias = (
 
 
 def explain_unknown_option(name: str, client_options: Collection[str]) -> str:
-    """Return the error message for an unknown option of a client. If a target has the option, the message says so."""
+    """Return the error message for an unknown option of a client. If a target has this option, say so."""
     from inspect import signature
 
     names_by_target = {target: [*signature(target).parameters] for target in (HTTPTarget, CommandTarget)}
@@ -161,7 +161,7 @@ def explain_unknown_option(name: str, client_options: Collection[str]) -> str:
 
 
 class ResolvedTarget:
-    """A server to connect to, with a name, a key that identifies it, and a function that creates a transport."""
+    """A server to connect to. It has a name, a unique key, and a function that creates a transport."""
 
     def __init__(self, name: str, key: str | None, create_transport: Callable[[], ClientTransport]) -> None:
         self.name = name
@@ -179,7 +179,7 @@ def resolve_target(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
-    """Return the name, the key and the transport of a target. The options are added to the options of the target.
+    """Return the name, the key and the transport of a target. The options extend the options of the target.
 
     Raise TypeError or ValueError if the target is invalid, or if an option does not apply to it. Raise ScriptNotFound
     if the target is a script that does not exist.
@@ -241,9 +241,9 @@ def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
 
 
 def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
-    """Return a copy of a target whose process passes each stderr line to `handler`, unless it already has a handler.
+    """Return a copy of a target that passes each stderr line of its process to `handler`. Keep an existing handler.
 
-    Return a target that starts no process unchanged.
+    A target without a process is returned unchanged.
     """
     command: object = target
     if isinstance(target, Mapping):
@@ -361,7 +361,7 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     from dovetail.transports.http_client.remote_server import create_http_client
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
-    # The certificate and `verify` apply only to this server, not to other hosts such as an authorization server.
+    # The certificate and `verify` are only for this server, not for other hosts such as an authorization server.
     other_verify = target.verify if isinstance(target.verify, str | Path) else True
     other_options = options | {"verify": other_verify, "cert": None}
     if other_options == options:
@@ -425,7 +425,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """Return a short form of a command for messages: the program or script, and the words after it.
+    """Return a short form of a command for messages. It contains the program or script, and the words after it.
 
     Leave out folders, the interpreter of a script, and everything that may be a secret.
     """
@@ -440,7 +440,10 @@ def _shorten_command(argv: Sequence[str]) -> str:
 
 
 def _may_be_secret(argument: str, previous: str) -> bool:
-    """Return whether an argument is an option, or may be the value of an option, a variable or a URL."""
+    """Return whether an argument may contain a secret.
+
+    Options, their values, variables and URLs may contain secrets.
+    """
     if argument in _SHOWN_OPTIONS or Path(argument).suffix in _INTERPRETERS:
         return False
     if argument.startswith("-") or "=" in argument or "://" in argument:

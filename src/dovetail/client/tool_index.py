@@ -19,14 +19,12 @@ from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult, Tool
 
 
 class ToolEntry:
-    """Information that the client needs to call a tool."""
-
     __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "is_wrapped", "sends_headers", "tool")
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
-        self.sends_headers = sends_headers  # The client also sends arguments of the tool as HTTP headers.
+        self.sends_headers = sends_headers  # True if arguments are also sent as HTTP headers
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self.is_wrapped = _is_wrapped(tool.output_schema)
@@ -37,7 +35,7 @@ class ToolEntry:
         try:
             return build_param_headers(self.header_paths, arguments) if self.header_paths else ()
         except ValueError:
-            # The call is sent without headers. The server will report the invalid argument.
+            # The call is sent without headers, so that the server reports the invalid argument.
             return ()
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
@@ -69,7 +67,7 @@ class ToolEntry:
 
 
 def _is_wrapped(schema: dict[str, Any] | None) -> bool | None:
-    """Return whether the server wraps the value of a result as `{"result": ...}`, or None if this is unclear.
+    """Return whether the server wraps the value of a result as `{"result": ...}`. Return None if this is unclear.
 
     Not every server marks the schemas of wrapped values.
     """
@@ -84,14 +82,15 @@ class ToolIndex:
 
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
-        self.stale_names: frozenset[str] = frozenset()  # The definitions of these tools may be outdated.
+        self.stale_names: frozenset[str] = frozenset()  # the tools whose definitions may be outdated
 
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
     ) -> list[Tool]:
-        """Store listed tools, and return those that may be used. Set `is_complete` if the list contains all tools.
+        """Store the tools of a list, and return the usable tools. Set `is_complete` if the list contains all tools.
 
-        If headers are sent, a tool with an invalid header annotation is left out.
+        If arguments are sent as headers, a tool with an invalid header annotation is left out.
+
         spec: streamable-http#schema-extension
         """
         if is_complete:
@@ -110,7 +109,7 @@ class ToolIndex:
                     log.warning("%s: the tool %s is left out: %s", server, clip(tool.name), clip(str(exc), 200))
                     self.entries.pop(tool.name, None)
                     continue
-            # The index stores a copy, because the caller may change the tool.
+            # The caller may change the tool, so the index stores a copy.
             self.entries[tool.name] = ToolEntry(copy_value(tool), paths, sends_headers=sends_headers)
             usable_tools.append(tool)
         return usable_tools

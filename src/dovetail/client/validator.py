@@ -16,7 +16,7 @@ __all__ = ["SchemaLimits", "SchemaValidator", "UnusableSchema", "apply_defaults"
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _MAX_MESSAGE_CHARS: Final = 512
-_MAX_PATTERN_BYTES: Final = 128 * KiB  # A compiled regular expression may use at most this much memory.
+_MAX_PATTERN_BYTES: Final = 128 * KiB  # the maximum memory of a compiled regular expression
 
 
 class SchemaValidator:
@@ -58,7 +58,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
             validate_formats=False,
             mask="the value",
             retriever=_reject_reference,
-            # This regex engine takes linear time, but does not support lookaround and back references.
+            # This regex engine takes linear time. It does not support lookaround and back references.
             pattern_options=jsonschema_rs.RegexOptions(
                 size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES
             ),

@@ -39,19 +39,19 @@ from dovetail.storage import append, lock_path, make_private_dir, open_for_appen
 from dovetail.wire.base import replace
 from dovetail.wire.codec import encode, to_plain
 
-# Entry times count from this date, so that the entries of all processes share one order.
+# Entry times count from this date. Entries of all processes then have the same order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # The audit log shortens larger arguments.
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 # Another process may rotate the files. Until the next check, this process writes to the previous file.
 # A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
-_LOCK_TIMEOUT_S: Final = 0.25  # The event loop of the host may be blocked for this time.
+_LOCK_TIMEOUT_S: Final = 0.25  # the maximum time for which the host's event loop is blocked
 _ROTATE_RETRY_S: Final = 60.0
-_MIGRATION_TIMEOUT_S: Final = 5.0  # Another process may need this time to convert a large file.
+_MIGRATION_TIMEOUT_S: Final = 5.0  # the time that another process may need to convert a large file
 
 _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
     "server.added",
@@ -102,16 +102,16 @@ class AuditLog:
         self.dropped_count = 0
         self._include_values = include_values
         self._secrets = secrets or SecretResolver({})
-        # The secrets of the hosts that write to this log. The log does not keep them longer than the host.
+        # These are the secrets of the hosts that write to this log. The log does not keep them longer than the host.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
         self._max_bytes = max_bytes
         self._backup_count = backup_count
         self._lock = threading.Lock()
         self._file_descriptor = -1
         self._file_bytes = 0
-        self._check_at = 0.0  # At this time, the log checks whether another process has rotated the file.
-        self._rotate_at = 0.0  # Before this time, the log does not try to rotate the file.
-        # An unusable file raises an error here instead of at the first entry.
+        self._check_at = 0.0  # the time of the next check for a rotated file
+        self._rotate_at = 0.0  # the earliest time for the next rotation
+        # An unusable file raises an error here, and not at the first entry.
         read_version(read_first_line(self.path), self.path)
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
@@ -129,13 +129,13 @@ class AuditLog:
             data={name: _cut_long_text(value) for name, value in fields.items() if value is not None},
         )
         encoded_line = _encode_ascii(entry) + b"\n"
-        # A shorter line cannot contain a text that is too long.
+        # A shorter line needs no check for long texts.
         if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
             encoded_line = _encode_ascii(replace(entry, data=self._mask_and_truncate(entry.data))) + b"\n"
         self._write_line(encoded_line)
 
     def _may_hold_secrets(self, encoded_line: bytes) -> bool:
-        """Return whether a log line may contain a secret. Other lines are not masked, because masking is slow."""
+        """Return whether a log line may contain a secret. Masking is slow, so other lines are not masked."""
         return may_hold_secrets(encoded_line) or any(
             get_secret_lookup(resolver).has_known_secret(encoded_line)
             for resolver in (self._secrets, *self._host_secrets)
@@ -144,7 +144,7 @@ class AuditLog:
     def _mask_and_truncate(self, fields: dict[str, Any]) -> dict[str, Any]:
         for resolver in (self._secrets, *self._host_secrets):
             fields = resolver.mask(fields)
-        # Values are shortened after masking, because half a secret would not be recognized.
+        # Half a secret would not be recognized, so values are shortened after masking.
         return {name: _truncate(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class AuditLog:
         self._file_bytes += next_bytes
 
     def _rotate(self, now: float) -> None:
-        """Start a new file. If another process keeps the lock, continue with the full file and try again later."""
+        """Start a new file. If another process holds the lock, continue with the full file and try again later."""
         try:
             with lock_path(self.path, _LOCK_TIMEOUT_S):
                 if self._is_current_file():  # Another process may have rotated the file already.
@@ -199,11 +199,11 @@ class AuditLog:
             self._rotate_at = now + _ROTATE_RETRY_S
             return
         self._close_file()
-        # Open the file after the lock is released, because opening may need the same lock.
+        # Opening the file may need the same lock, so the lock is released first.
         self._open_file()
 
     def _is_current_file(self) -> bool:
-        """Return whether the open file is still the file at the log path, and update its known size."""
+        """Return whether the open file is still the file at the log path. Also update its known size."""
         if self._file_descriptor < 0:
             return False
         file_stat = os.fstat(self._file_descriptor)
@@ -305,7 +305,7 @@ def _describe_request(request: PolicyRequest) -> dict[str, Any]:
 
 
 def _cut_long_text(value: object) -> object:
-    """Shorten a very long text before its secrets are masked, because masking all of it takes too long."""
+    """Shorten a very long text before masking, because masking all of it takes too long."""
     return value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value
 
 
@@ -335,7 +335,7 @@ def _open_log(path: Path) -> int:
                 _migrate_log(path)
     file_descriptor = open_for_append(path)
     try:
-        # A second header or an empty line is harmless, so two processes may both write one.
+        # Two processes may write a second header or an empty line. Both are harmless.
         if os.fstat(file_descriptor).st_size == 0:
             append(file_descriptor, _encode_ascii(_HEADER) + b"\n")
         elif not _ends_with_newline(path):
@@ -376,9 +376,9 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 
 
 def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
-    """Write the later events of a host to an audit log. The audit log masks the secrets of the host."""
+    """Write later events of a host to an audit log. The audit log masks the host's secrets."""
     with audit_log._lock:  # pyright: ignore[reportPrivateUsage]
-        # A new set, because another thread may be reading the old one.
+        # Another thread may be reading the old set, so a new set is created.
         audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]
     write_event = _create_event_writer(audit_log)
     for kind in _LOGGED_EVENTS:

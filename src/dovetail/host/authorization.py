@@ -48,8 +48,8 @@ _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
 # The user can change the content of these requests.
 _KINDS_WITH_CONTENT: Final = frozenset({"tool.result", "sampling.request", "sampling.response", "roots.list"})
-_MAX_QUESTIONS_PER_CALLER: Final = 4  # open questions of one gateway caller to the user of the host
-# The host cannot see when a gateway caller disconnects, so the caller's session grants end after this time.
+_MAX_QUESTIONS_PER_CALLER: Final = 4  # the maximum for one gateway caller
+# The host cannot see when a gateway caller disconnects. The caller's session grants end after this time.
 _MAX_CALLER_GRANT_S: Final = 86_400.0
 
 T = TypeVar("T")
@@ -67,13 +67,13 @@ class ConsentDeferred(PolicyError):
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server, with the values that are computed once per tool definition."""
+    """A tool of a server, with values that are computed once for each definition."""
 
     definition: Any
     fingerprint: str
     request: PolicyRequest  # the policy request for calls of the tool, without arguments
     result_request: PolicyRequest  # the policy request for results of the tool
-    result_needs_arguments: bool  # True if a rule about results depends on the arguments
+    result_needs_arguments: bool  # True if a rule about results needs the arguments
     limits: ToolLimits
 
 
@@ -84,13 +84,13 @@ class Authorization(Struct, frozen=True, kw_only=True):
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if the decision needed no await, so the tool definition cannot have changed meanwhile.
+    # True if the decision needed no await. The tool definition cannot have changed in this case.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
 
 
 class DecisionDetails(Struct, frozen=True):
-    """The data of a "decision" event."""
+    """The request and the decision of a "decision" event."""
 
     request: PolicyRequest
     decision: Decision
@@ -126,7 +126,7 @@ class RequestAuthorizer:
         arguments: Mapping[str, Any] | None,
         definition: Any = None,
     ) -> PolicyRequest:
-        """Create the object that the policy uses to decide about a request for one item of a server."""
+        """Create the policy request for one item of a server."""
         request = PolicyRequest(
             server=supervisor.name,
             tool=name,
@@ -140,7 +140,7 @@ class RequestAuthorizer:
         return request if arguments is None else request.with_arguments(arguments)
 
     def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
-        """Create the record for a tool definition, with the values that are computed only once."""
+        """Create the record of a tool definition."""
         name = definition.name
         result_request = self.create_request(supervisor, "tool.result", name, None, definition)
         return ToolRecord(
@@ -153,7 +153,7 @@ class RequestAuthorizer:
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
-        """Return the limits of one item, combined from the policy and the settings of its server."""
+        """Return the limits of one item. They come from the policy and the server's settings."""
         return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
@@ -165,9 +165,9 @@ class RequestAuthorizer:
     async def ask_for_caller(self, caller: str, request: ConsentRequest) -> ConsentAnswer:
         """Ask the user of the host about a request of a gateway caller.
 
-        Each caller has few open questions, so that no caller can keep the questions of others waiting.
+        Each caller can have only a few open questions, so that the questions of others do not wait.
         """
-        # The dictionary keeps the slots of a caller only while a question of the caller is open.
+        # The dictionary keeps the slots of a caller only while the caller has an open question.
         slots = self._question_slots.setdefault(caller, asyncio.Semaphore(_MAX_QUESTIONS_PER_CALLER))
         async with slots:
             return await self.consent_handler.ask(request)
@@ -313,7 +313,7 @@ class RequestAuthorizer:
         return edited_request
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the policy's decision. If it is "ask" and there is no user to ask, apply `Policy.non_interactive`."""
+        """Return the policy's decision. Without a user, replace "ask" with `Policy.non_interactive`."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -329,7 +329,7 @@ class RequestAuthorizer:
         return decision
 
     def allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        """Emit an event that the request is allowed, and return its authorization."""
+        """Emit an event for an allowed request, and return its authorization."""
         reason = reason or decision.reason
         if self._events.has_listeners("decision"):
             self._emit_decision(request, replace(decision, action="allow", reason=reason))
@@ -371,8 +371,8 @@ class RequestAuthorizer:
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
         """Store a grant, unless the user allowed the request only once.
 
-        A grant for anonymous callers would apply to all of them, so none is stored. A caller that is known only by its
-        session gets a session grant, because the session never returns.
+        Anonymous callers share an ID, so no grant is stored for them. A caller that is known only by its session gets a
+        session grant, because the session never returns.
         """
         if answer.scope == "once" or not request.server_identity or request.caller == ANONYMOUS:
             return
@@ -400,14 +400,14 @@ class RequestAuthorizer:
         return pin is not None and pin.fingerprint == current_fingerprint
 
     async def pin_definition(self, request: PolicyRequest, definition: Any, current_fingerprint: str) -> None:
-        """Remember that the caller uses this tool definition."""
+        """Remember that the caller has used this tool definition."""
         if definition is None or not request.server_identity:
             return
         if request.caller:
             self._caller_pins.put(
                 request.caller, request.server_identity, request.tool, current_fingerprint, definition
             )
-            # A gateway caller never changes the pins of the host's user.
+            # Gateway callers never change the pins of the host's user.
             return
         pin = self.pins.get(request.server_identity, request.tool)
         if pin is None or pin.fingerprint != current_fingerprint:
@@ -453,8 +453,9 @@ class RequestAuthorizer:
         wait: bool,
         ask: AskUser | None,
     ) -> bool:
-        """Ask the user about a changed definition. Return whether the question had all of it. If not, the answer counts
-        only once.
+        """Ask the user about a changed definition. Return whether the question showed the whole definition.
+
+        If the question was shortened, the answer counts only once.
         """
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
@@ -472,7 +473,7 @@ class RequestAuthorizer:
 
 
 async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:
-    """Call the function `save` in a thread, because it may wait for a file lock. Raise PolicyError if saving fails."""
+    """Call `save` in a thread, because `save` may wait for a file lock. Raise PolicyError if saving fails."""
     try:
         return await asyncio.to_thread(save, *args)
     except OSError as exc:
@@ -496,7 +497,7 @@ def _suggest_rule(request: PolicyRequest) -> str:
 def build_consent_request(
     request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
-    """Create a consent request that asks the user whether a request is allowed."""
+    """Create a consent request, which asks the user whether a request is allowed."""
     kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,

@@ -12,7 +12,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
-_IDLE_TIMEOUT_S: Final = 900.0  # A client is closed after it was unused for this long.
+_IDLE_TIMEOUT_S: Final = 900.0  # the seconds after which an unused client is closed
 _MAX_CALLERS: Final = 256
 
 # A function that returns the client options for a caller, such as headers, auth or env.
@@ -37,16 +37,14 @@ class CallerClients:
         return tuple(self._servers_by_caller.values())
 
     def get_server(self, principal: Any) -> ServerSupervisor:
-        """Return the server supervisor for a caller. Raise PolicyError if the caller is anonymous or has no
-        credentials.
-        """
+        """Return the server supervisor for a caller. Raise PolicyError for a caller without credentials."""
         if principal is None:
             raise add_context(
                 PolicyError(f"the server {self._shared_server.name} requires authentication"),
                 server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        # Callers are ordered by last use, so this caller moves to the end.
+        # The caller moves to the end, because callers are ordered by last use.
         self._servers_by_caller[str(principal)] = server
         return server
 

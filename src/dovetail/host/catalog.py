@@ -122,7 +122,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """Return the problems that would make a model provider reject a tool, each with the full name of the tool."""
+        """Return the problems for which a model provider would reject a tool, each with the full name of the tool."""
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -133,7 +133,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_name(self) -> dict[str, CatalogEntry]:
-        # Model names cannot equal full names, because only full names contain a dot.
+        # Only full names contain a dot, so a model name never equals a full name.
         return {tool.model_name: tool for tool in self.tools} | {one.full_name: one for one in self.tools}
 
     @cached_property
@@ -169,7 +169,7 @@ def _merge_entries(
 def _drop_ambiguous(
     kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
 ) -> Iterable[CatalogEntry]:
-    """Return an entry for each item name. Leave out a name that has several different definitions."""
+    """Return an entry for each item name. Leave out a name with several different definitions."""
     definitions_by_name: dict[str, Definition] = {}
     ambiguous: set[str] = set()
     for definition in definitions:

@@ -86,7 +86,7 @@ class EventEmitter:
 
     def has_listeners(self, kind: EventKind) -> bool:
         """Return whether a listener receives events of this kind."""
-        # Each request asks this, so the usual answer needs no function call.
+        # Every request calls this method, so the usual case needs no function call.
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 

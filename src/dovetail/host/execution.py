@@ -26,7 +26,7 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-_ERROR_FLAG_MARKER: Final = b'"isError"'  # Every encoded result with the flag contains this.
+_ERROR_FLAG_MARKER: Final = b'"isError"'  # part of every encoded result that has this flag
 
 
 class CallExecutor:
@@ -74,7 +74,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """A context manager that uses a server for one authorized request, within its limits. It emits an event at the end.
+    """Uses a server for one authorized request, within its limits. Emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -154,7 +154,7 @@ class _ErrorFlag(WireStruct):
 
 
 def _has_failed(result: Any) -> bool:
-    """Return whether a result reports that the tool failed. Decode an encoded result only if it may have the flag."""
+    """Return whether a result is an error. Decode an encoded result only if it may contain the flag."""
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
     if _ERROR_FLAG_MARKER not in result:
@@ -188,7 +188,7 @@ def find_denial(
 
 
 def _depends_on_call(request: PolicyRequest, rule: Rule | None) -> bool:
-    """Return whether it depends on an unknown argument or annotation that a rule denies the item."""
+    """Return whether a rule needs unknown arguments or annotations to decide about an item."""
     if rule is None or rule.action not in ("hide", "deny"):
         return False
     if request.kind == "resource.read":
@@ -216,7 +216,7 @@ def find_completion_denial(
         return denial
     try:
         uri = expand(template, arguments)
-    except ValueError as exc:  # The policy cannot know which resources an invalid template selects.
+    except ValueError as exc:  # The resources of an invalid template are unknown to the policy.
         error = PolicyError(f"{clip(template)} is not a valid URI template: {exc}", action="deny")
         return add_context(error, server=supervisor.name)
     return find_denial(authorizer, supervisor, "resource.read", uri)

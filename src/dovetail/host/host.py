@@ -67,7 +67,7 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.roots import Root
 from dovetail.wire.tools import CallToolResult
 
-# A host that closes waits this long for the calls of gateway callers.
+# The seconds that a closing host waits for the calls of gateway callers.
 _SERVE_DRAIN_TIMEOUT_S: Final = 15.0
 
 
@@ -451,9 +451,7 @@ class Host:
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Run an authorized call with the arguments that the policy checked, or continue an earlier call with
-        `resume`.
-        """
+        """Run an authorized call with the checked arguments. With `resume`, continue an earlier call."""
         request, max_seconds = authorization.request, authorization.limits.timeout
         try:
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -516,7 +514,7 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        # The value of the completed argument is known, so the policy and the server see no other one.
+        # The value of the completed argument is known. The policy and the server must not see another value.
         context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
         item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)

@@ -22,7 +22,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
-_ITEMS_PER_SLICE: Final = 50  # After this many items, other tasks of the event loop run.
+_ITEMS_PER_SLICE: Final = 50  # Other tasks of the event loop run after this many items.
 _ITEM_FIELDS: Final[Mapping[ItemKind, str]] = {
     "tool": "tools",
     "resource": "resources",
@@ -33,7 +33,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The tools of one server with the data that the policy needs. They are valid for one list and one policy."""
+    """The tools of one server, with the data that the policy needs. They are valid for one list and one policy."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -54,7 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether this result was computed for the same list and policy, and its task can still finish."""
+        """Return whether this result belongs to the same list and policy, and its task can still finish."""
         is_usable = not self.task.cancelled() and (self.task.done() or not self.task.get_loop().is_closed())
         return is_usable and self._items is items and self._policy is policy
 
@@ -63,7 +63,7 @@ class HostCatalog:
     """The items of a host's servers that the policy does not hide."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
-        self.ready_timeout = ready_timeout  # Lists wait this long for servers that are starting.
+        self.ready_timeout = ready_timeout  # the seconds that lists wait for starting servers
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
@@ -122,7 +122,7 @@ class HostCatalog:
     async def filter_visible(
         self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the items that the policy does not hide. Other tasks run between slices of a long list."""
+        """Return the items that the policy does not hide. Other tasks can run between slices of a long list."""
         if len(items) <= _ITEMS_PER_SLICE:
             return self._select_visible(supervisor, kind, items)
         policy = self._authorizer.policy
@@ -195,7 +195,7 @@ class HostCatalog:
         return record
 
     async def check_unchanged(self, supervisor: ServerSupervisor, record: ToolRecord) -> None:
-        """Raise PolicyError if the definition of a tool has changed while the user was asked."""
+        """Raise PolicyError if a tool definition changed while the user was asked."""
         current_record = await self.get_record(supervisor, record.definition.name)
         if current_record is not record and current_record.fingerprint != record.fingerprint:
             name = f"{supervisor.name}.{record.definition.name}"

@@ -33,7 +33,7 @@ _KIND_BY_METHOD: Final = {
     "sampling/createMessage": "sampling.request",
     "roots/list": "roots.list",
 }
-_MAX_REPLY_TOKENS: Final = 8192  # The host requests at most this many tokens for one sampling response.
+_MAX_REPLY_TOKENS: Final = 8192  # the maximum number of tokens in one sampling response
 
 
 class RequestRejected(InvalidParams):
@@ -63,7 +63,7 @@ class HostInputHandlers:
         self._is_trusted = is_trusted
         self._server_identity = server_identity
         self._check_rate = check_rate  # a function that applies the server's rate limit
-        self._user_lock = asyncio.Lock()  # A server can ask the user one question at a time.
+        self._user_lock = asyncio.Lock()  # A server can ask the user only one question at a time.
 
     def client_options(self) -> dict[str, Any]:
         """Return the client options with the input handlers.
@@ -92,7 +92,7 @@ class HostInputHandlers:
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return a response that declines an input request if the policy denies it. Otherwise return None.
 
-        The input request is meant for the user of a gateway caller. If this method returns None, that user decides.
+        The input request is for the user of a gateway caller. None means that this user decides.
         """
         kind = _KIND_BY_METHOD.get(method, method)
         if method == "elicitation/create" and params.get("mode") == "url":
@@ -120,7 +120,7 @@ class HostInputHandlers:
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
-        """Ask the user for input, unless the policy denies the request. The policy can never answer for the user."""
+        """Ask the user for input, unless the policy denies the request. The policy never answers for the user."""
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
@@ -230,7 +230,7 @@ def _to_content(edited: Any) -> Any:
 
 
 def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
-    """Return a sampling request with the user's changes to its messages or other fields."""
+    """Apply the user's changes to a sampling request."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
@@ -241,7 +241,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Add a hint to an error if the server requires a capability for which the host needs an option."""
+    """Add a hint to an error if the host needs another option for a capability that the server requires."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

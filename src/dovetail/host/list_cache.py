@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# The number of invalidations, and the number of change notifications for one kind.
+# A version is the number of invalidations, and the number of change notifications for one kind.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {
@@ -25,7 +25,7 @@ _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {
 
 
 class ListCache:
-    """The last known lists of one server. Changes are reported as events and to the callbacks."""
+    """The last known lists of one server. Changes cause events and callbacks."""
 
     def __init__(
         self, server_name: str, emit: Callable[[HostEvent], None], callbacks: Mapping[object, ChangeCallback]
@@ -54,7 +54,7 @@ class ListCache:
         self._notify(change_kind, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Remember that a caller did not get the current list, so that the next update calls the callbacks."""
+        """Remember that a caller did not get the current list. The next update then calls the callbacks."""
         self._awaited_kinds.add(kind)
 
     def get_version(self, kind: ItemKind) -> ListVersion:
@@ -62,9 +62,9 @@ class ListCache:
         return self._invalidation_count, self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, version: ListVersion) -> None:
-        """Store a list. `fetched_at` and `version` are from the moment when the list was requested."""
+        """Store a list. `fetched_at` and `version` belong to the moment of the request."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if version == self.get_version(kind):  # A list is only current if it did not change during the request.
+        if version == self.get_version(kind):  # A list is current only if it did not change during the request.
             self.fetched_at[kind] = fetched_at
         change_count = version[1]
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count

@@ -8,7 +8,7 @@ from dovetail.host.supervisor import ServerSupervisor
 
 
 class ManagedServer:
-    """One server of a host, with its state and last error, and methods to stop or restart it."""
+    """One server of a host, with its state and its last error. It can be stopped and restarted."""
 
     __slots__ = ("_supervisor",)
 

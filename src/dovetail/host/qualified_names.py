@@ -13,14 +13,14 @@ from typing import Final
 MAX_NAME_CHARS: Final = 64
 SEPARATOR: Final = "__"
 
-# Each digest character has 5 bits, so a collision takes 2**65 attempts.
+# Each character of the digest has 5 bits, so a collision takes 2**65 attempts.
 _DIGEST_CHARS: Final = 13
 _MAX_SERVER_CHARS: Final = 20  # Longer server names are shortened to this length.
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
-# An underscore is not allowed here, because two underscores separate the server from the tool.
+# Two underscores separate the server from the tool, so an underscore is not allowed here.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# The separator must not appear in either part, or where the two parts meet.
+# The separator must not appear in a part, or where the parts meet.
 # Gemini requires that a name starts with a letter or an underscore.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
@@ -28,7 +28,7 @@ _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def make_full_name(server: str, tool: str) -> str:
-    """Return the full name "server.tool". Server names have no dot, so `split_full_name` can split it."""
+    """Return the full name "server.tool". A server name has no dot, so `split_full_name` can split the full name."""
     return f"{server}.{tool}"
 
 
@@ -59,7 +59,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length marks the end of the server name. Plain UTF-8 cannot encode the surrogates that JSON may contain.
+    # The length marks the end of the server name. UTF-8 alone cannot encode the surrogates that JSON may contain.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 

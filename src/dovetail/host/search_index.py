@@ -15,9 +15,9 @@ _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
 _MAX_INDEXED_WORDS: Final = 2000  # Only the first words of a tool are indexed.
-_MIN_INDEXED_WORDS: Final = 20  # Fewer words are indexed per tool if a server has very many tools.
+_MIN_INDEXED_WORDS: Final = 20  # the minimum for servers with very many tools
 _MAX_WORDS_PER_SERVER: Final = 100_000
-_CHARS_PER_WORD: Final = 10  # For each word to index, only this many characters are read.
+_CHARS_PER_WORD: Final = 10  # the number of characters to read for each indexed word
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 
@@ -61,7 +61,7 @@ class SearchIndex:
                 self._postings.setdefault(word, []).append((position, count))
 
     def search(self, text: str, limit: int) -> list[int]:
-        """Return the positions of the tools that match a text best. Equally good tools keep their order."""
+        """Return the positions of the tools that best match a text. Equally good tools keep their order."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(extract_words(text)[:_MAX_QUERY_WORDS]):
             postings = self._postings.get(word, ())
@@ -75,8 +75,9 @@ class SearchIndex:
 
 
 def _compute_share(tool_count: int) -> int:
-    """Return how many words of each tool are indexed. The tools of one server share a limit, so that the definitions of
-    one server cannot delay all searches.
+    """Return how many words of each tool are indexed.
+
+    The tools of one server share a limit, so that one server cannot delay all searches.
     """
     return max(_MIN_INDEXED_WORDS, min(_MAX_INDEXED_WORDS, _MAX_WORDS_PER_SERVER // tool_count))
 

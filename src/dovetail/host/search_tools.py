@@ -59,7 +59,7 @@ SEARCH_TOOLS: Final = (
 )
 
 
-# The keys are the full names and the model names of the search tools.
+# The keys are full names and model names of the search tools.
 SEARCH_TOOL_BY_NAME: Final = {
     spelling(HOST_SERVER_NAME, tool.name): tool.name
     for tool in SEARCH_TOOLS
@@ -68,7 +68,7 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
-    """Return a copy of a catalog in which three search tools replace all tools."""
+    """Return a copy of a catalog with three search tools instead of all tools."""
     search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerDefinitions(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,

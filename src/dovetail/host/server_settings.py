@@ -47,7 +47,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 def compute_server_id(target: Target) -> str:
-    """Return a digest of a target. The digest contains references as written, so it does not depend on secrets.
+    """Return a digest of a target. References are not resolved, so the digest does not depend on secrets.
 
     Headers are left out, because they identify the client and not the server.
 
@@ -58,7 +58,7 @@ def compute_server_id(target: Target) -> str:
 
 
 def compute_project_server_id(target: Target, origin: str) -> str:
-    """Return a digest of a target in a project file. The same target in another file has a different digest."""
+    """Return a digest of a target in a project file. The same target in another file has another digest."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 
 

@@ -43,7 +43,7 @@ class ManagedServers:
         model: Model | None,
         roots: Sequence[str | Path | Root],
     ) -> None:
-        self.is_open = False  # Servers can only start while the host is open.
+        self.is_open = False  # servers can start only while the host is open
         self.config_problems: tuple[ConfigProblem, ...] = ()
         self._authorizer = authorizer
         self._events = events
@@ -88,7 +88,7 @@ class ManagedServers:
         )
 
         async def create_client(**extra_options: Any) -> Client:
-            # The function runs in a thread, because reading a secret may take long.
+            # Reading a secret may take long, so the function runs in a thread.
             resolved_target: Any = (
                 await asyncio.to_thread(target)
                 if callable(target) and not isinstance(target, InProcessServer)
@@ -213,6 +213,8 @@ class ManagedServers:
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return all supervisors of a server: the shared supervisor, and one for each caller with credentials."""
+        """Return all supervisors of a server. These are the shared supervisor, and one for each caller with
+        credentials.
+        """
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

@@ -27,7 +27,7 @@ from dovetail.wire.revisions import is_stateless
 T = TypeVar("T")
 
 _MAX_LIST_ATTEMPTS: Final = 2
-_STOP_TIMEOUT_S: Final = 5.0  # Stopping a server takes at most this long.
+_STOP_TIMEOUT_S: Final = 5.0  # the maximum seconds for stopping a server
 
 
 class ResourceSubscription:
@@ -39,7 +39,7 @@ class ResourceSubscription:
 
 
 class ServerSupervisor:
-    """Starts, watches and restarts one server of a host. Users see it as a `ManagedServer`."""
+    """Starts, watches and restarts one server of a host. Users see a `ManagedServer`."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class ServerSupervisor:
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
         self.shared = False
-        self.screen = input_filter  # a function that checks the server's input requests to gateway callers
+        self.screen = input_filter  # checks the server's input requests to gateway callers
         self._create_client = create_client
         self._emit = emit
-        self._authorize_start = authorize_start  # a function that raises an error if the server must not start
-        self._find_start_obstacle = find_start_obstacle  # a function that returns why the server cannot start, or ""
-        self._mask = mask  # a function that masks secrets in messages
+        self._authorize_start = authorize_start  # raises an error if the server must not start
+        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or ""
+        self._mask = mask  # masks secrets in messages
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
         # The forwarder sends requests of gateway callers to the server.
-        # The forwarder is None if the server was started without the capabilities of these callers.
+        # It is None if the server was started without the capabilities of these callers.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,20 +81,18 @@ class ServerSupervisor:
         self._change_callbacks = {} if change_callbacks is None else change_callbacks
         self._list_cache = ListCache(name, emit, self._change_callbacks)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
-        self._is_slow = False  # True if the last list did not arrive in time.
+        self._is_slow = False  # True if the last list arrived too late
         self._subscriptions: list[ResourceSubscription] = []
         self.use_count = 0  # the number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._announced_kinds: frozenset[ItemKind] = frozenset()  # The server sends change notifications for these.
+        self._announced_kinds: frozenset[ItemKind] = frozenset()  # the kinds with change notifications
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Return a supervisor of the same server with another client. Both supervisors report changes to the same
-        callbacks.
-        """
+        """Return a supervisor of the same server with another client. Both report changes to the same callbacks."""
         return ServerSupervisor(
             self.name,
             create_client,
@@ -154,7 +152,7 @@ class ServerSupervisor:
         return await self._await_shared(start_task)
 
     async def _await_shared(self, task: "asyncio.Task[T]") -> T:
-        """Wait for a task without cancelling it, because other callers may wait for the same task."""
+        """Wait for a task. Do not cancel the task, because other callers may wait for it."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -339,7 +337,7 @@ class ServerSupervisor:
         subscription.task.add_done_callback(lambda _: self._release_use())
 
     async def _reopen_subscription(self, subscription: ResourceSubscription) -> None:
-        """Subscribe again after a restart. Report all resources as changed, because updates may have been lost."""
+        """Subscribe again after a restart. Report all resources as changed, because updates may be lost."""
         await self._open_subscription(subscription)
         if subscription not in self._subscriptions:
             subscription.task.cancel()
@@ -359,7 +357,7 @@ class ServerSupervisor:
     async def list_within(self, kind: ItemKind, max_wait_s: float) -> Mapping[str, Any]:
         """Return the items by name or URI. If the server is slow or fails, return the last known items.
 
-        No list waits again for a server that was too slow, until the server has listed its items in the background.
+        After a slow response, lists do not wait for the server until it has listed its items in the background.
         """
         try:
             async with asyncio.timeout(0 if self._is_slow else max_wait_s):
@@ -415,7 +413,7 @@ class ServerSupervisor:
         client = await self.ready()
         try:
             async with asyncio.timeout(self.settings.list_timeout):
-                await client.connect()  # The capabilities are unknown until the connection is open.
+                await client.connect()  # The capabilities are unknown before the connection is open.
                 started_at, version = asyncio.get_running_loop().time(), self._list_cache.get_version(kind)
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
@@ -456,7 +454,7 @@ class ServerSupervisor:
         return await (await self.ready()).answer_input_requests(input_requests)
 
     def _schedule_idle_stop(self) -> None:
-        """Stop the server after the idle timeout, unless a request is using it."""
+        """Stop the server after the idle timeout, unless a request uses it."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -525,7 +523,7 @@ class ServerSupervisor:
             log.warning("error while stopping %s: %s", self.name, exc)
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        """Run a coroutine as a task that is cancelled when the server stops."""
+        """Run a coroutine as a task. The task is cancelled when the server stops."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)

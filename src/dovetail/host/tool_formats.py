@@ -50,7 +50,7 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """Return the problems that would make a provider reject a tool, each with the full name of the tool."""
+    """Return the problems for which a provider would reject a tool, each with the full name of the tool."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
@@ -108,7 +108,7 @@ def parse_anthropic_call(block: Any) -> tuple[str, dict[str, Any]]:
 
 
 def parse_gemini_call(call: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and arguments of a Gemini function call, or of a part that contains one."""
+    """Return the name and arguments of a Gemini function call. The call may be inside a part."""
     body = _get_member(call, "functionCall") or _get_member(call, "function_call") or call
     return _parse_name(body), _parse_arguments(_get_member(body, "args"))
 

@@ -30,7 +30,7 @@ class _CachedResult(Struct):
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-# These claims describe the token instead of the caller.
+# These claims say something about the token, not about the caller.
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
@@ -66,7 +66,7 @@ class ResponseCache:
         self._shared = shared
         self._max_entries = max_entries
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
-        self._change_count = 0  # Number of changes that the server has reported.
+        self._change_count = 0  # the number of changes that the server has reported
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))

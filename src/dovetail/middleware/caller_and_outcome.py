@@ -13,5 +13,5 @@ def get_caller_key(exchange: Exchange) -> str:
 
 
 def has_failed(result: object) -> TypeGuard[CallToolResult]:
-    """Return whether a result reports that the tool failed."""
+    """Return whether a tool result is an error."""
     return isinstance(result, CallToolResult) and result.is_error

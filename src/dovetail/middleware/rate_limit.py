@@ -13,8 +13,8 @@ from dovetail.protocol.rate_limiter import RateLimiter
 
 
 def get_limit_key(exchange: Exchange) -> str:
-    """Return the principal, the address or the connection of a caller. Anonymous HTTP callers on this machine have an
-    empty key.
+    """Return the principal, the address or the connection of a caller. For anonymous HTTP callers on this machine,
+    return "".
     """
     caller_key = get_caller_key(exchange)
     if caller_key or exchange.headers is not None:

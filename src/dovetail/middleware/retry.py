@@ -52,16 +52,16 @@ class Retry:
             exchange.exception = None
             try:
                 result = await call_next(exchange)
-                # A type checker cannot know that `call_next` sets `exchange.exception`.
+                # `call_next` sets `exchange.exception`, which a type checker cannot know.
                 exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
                 pass
-            # The server has stopped this call and would stop a retry, too.
+            # The server has stopped this call, and would also stop a retry.
             if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
-            # The delay is random, because many callers may see the same failure at the same time.
+            # A random delay spreads the retries of callers that failed at the same time.
             await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
         exchange.exception = None
         return await call_next(exchange)

@@ -83,7 +83,7 @@ class Telemetry:
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
         remote = self._trace.get_current_span(parent).get_span_context()
-        # The parent is the client's span. The HTTP server's span is only a link.
+        # The client's span is the parent. The span of the HTTP server is only linked.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if isinstance(exchange, IncomingExchange) and exchange.ask is not None:
             exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)
@@ -93,7 +93,7 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Wrap `ask` so that requests from the server to its client are traced."""
+        """Wrap the function `ask`, so that requests from the server to its client are traced."""
 
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)
@@ -168,7 +168,7 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 metric_attributes["rpc.response.status_code"] = str(code)
-            # Names from callers are not used, because each new value in a metric needs memory.
+            # Each new value in a metric needs memory, so names that callers choose are not used.
             if side == "server":
                 for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
                     metric_attributes.pop(attribute, None)
@@ -201,7 +201,7 @@ def _build_network_attributes(exchange: Exchange) -> dict[str, str]:
 
 
 def _record_exception(span: Any, exc: BaseException) -> None:
-    """Add an exception to a span. Its text may come from a caller, so it is masked and shortened."""
+    """Add an exception to a span. The text is masked and shortened, because it may come from a caller."""
     trace = format_traceback(exc, trim_traceback(exc.__traceback__))
     message = clip(mask_text(str(exc)), _MAX_MESSAGE_CHARS)
     span.record_exception(exc, attributes={"exception.message": message, "exception.stacktrace": mask_text(trace)})

@@ -9,7 +9,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.base import Struct
 
-# Callers choose the names, so when the table is full, all further names share one entry.
+# Callers choose the names. When the table is full, all new names share one entry.
 _MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
 # Each upper bound is twice the previous one, so a percentile is at most twice the true value.
@@ -56,7 +56,7 @@ class Timing:
         return self.stats.get(key) or TimingStats()
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
-        if exchange.method == "subscriptions/listen":  # It stays open, so its duration means nothing.
+        if exchange.method == "subscriptions/listen":  # A subscription stays open, so its duration is not useful.
             return await call_next(exchange)
         started, is_failure = time.perf_counter(), True
         try:

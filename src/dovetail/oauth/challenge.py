@@ -30,7 +30,7 @@ class Challenge(Struct, frozen=True):
 
 
 def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
-    """Parse a WWW-Authenticate header. Return an empty challenge if the header contains no supported scheme.
+    """Parse a WWW-Authenticate header. If the header contains no supported scheme, return an empty challenge.
 
     If there are several challenges, the first one takes precedence, and the others supply missing parameters.
     """
@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each scheme, and each of its parameters. Parameters before the first scheme belong to Bearer."""
+    """Yield each scheme with its parameters. Parameters before the first scheme belong to Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

@@ -53,7 +53,7 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    # The server publishes no metadata, so the values are the defaults of protocol version 2025-03.
+    # If the server publishes no metadata, protocol version 2025-03 defines these defaults.
     assumed: bool = False
 
 
@@ -68,10 +68,9 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """Fetch the URLs in order, and return the first document that exists. Return None if no document exists.
+    """Fetch the URLs in order, and return the first document that exists. Return None if there is none.
 
-    If a document exists but cannot be fetched or read, raise LoginFailed. Without this document, weaker rules would
-    apply.
+    Raise LoginFailed if a document exists but cannot be read. Without this document, weaker rules would apply.
     """
     failure: LoginFailed | None = None
     for url in urls:
@@ -110,7 +109,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """Raise LoginFailed unless the metadata is for this server or for a parent of its URL. RFC 9728, section 3.3"""
+    """Raise LoginFailed if the metadata is not for this server, or for a parent of its URL. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None

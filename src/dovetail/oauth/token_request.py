@@ -15,7 +15,7 @@ from dovetail.wire.base import replace
 # An authorization server sends one of these errors if it does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # Tokens with a longer lifetime are treated as if they never expire.
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # tokens with a longer lifetime never expire
 
 
 def request_token(
@@ -63,7 +63,7 @@ def post_token_request(
 def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
     """Return the token in a response. Raise LoginFailed if the token is missing or is not bound to the key."""
     token = parse_token(response, now)
-    # A token must be bound to a key if and only if the client has a key. RFC 9449, section 5
+    # Only a client with a key gets tokens that are bound to a key. RFC 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the server issued a token of type {token.token_type}, which was not requested")
     return token

@@ -84,7 +84,7 @@ class RequestEncoder:
         try:
             encoded_params = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            # A UnicodeError needs more arguments, so it becomes a ValueError.
+            # UnicodeError cannot be created with only a message, so a ValueError is raised instead.
             error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)
             raise error_type(
                 f"the parameters of {describe_request(method, params)} cannot be encoded as JSON: {exc}"
@@ -120,7 +120,7 @@ class RequestEncoder:
         return mirrored
 
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # These names need no encoding, so a function call is saved.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # names that need no encoding
 _PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
 
 
@@ -161,7 +161,7 @@ _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
-# Some servers have no code for a missing item, so their messages are compared with those of common SDKs.
+# Some servers report a missing item only with an error message. These are the messages of common SDKs.
 # spec: tools#error-handling
 _ITEM_KINDS_BY_METHOD: Final = {
     "tools/call": ("tool",),
@@ -199,7 +199,7 @@ def find_elicitation_obstacle(revision: str | None) -> str | None:
 
 
 def get_required_capabilities(data: Any) -> Mapping[str, Any]:
-    """Return the client capabilities that the `data` of an error names as missing."""
+    """Return the client capabilities that are missing according to the `data` of an error."""
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
     return required if isinstance(required, dict) else {}
 
@@ -240,7 +240,7 @@ _REQUIRED_CAPABILITIES: Final = {
 }
 
 
-# Used if the client has not asked for the capabilities of the server.
+# The client assumes these capabilities if it has not asked the server.
 ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -260,7 +260,7 @@ def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) ->
 
 
 def create_unsupported_error(method: str) -> NotSupported:
-    """Create the exception for a request that needs a capability which the server did not declare."""
+    """Create the exception for a request that the server does not support."""
     hint = _UNSUPPORTED_HINTS.get(method) or _UNSUPPORTED_HINTS.get(method.partition("/")[0])
     field = _REQUIRED_CAPABILITIES[method]
     capability = "resources.subscribe" if method.endswith("subscribe") else field
@@ -303,7 +303,7 @@ def is_not_found_message(method: str, message: str) -> bool:
 
 def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
     code = error_object.code
-    # In the newest protocol version, this error has no separate code, but its `data` contains the URI.
+    # The newest protocol version has no error code for a missing resource, but the `data` contains the URI.
     # spec: resources#error-handling
     if (
         code == InvalidParams.code

@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class EncodedRequest(Struct, eq=False):
-    """An encoded request with the HTTP headers that repeat its values."""
+    """An encoded request with its HTTP headers. The headers repeat some values of the request."""
 
     id: RequestId
     method: str
@@ -57,7 +57,7 @@ class MessageReceiver(Protocol):
         ...
 
     def record_activity(self, id: RequestId) -> None:
-        """Record that a message for this request arrived. The response has not arrived yet."""
+        """Record that the server sent a message about this request, but not the response yet."""
         ...
 
     def record_invalid_message(self, text: str) -> None:
@@ -77,7 +77,7 @@ class MessageReceiver(Protocol):
         ...
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """Handle the loss of the connection, after which no more messages arrive."""
+        """Handle the loss of the connection. No more messages will arrive."""
         ...
 
 
@@ -129,7 +129,7 @@ class ClientTransport(Protocol):
         ...
 
     async def wait_until_listening(self) -> bool:
-        """Wait a short time until the server can send messages to the client at any time.
+        """Wait until the server can send messages to the client at any time. Give up after a short time.
 
         Return False if the transport does not support this. The wait is short, because some servers never confirm
         the stream.

@@ -43,7 +43,7 @@ DRAFT_CANCELLED: Final = -32000
 DRAFT_DUPLICATE_ID: Final = -32001
 _HANDSHAKE_RESOURCE_NOT_FOUND: Final = -32002
 
-# Stateless protocol versions reserve these codes for the specification, which has defined some of them so far.
+# Stateless protocol versions reserve these error codes for the specification.
 _RESERVED_CODES: Final = range(-32099, -32019)
 _SPECIFIED_CODES: Final = frozenset(
     {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
@@ -90,7 +90,7 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Convert a request from the server to the client to the format of a protocol version.
+    """Convert a server's request to the format of the client's protocol version.
 
     Raise MissingClientCapability if the version does not have this request.
     """
@@ -201,8 +201,8 @@ def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> Serve
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
-    """Convert a result to a version with a handshake. `wrap_structured` puts structured content into an object."""
-    if value.result_type is not None:  # A result that was forwarded from a stateless version has this field.
+    """Convert a result for a handshake version. `wrap_structured` puts structured content into an object."""
+    if value.result_type is not None:  # Results from stateless servers have this field.
         value = replace(value, result_type=None)
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
@@ -273,7 +273,7 @@ def _downgrade_tool(revision: str, tool: Tool) -> Tool:
 
 
 def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with the required property `result`, which has the given schema."""
+    """Return a schema for the object `{"result": ...}`, where the given schema describes `result`."""
     moved_names = ("$schema",) if "$id" in schema else ("$defs", "$schema")
     inner = {name: value for name, value in schema.items() if name not in moved_names}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
@@ -283,7 +283,7 @@ def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _move_references(node: Any) -> Any:
-    """Return a schema whose references to its old root refer to the property `result`. Definitions stay at the root."""
+    """Adjust the references in a schema that becomes the property `result` of another schema."""
     if isinstance(node, list):
         return [_move_references(item) for item in node]
     if not isinstance(node, dict):

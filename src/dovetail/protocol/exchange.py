@@ -98,7 +98,7 @@ class IncomingExchange(Exchange, eq=False):
     wraps: bool = False  # True if structured content must be an object, so that other values become `{"result": ...}`
     task: Any = None  # the task that runs the request
     deadline: float | None = None
-    time_limit: float | None = None  # the seconds until the deadline, if the limit is not that of the server
+    time_limit: float | None = None  # the time limit in seconds, if it differs from the limit of the server
     questions: list[float] | None = None  # the times at which the open input requests were sent, oldest first
     paused_at: float = 0.0  # the time at which the oldest open input request was sent
     waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
@@ -128,7 +128,9 @@ class IncomingExchange(Exchange, eq=False):
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Remove the input request that was sent at `asked_at`. Resume the time limit unless another one is open."""
+        """Remove the input request that was sent at `asked_at`. Resume the time limit if no other input request is
+        open.
+        """
         assert self.questions is not None
         self.questions.remove(asked_at)
         if self.questions:
@@ -189,7 +191,8 @@ class ChangeListener(Protocol):
         ...
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if this listener belongs to the session with this ID, and return whether it does.
+        """Send a notification if the listener belongs to this session. Return whether the listener belongs to the
+        session.
 
         This method must not block.
         """

@@ -50,7 +50,7 @@ INITIALIZE: Final = "initialize"
 DEFAULT_LOG_LEVEL: Final = get_severity("info")
 EMPTY_RESULT: Final = EmptyResult()
 
-# The session answers requests with these methods.
+# The session answers these methods itself and does not pass them to the server.
 _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
@@ -78,7 +78,7 @@ class HandshakeState:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        self.is_implicit = False  # True for the session of a single request, which cannot have subscriptions
+        self.is_implicit = False  # True if the session exists for only one request and cannot have subscriptions
         # The functions that end subscriptions to mounted servers.
         self._stop_by_key: dict[str, Callable[[], None]] | None = None
         self.subscriptions: dict[str, list[str]] | None = None  # the URIs that the client sent, by normalized URI
@@ -89,7 +89,7 @@ class HandshakeState:
         return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this session is notified of a change. It gets all list changes, and updates of subscribed
+        """Return whether this session receives a change. A session receives list changes and updates of subscribed
         resources.
         """
         if not self.is_ready:
@@ -124,7 +124,7 @@ class HandshakeState:
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def admit_notification(self, message: dict[str, Any]) -> IncomingExchange:
-        """Return a notification in this session as an `IncomingExchange`. It has no ID and gets no response."""
+        """Convert a notification to an `IncomingExchange`. A notification has no ID and gets no response."""
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
         return IncomingExchange("", message["method"], params, meta if type(meta) is dict else {}, self.caller)
@@ -217,7 +217,7 @@ def open_session(
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for a single request, on a server that accepts handshake versions but does not keep sessions."""
+    """Create a session for a single request. Servers that do not keep sessions use it for handshake versions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
@@ -286,7 +286,7 @@ class PendingRequests(Generic[Waiter]):
         return {PROGRESS_TOKEN: self._progress_tokens.get(id), "progress": progress.get("current")} | details
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
-        """Return the future of the request that a response belongs to, and the result or error.
+        """Find the request that a response answers. Return its future, and the result or the error.
 
         Return None if the request ID is unknown.
         """

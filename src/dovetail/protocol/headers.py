@@ -80,8 +80,8 @@ def _decode_sentinel(text: str, header: str) -> str:
     payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
-        # Only one spelling of each text is accepted, because decoders differ about stray characters.
-        # In the shortest encoded value, the prefix and the suffix overlap, so it could be read in two ways.
+        # Base64 decoders treat invalid characters differently, so only one spelling of each text is accepted.
+        # In a very short value, the prefix and the suffix could overlap.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()

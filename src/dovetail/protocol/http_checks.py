@@ -85,7 +85,7 @@ class Refusal(Exception):
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the headers by lower-case name. Raise Refusal if a header that must be unique is repeated.
 
-    Spaces around a value are removed, because HTTP servers keep those at the end. RFC 9110, section 5.5
+    Spaces around a value are removed. Some HTTP servers keep the spaces at the end. RFC 9110, section 5.5
     """
     header_list = list(pairs)
     headers: dict[bytes, bytes] = {}

@@ -16,15 +16,15 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     Sizes are in bytes, and times are in seconds.
     """
 
-    max_body_bytes: int = 4 * MiB  # the maximum size of an HTTP request body, above which the status is 413
-    # The maximum size of a message on stdio or a socket, above which the error code is -32600.
+    max_body_bytes: int = 4 * MiB  # the maximum size of an HTTP request body. Larger bodies get status 413
+    # The maximum size of a message on stdio or a socket. Larger messages get the error code -32600.
     max_message_bytes: int = 10 * MiB
-    # The maximum size of all headers or trailers of a request, above which the status is 431.
+    # The maximum size of all headers or trailers of a request. Larger ones get status 431.
     max_header_block_bytes: int = 32 * KiB
-    # The maximum size of one header, above which the status is 431, as in nginx and Apache.
+    # The maximum size of one header. Larger headers get status 431, as in nginx and Apache.
     max_header_bytes: int = 8 * KiB
-    header_timeout: float = 10.0  # the time in which a client must send the headers, after which the status is 408
-    body_timeout: float = 30.0  # the time in which a client must send the body, after which the status is 408
+    header_timeout: float = 10.0  # the time that a client has for sending the headers. Slower clients get status 408
+    body_timeout: float = 30.0  # the time that a client has for sending the body. Slower clients get status 408
     write_timeout: float = 30.0  # the time after which a connection is closed if the client reads nothing
     # The maximum memory for messages that wait to be sent. Further messages are stored on disk.
     max_buffered_bytes: int = 8 * MiB
@@ -39,7 +39,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     # The maximum number of running calls of one principal or address. Further calls get status 429.
     # In addition, the same number of calls may wait for answers from users.
     max_calls_per_principal: int = 256
-    # The maximum total size of large messages in running calls. Further calls get status 503. A caller can use half.
+    # The maximum total size of large messages in running calls. Further calls get status 503.
+    # One caller can use at most half of this size.
     max_inflight_bytes: int = 64 * MiB
     # The maximum number of threads that run sync functions. Four times as many may wait for users.
     max_threads: int = 64
@@ -82,12 +83,13 @@ class CallerBusy(ServerBusy):
 class FetchLimits(Struct, frozen=True, kw_only=True):
     """The limits of the HTTP client."""
 
-    max_body_bytes: int = 32 * MiB  # the maximum size of a body after decompression, which does not apply to streams
+    # The maximum size of a body after decompression. This limit does not apply to streams.
+    max_body_bytes: int = 32 * MiB
     max_ratio: int = 100  # the maximum ratio of decompressed to received bytes, checked after `ratio_check_bytes`
     ratio_check_bytes: int = MiB
     max_header_block_bytes: int = 64 * KiB  # the maximum size of all headers, trailers and chunk extensions
     max_headers: int = 100
-    # The client stops reading from a connection while more bytes than this are unread.
+    # The maximum number of unread bytes of a connection. Above it, the client stops reading from the connection.
     max_queued_bytes: int = 256 * KiB
     max_connections: int = 256  # The maximum number of open connections. Further requests wait for a free connection.
 

@@ -69,12 +69,12 @@ def _may_return_awaitable(function: Middleware) -> bool:
     while isinstance(called, functools.partial):
         called = called.func
     if inspect.isclass(called):
-        return False  # A call would return an object.
+        return False  # Calling a class only creates an object.
     unwrapped = inspect.unwrap(called)
     if not inspect.isroutine(called):
         called = type(called).__call__
-    # A lambda does not have to be async, because it may return an awaitable of another function. The same is true for a
-    # decorator of an async function, and for functions that are not written in Python.
+    # A lambda may be sync, because it may return an awaitable of another function.
+    # The same is true for decorators of async functions, and for functions that are not written in Python.
     return (
         any(map(inspect.iscoroutinefunction, (function, called, unwrapped)))
         or not hasattr(called, "__code__")
@@ -107,8 +107,9 @@ def _function_name(function: Middleware) -> str:
 
 
 def get_target_name(exchange: Exchange) -> str:
-    """Return the name of the requested tool or prompt, or the URI of the resource. A completion is about the prompt or
-    the resource that its `ref` names. Other requests have an empty name.
+    """Return the name of the requested tool or prompt, or the URI of the resource. Other requests have an empty name.
+
+    For a completion, the name is that of the prompt or the resource template.
     """
     reference = exchange.params.get("ref")
     for members in (exchange.params, reference if type(reference) is dict else {}):

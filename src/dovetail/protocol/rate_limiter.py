@@ -14,7 +14,7 @@ from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000
 _MAX_KEY_CHARS: Final = 128
-_ROUNDING: Final = 1e-9  # This tolerance for rounding errors is a fraction of a token.
+_ROUNDING: Final = 1e-9  # a tolerance for rounding errors, as a fraction of a token
 _MIN_WAIT_S: Final = 1e-9  # A wait of 0 would mean that the event is allowed.
 
 
@@ -132,7 +132,7 @@ class WindowLimiter:
         times = self._times.get(key)
         if times is None:
             return array("d")
-        # A time far in the future was stored before the clock was set back.
+        # After the clock was set back, a stored time can be far in the future.
         if times and not now - self._window_s < times[0] <= now + self._window_s:
             times = array("d", (time for time in times if now - self._window_s < time <= now + self._window_s))
             self._times[key] = times
@@ -149,13 +149,13 @@ class WindowLimiter:
 
 
 def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
-    """Return whether it is time to remove old keys. This happens at most once per window, because it reads all keys."""
-    # A time far ahead is from before the clock was set back.
+    """Return whether old keys should be removed now. This happens at most once per window, because it is slow."""
+    # After the clock was set back, a stored time can be far in the future.
     return not sweep_at - window_s <= now < sweep_at
 
 
 def build_limiter_key(*names: str) -> str:
-    """Return a key of limited length for these names, which may be long."""
+    """Return a key for these names. The key is short even if the names are long."""
     key = "\0".join(names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 

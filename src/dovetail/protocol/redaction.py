@@ -40,17 +40,18 @@ _DESCRIPTION_NAME: Final = re.compile(
 )
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
-_MIN_SECRET_NAME_CHARS: Final = 16  # A shorter name contains no credentials.
+_MIN_SECRET_NAME_CHARS: Final = 16  # Shorter names cannot contain credentials.
 _MAX_CACHED_BYTES: Final = 4096  # The names in larger JSON values are not cached.
 _REQUEST_STATE_KEY: Final = "requestState"
 
-# The member names of these objects are chosen by server authors.
-# If such a member is an object, its name alone does not make it a secret.
+# Server authors choose the member names in these objects.
+# An object in them is not a secret only because its name looks like one, for example "password".
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples")
-_PAIR_NAME_KEYS: Final = ("name", "key", "field", "header", "id", "label")  # the member "value" belongs to this name
+# `{"name": "password", "value": "..."}` is a pair.
+_PAIR_NAME_KEYS: Final = ("name", "key", "field", "header", "id", "label")
 
 # A header or environment variable whose name contains one of these words may be a secret.
 _SECRET_SETTING: Final = re.compile(
@@ -76,8 +77,8 @@ _SECRET_VALUE: Final = re.compile(
     r"|lin_api_\w{20,}|npm_\w{30,}|pypi-[\w-]{30,}|AGE-SECRET-KEY-1\w{20,}|\d{8,10}:AA[\w-]{30,})",
     re.DOTALL,
 )
-# A name and the sign between the name and its value: `name=`, `"name": `, `--name `. The name of a JSON text inside
-# another text has backslashes before its quotes.
+# This matches a name with the sign before its value, such as `name=`, `"name": ` or `--name `.
+# In nested JSON text, the quotes around a name have backslashes.
 _ASSIGNED_NAME: Final = re.compile(
     r"(?<![\w.-])(?:(?P<name>[\w.-]{1,64}+)(?:\\{0,15}[\"']\s{0,3}[:=]\s{0,3}|\s{0,3}:?=>?(?!=)\s{0,3})"
     r"|(?P<option>--[\w.-]{1,62}+)[ \t]{1,3}(?=[^\s-]))"
@@ -88,7 +89,7 @@ _ASSIGNED_VALUE: Final = re.compile(
     r"|(?P<bare>[^\s&;#\"'{\[][^\s&;#\"']*)",
     re.DOTALL,
 )
-# A line of YAML. Words without digits and signs are prose, as in "token: required".
+# This matches a line of YAML, but not prose such as "token: required".
 _YAML_LINE: Final = re.compile(
     r"^[ \t-]*+(?P<name>[\w.-]{1,64}+)[ \t]*:[ \t]+"
     r"(?P<value>\"[^\"\n]*+\"|'[^'\n]*+'|(?=[^\s0-9$@!%^&*+=~]*[0-9$@!%^&*+=~])[^\s\"'{\[]\S{5,})[ \t]*$",
@@ -97,9 +98,9 @@ _YAML_LINE: Final = re.compile(
 _PLAIN_VALUES: Final = frozenset({"", "null", "none", "true", "false", MASK})
 _QUERY_SECRETS: Final = frozenset(
     {"key", "sig", "sid", "sessionid", "session_id"}
-)  # secrets only in the query of a URL
-# Every text that the patterns above can match contains one of these parts, in any case. Searching for each part is
-# faster than one pattern for all.
+)  # These names are secrets only in the query of a URL.
+# Every text that the patterns above match contains one of these parts, in lower or upper case.
+# Searching for each part is faster than searching for one large pattern.
 _VALUE_HINTS: Final = (
     b"=", b"://", b"bearer", b"basic", b"dpop", b"authorization", b"cookie", b"x-api-key", b"private key", b"eyj",
     b"hooks.slack.com", b"/api/webhooks/", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"_pat_", b"glpat-", b"gldt-",
@@ -201,7 +202,7 @@ def may_hold_secrets(encoded_value: bytes) -> bool:
 
 @functools.lru_cache(512)
 def _may_name_secrets(names: tuple[bytes, ...]) -> bool:
-    # The value of a member called "value" can be a secret if another member contains its name.
+    # A member called "value" may be a secret, as in {"name": "password", "value": "..."}.
     return any(name == b"value" or is_secret_name(name.decode()) for name in names)
 
 
@@ -223,7 +224,7 @@ class _Masker:
 
     def _mask_list(self, items: list[Any], in_schema: bool) -> list[Any]:
         masked = [self.mask(item, in_schema) for item in items]
-        # The words of a command line, such as ["--password", "…"].
+        # A list may be a command line, such as ["--password", "…"].
         for index, (option, item) in enumerate(itertools.pairwise(items), 1):
             if isinstance(option, str) and option.startswith("-") and isinstance(item, str) and is_secret_name(option):
                 masked[index] = masked[index] if item.startswith("-") or "=" in option else MASK
@@ -239,7 +240,7 @@ class _Masker:
                 masked[name] = MASK
             else:
                 masked[name] = self.mask(item, in_schema or name in _SCHEMA_KEYS)
-        # A pair of a name and a value, such as an argument to complete.
+        # An object may be a pair such as {"name": "password", "value": "…"}.
         if "value" in masked:
             names = (members.get(key) for key in _PAIR_NAME_KEYS)
             if any(isinstance(name, str) and self._is_secret(name, members["value"]) for name in names):
@@ -247,8 +248,9 @@ class _Masker:
         return masked
 
     def _mask_named(self, name: str, item: Any, in_schema: bool) -> Any:
-        """Mask the value of a member if its name looks secret. In a schema, mask defaults of secret fields, too. Also
-        mask the answer to a question with a secret name.
+        """Mask the value of a member if its name looks secret.
+
+        This includes the defaults of a schema, and the answers to a question with a secret name.
         """
         if not isinstance(item, dict):
             return MASK if self._is_secret(name, item) else self.mask(item, in_schema)
@@ -313,7 +315,7 @@ def _mask_assignments(text: str) -> str:
 
 
 def _is_query_secret(match: re.Match[str], has_state: bool) -> bool:
-    """Return whether a member of a query or fragment is a secret. The code of a login comes with its `state`."""
+    """Return whether a query parameter is a secret. After a login, `code` is a secret that comes with `state`."""
     start = match.start()
     if not match[0].endswith("=") or match.string[max(0, start - 1) : start] not in ("?", "&", "#"):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.wire.base import Struct, field
 
-_SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so there are only a few during a lifetime.
+_SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so sweeps are rare.
 _FREED_SHARE = 8  # If the memory is full, one part in eight is freed at once.
 
 
@@ -30,7 +30,7 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an ID was used. Return True for an old ID if the record of its use may have been removed."""
+        """Return whether an ID was used. If the answer is no longer known, return True."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 
@@ -58,7 +58,7 @@ class ReplayMemory:
             self._drop_from_largest()
 
     def _drop_from_largest(self) -> None:
-        """Remove the older half of the IDs of the owners with the most IDs, until there is room for many new IDs."""
+        """Make room for new IDs. Remove the older half of the IDs of the owners with the most IDs."""
         max_count = self._max_ids - max(1, self._max_ids // _FREED_SHARE)
         for ids in sorted(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id), reverse=True):
             if self._id_count <= max_count:

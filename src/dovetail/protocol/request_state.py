@@ -75,7 +75,7 @@ class RequestStateSealer:
 
 
 def compute_binding(principal: str | None, server: Sequence[str], method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of the principal, server, method and parameters of a request, to which a state is bound.
+    """Return a digest of the principal, server, method and parameters of a request. A state is valid for one digest.
 
     `server` contains the names that identify the server which encrypts the state.
     """

@@ -36,8 +36,8 @@ def escape_json(text: str) -> str:
 QUOTE_PREFIX: Final = "  │ "
 _CONTINUATION_PREFIX: Final = "    "
 _MIN_WRAP_COLUMNS: Final = 20
-# A URL stays in one piece, so that the user can copy it. It cannot look like a prompt, because it has no blanks and no
-# brackets.
+# A URL is not broken into lines, so that the user can copy it.
+# Without blanks and brackets, a URL cannot look like a prompt.
 _WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)|.", re.DOTALL)
 
 
@@ -73,7 +73,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 
 def cut_line(line: str, columns: int) -> str:
-    """Shorten a line so that it fits into these columns of any terminal."""
+    """Shorten a line to this number of terminal columns."""
     if _get_max_width(line) <= columns:
         return line
     kept, width = "", 2  # two columns for the mark at the end
@@ -93,9 +93,7 @@ def get_text_width(text: str) -> int:
 
 
 def _get_max_width(text: str) -> int:
-    """Return how many columns a text needs at most. Terminals disagree about ambiguous characters, symbols, and
-    characters that are newer than this version of Python.
-    """
+    """Return the largest number of columns that a text may need. Terminals disagree about some characters."""
     return len(text) if text.isascii() else len(text) + sum(map(_may_be_wide, text))
 
 

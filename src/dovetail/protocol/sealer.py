@@ -36,7 +36,7 @@ class Sealer:
             raise ValueError(f"a secret key must have at least {_MIN_SECRET_BYTES} bytes")
         self._secrets = secrets or [os.urandom(32)]
         self._purpose = purpose.encode()
-        self._ciphers: dict[bytes, Any] = {}  # The keys are key IDs, and the newest one is first.
+        self._ciphers: dict[bytes, Any] = {}  # ciphers by key ID, newest first
 
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
         """Encrypt data. It can only be decrypted with the same `context`."""

@@ -16,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 # A longer number would take long to convert, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
 _PIECE_BYTES = 8 * 1024
-MAX_EVENTS_PER_ITERATION = 50  # After a piece with more events, a reader lets other tasks run.
+MAX_EVENTS_PER_ITERATION = 50  # After more events than this, a reader lets other tasks run.
 
 
 class EventTooLarge(ValueError):
@@ -25,7 +25,7 @@ class EventTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event. `id` is the last ID of the stream, and `retry` is the value from this event."""
+    """A server-sent event. `id` is the latest ID of the stream, and `retry` is the delay that this event sets."""
 
     data: str
     event: str = "message"
@@ -67,7 +67,7 @@ def _encode_retry(retry: int) -> bytes:
 
 
 def split_chunk(chunk: bytes) -> Sequence[bytes]:
-    """Split a large chunk of a stream into pieces. A reader lets other tasks run after a piece with many events."""
+    """Split a large chunk of a stream into pieces. After a piece with many events, a reader lets other tasks run."""
     if len(chunk) <= _PIECE_BYTES:
         return (chunk,)
     return [chunk[start : start + _PIECE_BYTES] for start in range(0, len(chunk), _PIECE_BYTES)]

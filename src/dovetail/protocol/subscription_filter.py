@@ -19,7 +19,7 @@ PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
 RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
 
-# The list that contains the items of a kind.
+# This maps each kind of item to the list that contains it.
 LIST_BY_KIND: Mapping[str, Literal["tools", "prompts", "resources"]] = {
     "tool": "tools",
     "resource": "resources",
@@ -63,7 +63,7 @@ def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilit
 
 
 def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
-    """Return the notification methods for the lists in a filter."""
+    """Return the notification methods for the lists that a filter selects."""
     return _select_list_methods(
         subscription_filter.tools_list_changed,
         subscription_filter.prompts_list_changed,
@@ -91,7 +91,7 @@ def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, st
 
 
 def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Return the URIs grouped by the resource that they mean. Each URI stays as the listener wrote it."""
+    """Group URIs that name the same resource. Each URI keeps the spelling of the listener."""
     uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
         uris_by_key.setdefault(uri_key(uri), []).append(uri)

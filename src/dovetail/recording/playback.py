@@ -18,7 +18,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# These messages have no content to compare, or always get the same response.
+# These messages have nothing to compare, or always get the same response.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",
@@ -75,7 +75,7 @@ def _find_request_key(
 ) -> tuple[int | None, str] | None:
     """Find the request that a recorded response answers.
 
-    It belongs to the same HTTP exchange. If the stream was resumed, it is the only request with the same ID.
+    The request belongs to the same HTTP exchange. If the stream was resumed, it is the only request with the same ID.
     """
     if key in pending:
         return key
@@ -103,7 +103,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """Return the client's responses to the server's requests with this method, in order."""
+    """Return the client's answers to all requests of the server with this method, in order."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):
@@ -279,7 +279,7 @@ class PlaybackConnection:
 
 
 def _request_key(method: str, params: Mapping[str, Any]) -> str:
-    """Return a key that is the same for equal requests."""
+    """Return a key for a request. Equal requests have the same key."""
     return f"{method} {json.dumps(_comparable_params(params), sort_keys=True)}"
 
 
@@ -288,7 +288,7 @@ def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matches_recording(recorded: Any, actual: Any) -> bool:
-    """Return whether a value equals the recorded value. A masked value in the recording matches any value."""
+    """Compare a value with the recorded value. A masked value in the recording matches any value."""
     if recorded in (MASK, actual):
         return True
     if isinstance(recorded, str) and isinstance(actual, str) and MASK in recorded:

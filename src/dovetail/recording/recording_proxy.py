@@ -20,7 +20,7 @@ from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 
 _CHUNK_BYTES: Final = 65536
-_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # A server with default limits accepts no larger body.
+_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # Servers reject larger bodies by default.
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ class LineWatcher:
         self._buffer += data
         if b"\n" not in data:
             if len(self._buffer) > _MAX_LINE_BYTES:
-                # A line of this length is not an MCP message.
+                # A line that is this long cannot be an MCP message.
                 self._buffer.clear()
             return
         *lines, rest = bytes(self._buffer).split(b"\n")
@@ -70,7 +70,7 @@ class _ChildOutput(asyncio.Protocol):
 async def proxy_streams(
     command: Sequence[str], source: int, sink: int, recorder: Recorder, stderr: Any = "inherit", **options: Any
 ) -> int:
-    """Run a command and forward messages between it and two file descriptors. Return the exit code of the command."""
+    """Run a command and forward messages between the command and two file descriptors. Return the exit code."""
     loop = asyncio.get_running_loop()
     output = _ChildOutput(sink, recorder)
     child = await ChildProcess.start(command, output, stderr=stderr, **options)
@@ -97,7 +97,7 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# These headers belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1
+# These headers are only for one connection, or each side sets them. RFC 9110, section 7.6.1
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()
@@ -175,7 +175,7 @@ async def _forward_body(response: Any, forward: Callable[[dict[str, Any]], Any])
             await forward({"type": "http.response.body", "body": piece, "more_body": True})
         await forward({"type": "http.response.body", "body": b""})
     except TransportError:
-        # The response of the remote server is incomplete, so this response stays incomplete, too.
+        # The remote server did not complete its response, so this response stays incomplete, too.
         return
 
 

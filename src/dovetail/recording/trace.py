@@ -27,7 +27,7 @@ from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
 
-_last_writers: dict[str, object] = {}  # For each file, this is the writer that wrote the last message.
+_last_writers: dict[str, object] = {}  # the writer that wrote the last message to each file
 _lock: Final = threading.Lock()
 
 
@@ -47,11 +47,11 @@ class RecordingWriter:
 
     @property
     def _path(self) -> str:
-        # The path is computed each time, because forked workers have different process IDs.
+        # Forked workers have different process IDs, so the path is computed each time.
         return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
-        """Raise OSError if the file is not writable, or UnsupportedFileVersion if a newer version of dovetail wrote
+        """Raise OSError if the file is not writable. Raise UnsupportedFileVersion if a newer version of dovetail wrote
         it.
         """
         try:
@@ -61,11 +61,11 @@ class RecordingWriter:
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            # This process has written nothing. Delete its file, because worker processes write their own files.
+            # This process wrote nothing, so its empty file is deleted. Worker processes write separate files.
             os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
-        """Record one message. If writing fails, the server continues without a recording."""
+        """Record one message. If the file cannot be written, the server continues without a recording."""
         if self._has_failed:
             return
         text = encode_line(create_frame(time.perf_counter() - self._started_at, to, data, headers))
@@ -82,7 +82,7 @@ class RecordingWriter:
 
 
 def _append(path: str, text: bytes) -> None:
-    # The file is opened for each message, because it may have been moved.
+    # The file is opened for each message, because another program may move the file.
     descriptor = open_for_append(path)
     try:
         append(descriptor, text)
@@ -109,7 +109,7 @@ def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
 
 
 class RecordedEndpoint:
-    """An HTTP endpoint that records the messages that it receives and sends."""
+    """An HTTP endpoint that records all messages in both directions."""
 
     def __init__(self, endpoint: Any, application: Any, recorder: Recorder) -> None:
         self._endpoint = endpoint

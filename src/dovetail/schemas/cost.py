@@ -26,7 +26,7 @@ _MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits.
 
 
 class State:
-    """The subschemas that apply to one value, how often each applies, and their total cost."""
+    """The subschemas that apply to one value, with their total cost and how often each of them applies."""
 
     __slots__ = (
         "_parts",
@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # States of members and items that have a separate subschema.
+        # These are the states of members and items with a separate subschema.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:

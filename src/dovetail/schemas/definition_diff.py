@@ -35,13 +35,13 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. A value is None if the definition does not have this field."""
+    """A difference between two definitions. The value is None on the side that does not have this field."""
 
     path: Path
     old: Any
     new: Any
     effect: Effect
-    # "added" and "removed" are used only for schemas that have a name or are in a list.
+    # Only schemas that have a name or are in a list can be "added" or "removed".
     kind: Literal["changed", "added", "removed"] = "changed"
 
 
@@ -159,14 +159,14 @@ def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Dif
 
 
 def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
-    """Return the effect of a change between two schemas if one of them is missing, a boolean or invalid."""
+    """Compare two schemas if one of them is missing, a boolean or invalid. Return the effect of the change."""
     if new is False or (old in (None, True) and isinstance(new, Mapping)):
         return "narrower"
     return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
 
 
 def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
-    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. Either of them may be the old schema."""
+    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. The old schema may be either of the two."""
     for name in ("anyOf", "oneOf"):
         if name not in old and (single := _find_alternative(old, new, name)):
             return Difference((*path, name), single, {name: new[name]}, "wider")
@@ -176,11 +176,13 @@ def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, 
 
 
 def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the keywords that only `schema` has, or None if they do not equal one of the alternatives in `other`."""
+    """Return the keywords that only `schema` has, if they match one of the alternatives in `other`. Otherwise return
+    None.
+    """
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     if not own_rules:
         return None
-    # The rules are encoded only once, because a schema can have many alternatives.
+    # A schema can have many alternatives, so the rules are encoded only once.
     encoded_rules = encode_canonical(own_rules)
     is_alternative = any(
         isinstance(choice, Mapping) and encode_canonical(_drop_text(choice)) == encoded_rules
@@ -226,7 +228,7 @@ def _compare_named_schemas(
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
         elif member != "properties":
-            # For other keywords, it is unknown whether the change breaks clients.
+            # The effect of a change in any other keyword is unknown.
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:

@@ -91,7 +91,7 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-# Some hosts forward schemas unchanged to these providers, so these rules are checked by default.
+# Some hosts send schemas unchanged to these providers, so the rules are checked by default.
 UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")
 
 
@@ -178,7 +178,7 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
-        # A keyword without schemas is removed.
+        # A keyword that contains no schemas is removed.
         node = _drop_keys(node, "anyOf", "oneOf")
         match node.get("type"):
             case "object":

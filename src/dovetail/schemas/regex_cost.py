@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 MAX_STATES: Final = 10_000  # A pattern within the size limit cannot have more states.
 _MAX_NESTING: Final = 50  # The parser calls itself for each open parenthesis.
 
-# Of the escapes with a letter, only those that always match one character are known. Others, such as \A, match no
-# character or mean something else.
+# Only escapes that always match one character are known.
+# Other escapes, such as \A, match no character or have another meaning.
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A-Za-z]|[dDwWsStnrfv]
           |[ !-/:;=?@\[-`{-~])
@@ -25,13 +25,13 @@ _TOKEN: Final = re.compile(
 
 class _PatternCost(NamedTuple):
     states: int  # The regex engine has this many states.
-    concurrent_states: int  # The engine can be in this many states at once, if a match starts at only one position.
-    width: int | None  # A match has this many characters. It is None if the number varies.
+    concurrent_states: int  # the states at once, if a match starts at only one position
+    width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 
 
 def count_concurrent_states(pattern: str) -> int:
-    """Return the maximum number of states in which the regex engine may be at the same time."""
+    """Return the maximum number of states that a regex engine can be in at the same time."""
     tokens: list[re.Match[str]] = []
     position = nesting = 0
     while position < len(pattern):
@@ -45,7 +45,7 @@ def count_concurrent_states(pattern: str) -> int:
         position = token.end()
     tokens.reverse()
     branches = _parse_branches(tokens)
-    if tokens:  # The pattern has a parenthesis without a counterpart.
+    if tokens:  # The pattern has an unmatched parenthesis.
         return MAX_STATES
     # Without an anchor, a match can start at every character.
     return min(
@@ -69,8 +69,8 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # If all widths so far are fixed, only one atom is possible at each position.
-        # After a variable width, any atom is possible.
+        # If all widths so far are fixed, only one part of the pattern can match at each position.
+        # After a variable width, any part of the pattern can match.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None
@@ -92,7 +92,8 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         concurrent_states = sum(branch.concurrent_states for branch in branches)
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
-        state_count = 2 if _may_match_non_ascii(token.group()) else 1  # The engine matches these byte by byte.
+        # The engine matches these characters byte by byte.
+        state_count = 2 if _may_match_non_ascii(token.group()) else 1
         cost = _PatternCost(state_count, state_count, 1)
     else:
         cost = _PatternCost(0, 0, 0)

@@ -13,7 +13,7 @@ from dovetail.schemas.regex_cost import count_concurrent_states
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 
-# These keywords contain subschemas. They are grouped by their target: the value itself, or its members and items.
+# These keywords contain subschemas for the value itself, for its members or for its items.
 _SAME_VALUE_KEYWORDS: Final = {
     "not",
     "if",
@@ -38,7 +38,7 @@ _ASSERTION_KEYWORDS: Final = {
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
 _MAX_ID_CHARS: Final = 1024
-# The targets of these references are known only during validation.
+# The targets of these references are known only during the validation of a value.
 _DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}
 _BRANCHING_KEYWORDS: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
@@ -58,8 +58,9 @@ _UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties`
 
 
 class UnusableSchema(ValueError):
-    """Raised if a schema is not safe to use, or is not safe to use with a certain value. The message contains the
-    reason.
+    """Raised if a schema is not safe to use, either in general or for a certain value.
+
+    The message contains the reason.
     """
 
 
@@ -80,7 +81,7 @@ class Subschema(Struct):
 
     rank: int = -1  # A subschema has a higher rank than the subschemas that refer to it.
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # For each keyword, the indexes of its subschemas: a number, or a list or dict of numbers.
+    # The indexes of the subschemas of each keyword. They are a number, a list or a dict.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
     same_value: list[int] = field(default_factory=list[int])  # Subschemas that apply to the same value.
     # Subschemas that apply to the member with this name.
@@ -386,7 +387,7 @@ class _SchemaReader:
         return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
 
     def _render(self, index: int, definitions_key: str) -> Any:
-        """Return a subschema as JSON. A subschema with references to it is placed under `definitions_key`."""
+        """Return a subschema as JSON. If other subschemas refer to it, put it under `definitions_key`."""
 
         def render_child(child_index: int) -> Any:
             return (
@@ -456,9 +457,7 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """Count the strings in a list. Raise UnusableSchema for other values, because a check for duplicates would be
-    slow.
-    """
+    """Count the strings in a list. Raise UnusableSchema for other values, because comparing them is slow."""
     if not isinstance(value, list) or not all(type(text) is str for text in value):
         raise UnusableSchema(f"invalid schema: {keyword} must be a list of strings")
     return len(value)

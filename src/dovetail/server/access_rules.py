@@ -21,7 +21,7 @@ _MAX_CACHED_SCOPE_SETS: Final = 64
 
 
 class AccessRule(Struct, frozen=True):
-    """The conditions for seeing and using an item: required scopes, and a function that must return True."""
+    """The conditions for seeing and using an item. They are scopes, and a function that must return True."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
@@ -36,11 +36,11 @@ class AccessRules:
         self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
         self._template_starts: tuple[str, ...] = ()
-        # Both dicts map each normalized form of a URI to the rule names and resources with that URI.
+        # Both dicts map the normalized forms of a URI to the rule names and the resources with that URI.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # `warn_unused` resets this flag after it has checked all names.
-        self._show_locked = show_locked  # If True, lists include items for which the caller lacks scopes.
+        self.has_unchecked_names = False  # `warn_unused` resets this flag
+        self._show_locked = show_locked  # True if lists include items for which scopes are missing
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
         """Add a rule for one item. If an item has several rules, all of them apply."""
@@ -61,7 +61,7 @@ class AccessRules:
         self.has_unchecked_names = True
         _add_to_index(self._names_by_key, name)
         if "{" in name:
-            # Replace both attributes instead of changing them, because other threads may be reading them.
+            # Other threads may be reading both attributes, so they are replaced and not changed.
             name_templates = self._name_templates | {name: URITemplate(name)}
             self._template_starts = tuple(template.start for template in name_templates.values())
             self._name_templates = name_templates
@@ -69,7 +69,7 @@ class AccessRules:
     def warn_unused(
         self, server_name: str, item_names: Collection[str], may_exist_remotely: Callable[[str], bool]
     ) -> None:
-        """Warn about each rule that matches no item. Names that may exist on a remote server are skipped."""
+        """Warn about each rule that matches no item. Do not warn about names that a remote server may have."""
         self.has_unchecked_names = False
         keys = frozenset(key for name in item_names for key in uri_readings(name))
         unused_names = [
@@ -89,7 +89,10 @@ class AccessRules:
             )
 
     def _matches_item(self, name: str, item_names: Collection[str]) -> bool:
-        """Return whether a rule name is a template that matches an item, or a URI that matches an item's template."""
+        """Return whether a rule matches an item.
+
+        The rule may be a template, or a URI that matches the item's template.
+        """
         template = self._name_templates.get(name)
         if template is not None:
             return any(template.match(item_name) is not None for item_name in item_names)
@@ -102,7 +105,7 @@ class AccessRules:
         return combined
 
     def find_rule_names(self, kind: str, name: str) -> list[str]:
-        """Return the names passed to `add_for_name` that match this name or URI."""
+        """Return the rules from `add_for_name` that match this name or URI."""
         own_names = [name] if name in self._name_rules else []
         if not self._name_rules or not kind.startswith("resource"):
             return own_names
@@ -123,7 +126,10 @@ class AccessRules:
         return own_names + sorted(other_names - {name}) if other_names else own_names
 
     def find_by_uri(self, uri: str) -> AccessRule | None:
-        """Return the access rule for reading a URI. It combines the rules of all resources that the URI may mean."""
+        """Return the access rule for reading a URI.
+
+        The rule combines the rules of all resources that the URI may mean.
+        """
         combined = self.find_by_name("resource", uri)
         if not self._resources_by_key or self._resources_by_key.keys().isdisjoint(uri_readings(uri)):
             return combined
@@ -150,7 +156,7 @@ class AccessRules:
         return combined
 
     def remove(self, kind: str, name: str) -> None:
-        """Remove the rule of an item, but keep the rules that were added for its name with `add_for_name`."""
+        """Remove the rule of an item. Rules from `add_for_name` stay."""
         self._item_rules.pop((kind, name), None)
         if kind == "resource":
             _remove_from_index(self._resources_by_key, name)
@@ -159,17 +165,17 @@ class AccessRules:
         return (kind, name) in self._item_rules
 
     def check(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Return whether this caller may use an item. Raise InsufficientScope if only scopes are missing."""
+        """Return whether this caller may use an item. If only scopes are missing, raise InsufficientScope."""
         rule = self._item_rules.get((kind, name))
         return rule is None or is_accessible(rule, name, principal)
 
     def is_uri_allowed(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may read a URI. Raise InsufficientScope if only scopes are missing."""
+        """Return whether this caller may read a URI. If only scopes are missing, raise InsufficientScope."""
         rule = self.find_by_uri(uri)
         return rule is None or is_accessible(rule, uri, principal)
 
     def take_snapshot(self, kind: str, item_names: Iterable[str]) -> "VisibilitySnapshot | None":
-        """Return a snapshot of which callers see which items. Return None if no item has a rule."""
+        """Return a snapshot of the access rules. Return None if no item has a rule."""
         rules_by_name = {name: rule for name in item_names if (rule := self._item_rules.get((kind, name))) is not None}
         return (
             VisibilitySnapshot(self, rules_by_name, filter_by_scopes=not self._show_locked) if rules_by_name else None
@@ -187,14 +193,14 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """A snapshot of the access rules of several items. It finds the items that are hidden from a caller."""
+    """A snapshot of the access rules of several items. It can find the items that are hidden from a caller."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        # Predicates depend on the whole principal, so the cache cannot use the scopes as its key.
+        # A predicate may use the whole principal, so the scopes alone cannot be the cache key.
         self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)
@@ -204,7 +210,9 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of items hidden from this caller, and a cache key for all callers who see the same items."""
+        """Return the names of the items hidden from this caller. Also return a cache key for callers who see the same
+        items.
+        """
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden
@@ -222,7 +230,10 @@ class VisibilitySnapshot:
 
 
 def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether this caller may use an item with this rule. Raise InsufficientScope if only scopes are missing."""
+    """Return whether this caller may use an item with this rule.
+
+    If only scopes are missing, raise InsufficientScope.
+    """
     if not is_visible_to(rule, name, principal):
         return False
     granted = principal.scopes if principal is not None else frozenset[str]()
@@ -234,7 +245,7 @@ def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> b
 def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
     """Add a URI to the index under all its normalized forms.
 
-    The sets are replaced instead of changed, because other threads may be reading them.
+    Other threads may be reading the sets, so they are replaced and not changed.
     """
     for key in rule_keys(uri):
         index[key] = index.get(key, _EMPTY_SET) | {uri}
@@ -259,7 +270,7 @@ def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
 
 
 def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether the `visible_to` function of an access rule accepts this caller. Scopes are not checked."""
+    """Return whether the `visible_to` function of a rule accepts this caller. Scopes are not checked."""
     if rule.predicate is None:
         return True
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 _MAX_LISTENERS_PER_ITERATION: Final = 200
-_MAX_QUEUED_CHANGES: Final = 1000  # With more changes, the publisher has to wait until one is delivered.
+_MAX_QUEUED_CHANGES: Final = 1000  # Above this number, the publisher waits.
 
 
 class Subscriptions:
@@ -40,7 +40,7 @@ class Subscriptions:
         return sum(len(loop_listeners.listeners) for loop_listeners in tuple(self._listeners_by_loop.values()))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Add a listener and return a function that removes it. The current event loop will call the listener."""
+        """Add a listener and return a function that removes it. The listener is called in the current event loop."""
         loop = asyncio.get_running_loop()
         loop_listeners = self._listeners_by_loop.get(loop)
         if loop_listeners is None:
@@ -95,7 +95,7 @@ class Subscriptions:
 
 
 class _LoopListeners:
-    """The listeners of one event loop, and the changes that they have not received yet.
+    """The listeners of one event loop, with the changes that they have not received yet.
 
     A change goes to a limited number of listeners in each iteration of the event loop, because there may be thousands.
     A change that has not started yet is not queued again.
@@ -105,7 +105,7 @@ class _LoopListeners:
         self.listeners: dict[ChangeListener, None] = {}
         self._loop = loop
         self._queue: dict[tuple[str, str | None], None] = {}
-        self._remaining: list[ChangeListener] = []  # Listeners that have not received the current change, last first.
+        self._remaining: list[ChangeListener] = []  # listeners that have not received the current change, last first
         self._change: tuple[str, str | None] = ("", None)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
@@ -139,12 +139,12 @@ class _LoopListeners:
         try:
             if listener in self.listeners and listener.is_subscribed(method, key):
                 listener.deliver(method, key)
-        except Exception as exc:  # An error must not keep the change from the other listeners.
+        except Exception as exc:  # Other listeners must get the change despite this error.
             log.error("could not deliver %s to a listener", method, exc_info=exc)
 
 
 class ChangeStream:
-    """The notifications of one `subscriptions/listen` request. If the client is slow, each change is queued only once.
+    """The notifications of one `subscriptions/listen` request. For a slow client, each change is queued only once.
 
     The stream writes a notification directly if it need not wait for the client. A task for each of thousands of
     streams would cost more than the writes.
@@ -160,7 +160,7 @@ class ChangeStream:
         self._uris_by_key = topics.group_spellings(subscription_filter.resource_subscriptions or ())
         self._meta = as_raw(encode({SUBSCRIPTION_ID: exchange.id}))
         self._pending: dict[tuple[str, str | None], None] = {}
-        # This attribute is None after the acknowledgment was sent.
+        # This is None after the acknowledgment was sent.
         self._acknowledged_filter: SubscriptionFilter | None = subscription_filter
         self._worker = EagerWorker(self._send_pending, starter)
 
@@ -168,12 +168,12 @@ class ChangeStream:
         return uri in self._uris_by_key if method == topics.RESOURCE_UPDATED else method in self._list_methods
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change to the client, or queue it behind earlier changes."""
+        """Send a change to the client. If earlier changes are waiting, queue it."""
         self._pending[method, uri] = None
         self._worker.wake()
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Return False, because a stateless client has no session."""
+        """Return False. Stateless clients have no session."""
         return False
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class ChangeStream:
         self._worker.close()
 
     def run(self) -> Coroutine[Any, Any, None]:
-        """Send the acknowledgment of the subscription, and then send changes until `close` is called."""
+        """Acknowledge the subscription, and then send changes until `close` is called."""
         return self._worker.run()
 
     async def _send_pending(self) -> None:

@@ -75,7 +75,7 @@ def compile_function(
 
 def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
     if _DEPENDENCIES_MODULE not in sys.modules:
-        # A function can use `Depends` only if this module is imported.
+        # Functions can use `Depends` only if this module was imported.
         return None
     from dovetail.server.dependencies import DependencyPlan
 

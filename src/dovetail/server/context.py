@@ -78,7 +78,7 @@ class Context(Generic[State]):
         /,
     ) -> None:
         self._exchange = _exchange
-        self._dispatch = _dispatch  # A function that handles a request to the same server.
+        self._dispatch = _dispatch  # a function that handles a request to the same server
         self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
@@ -150,7 +150,7 @@ class Context(Generic[State]):
         raise RuntimeError("Context.wait() is only for functions that are not async. Use `await` here")
 
     async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, and cancel it if the call ends."""
+        """Await a coroutine. Cancel the coroutine if the call ends."""
         if self._exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
@@ -190,7 +190,7 @@ class Context(Generic[State]):
         Args:
             logger: The name of the logger in the message. Defaults to the name of the server.
         """
-        # An unknown level raises an error, even if the caller does not receive log messages.
+        # An unknown level is always an error, even if the caller does not receive log messages.
         severity, min_severity = get_severity(level), self._exchange.caller.log_level
         if min_severity is None or severity < min_severity:
             return
@@ -234,8 +234,8 @@ class Context(Generic[State]):
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None, elicitation_id: str | None = None
     ) -> None:
-        """Ask the user to open a web page. Return when the user agrees, which may be before the user is done on the
-        page.
+        """Ask the user to open a web page, and return when the user agrees. The user may still be busy on the page
+        then.
 
         Args:
             key: Identifies this request if the function runs again. Set it if your function does not always ask in the
@@ -336,7 +336,7 @@ class Context(Generic[State]):
             ask=outer.ask,
         )
         result = await self._dispatch(inner)
-        if isinstance(result, bytes):  # Mounted servers in other processes return their results as bytes.
+        if isinstance(result, bytes):  # Mounted servers in other processes return bytes.
             result = convert(decode(result), ReadResourceResult, label="result")
         if not isinstance(result, ReadResourceResult):
             raise NotSupported(f"the resource {uri} asks the caller for input, so a function cannot read it")

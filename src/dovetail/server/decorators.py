@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """Whether a marked function is a tool, resource or prompt, and the options that the decorator received."""
+    """What a decorator registers (a tool, a resource or a prompt), and its options."""
 
     kind: str
     uri: str
@@ -104,7 +104,7 @@ def _list_functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the methods of an object in the order of their definition, inherited methods first, without properties."""
+    """Yield the methods of an object in the order of their definition. Inherited methods come first."""
     classes = [
         class_type
         for class_type in (source if isinstance(source, type) else type(source)).__mro__

@@ -86,7 +86,7 @@ def _check_callable(value: Any, message: str) -> None:
 
 
 class _Step(NamedTuple):
-    """One dependency to run, and the sources of its arguments."""
+    """One dependency to run, with the sources of its arguments."""
 
     key: object
     call: Callable[..., Any]
@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 
 
 class DependencyPlan:
-    """The dependencies of a function in the order in which they run, and the parameters that get their values."""
+    """The dependencies of a function in the order in which they run."""
 
     def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
@@ -112,7 +112,7 @@ class DependencyPlan:
         self._signature = inspect.signature(function) if self._used_arguments else None
 
     def check(self, parameter_names: Collection[str]) -> None:
-        """Raise TypeError if a required parameter of a dependency has no source."""
+        """Raise TypeError if a required parameter of a dependency gets no value."""
         self._parameter_names = parameter_names
         for step in self._steps.values():
             for name in step.arguments:
@@ -124,7 +124,7 @@ class DependencyPlan:
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """Return a copy of this object in which the current overrides replace dependencies."""
+        """Return a copy of this plan that uses the current overrides."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -169,7 +169,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """Run the dependencies and return the values by parameter name. Generators stay open until `stack` closes."""
+        """Run the dependencies and return their values by parameter name. Generators stay open until `stack` closes."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
@@ -185,7 +185,7 @@ class DependencyPlan:
 
 
 class DependencyRunner(Runner):
-    """Runs the dependencies of a function and then the function. The first argument of a call must be the context."""
+    """Runs the dependencies of a function, and then the function. The first argument must be the context."""
 
     __slots__ = ("_inner", "_plan")
 
@@ -230,7 +230,7 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
 
 
 def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    # A call of a class passes the arguments to `__init__`, so its type hints apply.
+    # Calling a class passes the arguments to `__init__`, so the type hints of `__init__` apply.
     return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
@@ -263,9 +263,7 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """Runs a generator in threads. If the call ends before the `yield`, the thread that runs the generator closes
-    it.
-    """
+    """Runs a generator in threads. If the call ends before the `yield`, the running thread closes the generator."""
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager
@@ -283,7 +281,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If `enter` is still running in a thread, that thread runs the code later."""
+        """Run the code after `yield`. If a thread is still running `enter`, that thread runs the code later."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered
@@ -291,7 +289,7 @@ class _ThreadedManager:
             self._manager.__exit__(*exc)
 
 
-# A generator cannot suppress the exception of a call, because the call would then have no result.
+# If a generator suppressed the exception of a call, the call would have no result.
 
 
 def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:

@@ -68,10 +68,10 @@ if TYPE_CHECKING:
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
-_MAX_DESCRIPTION_WAIT_S: Final = 2.0  # How long a client that connects waits for the servers behind this one.
+_MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for mounted servers
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
-_URIS_PER_SLICE: Final = 20  # After this many URIs of a subscription, other tasks of the event loop run.
+_URIS_PER_SLICE: Final = 20  # The event loop runs other tasks after this many URIs of a subscription.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
@@ -106,7 +106,7 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
-        # Updates the description from the servers behind this one. None if there is nothing to update.
+        # This function updates the description from mounted servers. It is None if there is nothing to update.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.limits = limits
@@ -156,9 +156,7 @@ class Dispatcher:
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages. It is None unless `recording=` or DOVETAIL_RECORDING is
-        set.
-        """
+        """Return the function that records all messages, or None. `recording=` or DOVETAIL_RECORDING sets it."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -167,7 +165,7 @@ class Dispatcher:
         return self._open_recorder
 
     def set_description_source(self, describe: Callable[[], Awaitable[None]]) -> None:
-        """Call a function that may update the name, version and instructions before a client reads them.
+        """Set a function that updates the name, version and instructions before a client reads them.
 
         The client waits at most two seconds.
         """
@@ -177,7 +175,7 @@ class Dispatcher:
                 async with asyncio.timeout(_MAX_DESCRIPTION_WAIT_S):
                     await describe()
             except TimeoutError:
-                pass  # the client gets the description that is known so far
+                pass  # The client gets the description that is known so far.
             except Exception as exc:
                 log.warning("the description of %s could not be updated: %s", self.name, exc)
 
@@ -185,7 +183,7 @@ class Dispatcher:
 
     @property
     def stores_large_results(self) -> bool:
-        """Return whether this server, or a server mounted in this process, stores large results."""
+        """Return whether this server or a mounted server in this process stores large results."""
         mounted_servers = self.mounts.list_local_servers() if self.mounts is not None else ()
         return self.registry.result_store is not None or any(server.stores_large_results for server in mounted_servers)
 
@@ -218,7 +216,7 @@ class Dispatcher:
         self._wrap_handlers()
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
-        """Run the functions that this server and its mounted servers registered for a client's notification."""
+        """Call the functions that are registered for a client's notification, also on mounted servers."""
         if exchange.method == "notifications/progress":
             self._items.progress_handlers.receive(exchange)
         elif exchange.method in self._notification_handlers:
@@ -246,26 +244,26 @@ class Dispatcher:
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            # Mounted servers share the keys of this server, so that all workers can decrypt their request state.
+            # Mounted servers share the keys of this server. All workers can then decrypt their request states.
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Encrypt request states with the keys of the mounting server, unless this server has its own keys."""
+        """Use the keys of the mounting server to encrypt request states, unless this server has keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
     def list_used_scopes(self) -> tuple[str, ...]:
-        """Return all scopes that the items of this server and of servers mounted in this process require."""
+        """Return all scopes that items require, on this server and on mounted servers in this process."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle a request that belongs to another running request.
+        """Handle a request that is part of another request.
 
-        The mounting server forwarded the request, or a function of this server reads a resource.
+        For example, a mounting server forwards a request, or a function reads a resource.
         """
         if not self._middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
@@ -280,9 +278,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise an error if the caller may not use this item. It is the same error that a request for the item
-        raises.
-        """
+        """Raise an error if the caller may not use this item. A request for the item raises the same error."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -299,9 +295,7 @@ class Dispatcher:
         return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop. The server stays open until `stop` is called with the same
-        `user`.
-        """
+        """Open the lifespan in the running event loop. It stays open until `stop` is called with the same `user`."""
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()
@@ -329,8 +323,9 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan at the first request, if the server was not started. It stays open until `stop` is
-        called.
+        """Open the lifespan at the first request if the server was not started.
+
+        It stays open until `stop` is called.
         """
         run = self._get_lifespan_run(state, lifespan)
         try:
@@ -342,7 +337,7 @@ class Dispatcher:
         state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. If `user` is set, stop it only if no other user needs it."""
+        """Stop the server in this event loop. With `user`, stop the server only if no other user needs it."""
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -357,8 +352,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Running requests and listeners still need the server, and nothing reports when the last of them ends.
-            # The dispatcher itself becomes a user, so that the lifespan stays open.
+            # Running requests and listeners still need the server, and nothing reports when the last one ends.
+            # The dispatcher counts as a user itself, so that the lifespan stays open.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -422,7 +417,7 @@ class Dispatcher:
         return state
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle one request and return its result. Every exception is converted to a ProtocolError."""
+        """Handle one request and return its result. Convert every exception to a ProtocolError."""
         handler = self._wrapped_handlers.get(exchange.method)
         if handler is None:
             raise MethodNotFound(exchange.method)
@@ -435,7 +430,7 @@ class Dispatcher:
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
             # A mounted server is not started explicitly. Its first request opens the lifespan.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # `stop` does not wait for a request that waits for the lifespan, so the server may be closing now.
+            # `stop` does not wait for requests that wait for the lifespan, so the server may be closing now.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
@@ -489,15 +484,13 @@ class Dispatcher:
             exchange.waiting_calls = None
             if exchange.size > _LARGE_MESSAGE_BYTES:
                 _release_share(state.large_bytes_by_origin, origin, exchange.size)
-            # A task that outlives its call must not send messages for it. spec: progress#implementation-notes
+            # A task that runs longer than its call must not send messages for it. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
-        """Handle a `subscriptions/listen` request. It runs as long as its stream, so it counts toward a separate
-        limit.
-        """
+        """Handle a `subscriptions/listen` request. It may run for a long time, so it has a separate limit."""
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)
@@ -513,14 +506,14 @@ class Dispatcher:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
     def _is_full(self, state: LoopState) -> bool:
-        """Return whether too many calls are running. Up to `max_calls` calls that wait for user input do not count."""
+        """Return whether too many calls are running. Calls that wait for user input do not count, up to `max_calls`."""
         running_count = len(state.running_exchanges) - min(state.waiting_calls.total, self.limits.max_calls)
         return running_count >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
         """Raise CallerBusy if too many calls of this caller are running.
 
-        Up to `max_calls_per_principal` calls that wait for user input do not count.
+        Calls that wait for user input do not count, up to `max_calls_per_principal`.
         """
         limit = self.limits.max_calls_per_principal
         if state.calls_by_origin[origin] - min(state.waiting_calls.by_origin[origin], limit) >= limit:
@@ -529,7 +522,7 @@ class Dispatcher:
     def _check_large_messages(self, exchange: IncomingExchange, state: LoopState) -> None:
         """Raise ServerBusy if the large messages of all running calls exceed `max_inflight_bytes`.
 
-        Raise CallerBusy if those of this caller exceed half of it, so that one caller cannot use all of it.
+        Raise CallerBusy if the messages of this caller exceed half of this limit. One caller must not use all of it.
         """
         limit, large_bytes = self.limits.max_inflight_bytes, state.large_bytes_by_origin.total()
         if large_bytes > 0 and large_bytes + exchange.size > limit:
@@ -553,7 +546,7 @@ class Dispatcher:
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
         """Return whether a client may subscribe to a resource, in protocol versions up to 2025-11.
 
-        Raise InsufficientScope if only scopes are missing.
+        If only scopes are missing, raise InsufficientScope.
         """
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:
@@ -561,7 +554,7 @@ class Dispatcher:
         return is_allowed
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Forward updates of a resource from mounted servers to a client. The returned function ends this."""
+        """Forward updates of a resource from mounted servers to a client. The returned function stops this."""
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
@@ -571,7 +564,7 @@ class Dispatcher:
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Return whether this caller may receive updates of a resource.
 
-        Without access rules, every caller may subscribe to a resource that does not exist yet.
+        If there are no access rules, a caller may subscribe to a resource that does not exist yet.
         """
         try:
             if self.registry.access_rules is not None or self.mounts is not None:
@@ -616,7 +609,7 @@ class Dispatcher:
         )
 
     async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]:
-        """Return the URIs whose updates this caller may receive. Let other tasks run while many URIs are checked."""
+        """Return the URIs whose updates this caller may receive. Other tasks can run while many URIs are checked."""
         receivable: list[str] = []
         for index, uri in enumerate(uris, 1):
             if self.can_receive_updates(uri, principal):
@@ -629,7 +622,10 @@ class Dispatcher:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop all calls that take too long. It runs periodically, because a timer for each call costs more."""
+        """Stop all calls that take too long.
+
+        This check runs periodically, because one timer per call would cost more.
+        """
         loop, running_exchanges = state.loop, state.running_exchanges
         now = loop.time()
         for exchange in tuple(running_exchanges):
@@ -663,8 +659,9 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether a missing client capability is reported as a tool result, for versions without an error code for
-    it.
+    """Return whether a missing client capability is reported as a tool result.
+
+    Some protocol versions have no error code for it.
     """
     return exchange.method == "tools/call" and not exchange.caller.is_stateless
 

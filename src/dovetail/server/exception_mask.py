@@ -24,7 +24,7 @@ _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError
 def mask_exception(
     exchange: IncomingExchange, exc: BaseException, operation: str, *, server: str, debug: bool
 ) -> ProtocolError:
-    """Convert an exception to the error that the client receives. If the exception is a cancellation, raise it again.
+    """Convert an exception to the error that the client receives. A cancellation is raised again.
 
     Most exceptions are written to the log, and the client receives no details.
     """
@@ -48,7 +48,7 @@ def mask_exception(
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """Return the only exception in an exception group. Return any other exception unchanged."""
+    """Return the only exception in an exception group. Return other exceptions unchanged."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc

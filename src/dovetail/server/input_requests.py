@@ -51,7 +51,7 @@ InputProgressHandler: TypeAlias = Callable[[float, float | None, str | None], No
 
 
 class InputRoundEnded(BaseException):
-    """Raised to stop a function that needs the response to an input request. The function runs again with the response.
+    """Raised to stop a function that needs an answer from the client. The function runs again with the answer.
 
     It is a BaseException, so that `except Exception` in the function does not catch it.
     """
@@ -161,7 +161,7 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
 
 
 def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabilities) -> dict[str, Any]:
-    """Return the capabilities that an input request needs and that the client did not declare."""
+    """Return the capabilities that an input request needs but the client did not declare."""
     match request:
         case Elicit():
             # An empty elicitation capability means that the client supports forms. spec: elicitation#capabilities
@@ -222,7 +222,7 @@ class InputRequired:
 
 
 class ProgressHandlers:
-    """Handlers for progress notifications of clients, by session and progress token."""
+    """Handlers for the progress of requests to clients, by session and progress token."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
@@ -237,7 +237,7 @@ class ProgressHandlers:
         del self._handlers[session_id, token]
 
     def receive(self, exchange: IncomingExchange) -> None:
-        """Call the handler for a progress notification. Ignore the notification if its token has no handler."""
+        """Call the handler for a progress notification. Ignore a token without a handler."""
         token = exchange.params.get("progressToken")
         handler = self._handlers.get((exchange.caller.session_id, token)) if type(token) is str else None
         if handler is None:
@@ -289,7 +289,7 @@ class InputRequests:
             if sealed_state is None
             else self._sealer.open(sealed_state, self._get_binding(), time.time())
         )
-        # The function may have used the earlier responses already, so new responses must not replace them.
+        # The function may already have used earlier responses, so new responses must not replace them.
         round_state.input_responses = (responses or {}) | round_state.input_responses
         return round_state
 
@@ -302,12 +302,12 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Clear the keys of input requests, because the function runs again from the start."""
+        """Clear the keys of input requests before the function runs again."""
         self._request_count = 0
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """Return a key for an input request that has no `key=`. It depends on the order of the input requests."""
+        """Return a key for an input request without `key=`. The key depends on the order of the input requests."""
         self._request_count += 1
         return f"q{self._request_count}"
 
@@ -355,7 +355,7 @@ class InputRequests:
                     f"input request {key!r} differs from the input request in the previous run. The function runs "
                     "again from the top after each response and must make the same input requests in the same order"
                 )
-            # The response belongs to a different input request, so it must not be used.
+            # The response belongs to another input request, so it must not be used.
             self.round_state.input_responses.pop(key, None)
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
@@ -391,7 +391,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # Only functions that run in a thread have a slot in the thread pool.
+        slot = current_slot.get()  # Only a function that runs in a thread has a slot.
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
@@ -401,7 +401,7 @@ class InputRequests:
                 self._progress_handlers.remove(self._exchange.caller.session_id, token)
             for task in tasks:
                 task.cancel()
-            # The cancellations must be sent before any other message.
+            # The cancellations must be sent before all other messages.
             await asyncio.wait(tasks)
             if slot is not None and is_lent:
                 slot.take_back()
@@ -419,7 +419,7 @@ class InputRequests:
         return tokens
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
-        """Run a function once and store its value in the request state, so that later runs can reuse the value."""
+        """Run a function once and store its value in the request state. Later runs use the stored value."""
         stored_values = self.round_state.once_values
         if key not in stored_values:
             value = function()
@@ -429,7 +429,7 @@ class InputRequests:
         return stored_values[key] if into is None else convert(stored_values[key], into, label=f"value of step {key}")
 
     def build_required_result(self) -> InputRequiredResult:
-        """Build the result that asks the client for the missing responses and contains the encrypted state."""
+        """Build the result that asks the client for the missing responses. It contains the encrypted state."""
         return self._build_result(self._unanswered)
 
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
@@ -441,7 +441,7 @@ class InputRequests:
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
         input_requests = {key: self._build_request(request) for key, request in requests.items()}
         for key in requests:
-            # The function asks for this input again, so the earlier response must not be used.
+            # The function asks for this input again, so it must not get the earlier response.
             self.round_state.input_responses.pop(key, None)
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
@@ -449,7 +449,7 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired` directly to the client, for versions before 2026-07.
+        """Send the input requests of an `InputRequired` directly to a client of a version before 2026-07.
 
         Then the function runs again with the responses.
         """
@@ -462,18 +462,19 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether an input request has no response. A function that returns in this case has caught
-        InputRoundEnded.
+        """Return whether an input request has no response.
+
+        If so, and the function has returned, the function has caught InputRoundEnded.
         """
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of input requests that the function sent in an earlier run but not in this run."""
+        """Return the keys of input requests that an earlier run sent, but this run did not."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
 def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
-    """Return the error for a client that cannot receive requests, because it has no session or event stream."""
+    """Return the error for a client that cannot receive requests. The client has no session or event stream."""
     required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
         required, "This client cannot receive input requests, because it has no session or no event stream"

@@ -27,7 +27,7 @@ class Runner:
 
     __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
-    takes_context = False  # If True, the context is passed as the first argument.
+    takes_context = False  # True if the context is the first argument
 
     def __init__(
         self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
@@ -44,7 +44,7 @@ class Runner:
     ) -> Awaitable[Any]:
         """Call the function and return an awaitable.
 
-        This method is not a coroutine function, because that would make each call slower.
+        This method is not a coroutine, because a coroutine would make each call slower.
         """
         if self.is_async:
             return self.function(*args, **kwargs)
@@ -57,7 +57,7 @@ class Runner:
 
 
 class AwaitingRunner(Runner):
-    """Runs a function that is not async but returns an awaitable, such as a decorated coroutine function."""
+    """Runs a sync function that returns an awaitable, such as a decorated coroutine function."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Limits how many calls of a function run at once. The time that a call waits counts toward its timeout."""
+    """Limits how many calls of a function run at once. The waiting time of a call counts toward its timeout."""
 
     __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
@@ -122,7 +122,7 @@ class ErrorExposingRunner(Runner):
         try:
             return await self._inner(args, kwargs, thread_pool, origin)
         except MCPError:
-            raise  # Messages of an MCPError are always sent to the caller.
+            raise  # The caller always gets the message of an MCPError.
         except self._exposed_types as exc:
             raise ToolError(str(exc) or type(exc).__name__) from exc
 
@@ -135,7 +135,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Return whether a function that is not async may return a coroutine, because it wraps a coroutine function."""
+    """Return whether a sync function may return a coroutine, because it wraps a coroutine function."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
@@ -181,7 +181,7 @@ class ProgressUpdate:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function and collects the yielded values in a list. The first argument must be the context."""
+    """Runs a generator function and collects its values in a list. The first argument must be the context."""
 
     __slots__ = ()
 
@@ -207,7 +207,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, ProgressUpdate):
-                    # The function reports progress itself, so the number of yielded values is not reported.
+                    # The function reports progress itself, so the number of values is not reported.
                     counts_parts = False
                     await context.progress(part.progress, part.total, part.message)
                     continue
@@ -220,7 +220,7 @@ class StreamingRunner(Runner):
 async def _iterate_in_threads(
     source: Generator[Any], thread_pool: ThreadPool, origin: str | None
 ) -> AsyncGenerator[Any]:
-    """Iterate over a generator in threads. If the iteration ends early, close the generator in a thread."""
+    """Iterate over a generator in threads. If the iteration stops early, close the generator in a thread."""
     steps = _GeneratorSteps(source)
     try:
         while (part := await thread_pool.run(steps.next, (), {}, origin)) is not _EXHAUSTED:
@@ -239,7 +239,7 @@ async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, orig
 
 
 class _GeneratorSteps:
-    """Runs the steps of a generator. If the call ends during a step, the thread of that step closes the generator."""
+    """Runs the steps of a generator. If the call ends during a step, the thread of this step closes the generator."""
 
     def __init__(self, source: Generator[Any]) -> None:
         self._source = source
@@ -262,16 +262,14 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running, because then the caller must close the
-        generator.
-        """
+        """Prevent further steps. Return True if no step is running and the caller must close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list of yielded values. The list does not contain ProgressUpdate objects."""
+    """Return the type of the list of yielded values. ProgressUpdate objects are not part of the list."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)

@@ -45,7 +45,7 @@ from dovetail.wire.resources import ReadResourceResult
 if TYPE_CHECKING:
     from dovetail.server.large_results import ResultStore
 
-# Each call with a shorter timeout gets a timer. Calls with a longer timeout are checked periodically.
+# A call with a shorter timeout gets a timer. Other calls are checked periodically.
 _MAX_TIMER_TIMEOUT_S: Final = 2.0
 
 
@@ -110,7 +110,7 @@ class ItemHandlers:
             return build_error_result(masked_error.message)
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
-        """Call a tool, and store the parts of its result that are too large to send."""
+        """Call a tool. Store the parts of the result that are too large to send."""
         result = await self.call_tool(exchange)
         tool = self._registry.tools.get(exchange.params["name"])
         has_output_schema = tool is None or tool.output.schema is not None
@@ -118,7 +118,7 @@ class ItemHandlers:
         return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
 
     async def read_resource(self, exchange: IncomingExchange) -> Result:
-        """Read the resource with a URI, which may match a resource template."""
+        """Read the resource with a URI. The URI may match a resource template."""
         self._visibility.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         uri = exchange.params.get("uri")
         if type(uri) is not str:
@@ -145,7 +145,7 @@ class ItemHandlers:
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             cache_hint = resource.cache_hint or self._visibility.get_cache_hint("resources/read")
             if self._registry.access_rules is not None and self._visibility.is_restricted(resource, uri, variables):
-                # Shared caches must not store this resource, because not all callers may read it.
+                # Not all callers may read this resource, so shared caches must not store it.
                 cache_hint = CacheHint(cache_hint.ttl_ms)
             result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
         return result
@@ -221,7 +221,7 @@ class ItemHandlers:
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Awaitable[Any]:
-        """Bind the arguments and call the function. If it cannot request input, return its awaitable directly."""
+        """Bind the arguments and call the function. If the function cannot request input, return its awaitable."""
         params = exchange.params
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
             return self._run_with_context(exchange, runner, signature, arguments)
@@ -258,7 +258,7 @@ class ItemHandlers:
                 except BaseExceptionGroup as group:
                     if group.split(InputRoundEnded)[1] is not None:
                         raise
-                    # The function requested input in a task group, which wraps the exception.
+                    # If the function requested input in a task group, the group wraps the exception.
                     return input_requests.build_required_result()
                 if input_requests.has_unanswered:
                     raise RuntimeError(

@@ -37,7 +37,7 @@ class PromptOptions(TypedDict, total=False):
     title: str | None  # A display name for users.
     description: str | None  # A description for models and users. Defaults to the docstring of the function.
     icons: list[Icon] | None  # Icons that hosts may show.
-    tags: Collection[str]  # Tags with which `enable`, `disable`, `restrict` and `mount` can select the item.
+    tags: Collection[str]  # Tags for selecting the item with `enable`, `disable`, `restrict` and `mount`
     version: str | None  # The version of the item, which clients see in `_meta`.
     meta: dict[str, Any] | None  # Additional values for `_meta`.
     timeout: float | timedelta | None  # Maximum seconds for a call. Defaults to `ServerLimits.call_timeout`.
@@ -174,7 +174,7 @@ def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")
-    # Lists contain the custom fields of a subclass. Clients ignore fields that they do not know.
+    # Lists contain the custom fields of a subclass. Clients ignore unknown fields.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
     metaclass: Any = type(annotations_type)

@@ -25,20 +25,20 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import CallToolResult
 
-# This mark is for clients that have not listed the tool. The shortened text no longer shows that a value is wrapped.
-# fastmcp uses the same mark.
+# This mark is for clients that have not listed the tool.
+# The shortened text does not show that the value is wrapped. fastmcp uses the same mark.
 _WRAPPED_RESULT_META: Final = {"fastmcp": {"wrap_result": True}}
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
 class LargeResultSettings(Struct, frozen=True, kw_only=True):
-    """The settings for large parts of results, which the server stores instead of sending them."""
+    """The settings for large results. The server stores large parts and sends links to them."""
 
     max_text_chars: int = 50_000  # Longer texts are stored on the server.
     max_base64_chars: int = 1_000_000  # Images, audio and files with more base64 characters are stored on the server.
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
-    # Maximum size of all stored parts together. The oldest parts of the caller that stores the most are deleted first.
+    # Maximum size of all stored parts. If it is reached, the caller with the most data loses its oldest parts.
     max_stored_chars: int = 64_000_000
 
 
@@ -62,7 +62,7 @@ class ResultStore:
         self._total_chars = 0
 
     def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
-        """Store the large blocks of a result and replace them with links. Only the owner can read the stored blocks.
+        """Store the large blocks of a result and replace them with links. Only the owner can read them.
 
         If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
         link.
@@ -109,7 +109,7 @@ class ResultStore:
                 return [block]
 
     def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
-        """Store a block and return a link to it. Return None if the block is too large to be stored."""
+        """Store a block and return a link to it. Return None if the block is too large to store."""
         if size > self._settings.max_stored_chars:
             return None
         key = secrets.token_urlsafe(16)
@@ -124,8 +124,9 @@ class ResultStore:
         return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
 
     def _evict(self) -> None:
-        """Remove expired results. If too much is stored, remove the oldest results of the caller that stores most, so
-        that no caller can remove the results of others.
+        """Remove expired results, and the oldest results of the caller with the most data.
+
+        Therefore no caller can remove the results of others.
         """
         now = time.monotonic()
         while self._entries and next(iter(self._entries.values())).expires_at <= now:
@@ -145,7 +146,7 @@ class ResultStore:
 
 
 def _is_wrapped(result: CallToolResult) -> bool:
-    """Return whether the text of a result is the value that its structured content wraps as `{"result": value}`."""
+    """Return whether the structured content is `{"result": value}` and the text of the result is this value."""
     structured = result.structured_content
     if type(structured) is not dict or structured.keys() != {"result"} or len(result.content) != 1:
         return False

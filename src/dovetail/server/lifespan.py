@@ -31,7 +31,7 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
-# All functions that are decorated with `contextmanager` share this code object, so it identifies them.
+# All functions with the `contextmanager` decorator share this code object.
 _CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__
 _ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
 
@@ -45,8 +45,7 @@ _UNSUPPORTED_CHECKS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefun
 
 
 def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
-    """Convert `lifespan=` to a function without parameters. If the given function has a parameter, it receives the
-    server.
+    """Convert `lifespan=` to a function without parameters. A function with one parameter receives the server.
 
     Raises:
         TypeError: the value is not a valid lifespan.
@@ -79,7 +78,7 @@ class LifespanRun:
     def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
         self.is_open = False
-        self.failure: BaseException | None = None  # The exception that was raised during startup.
+        self.failure: BaseException | None = None  # the exception that the startup raised
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -128,7 +127,7 @@ class LifespanRun:
             raise _trim_traceback(self.failure)
 
     def end(self) -> None:
-        """Let the lifespan end, without waiting for its cleanup."""
+        """End the lifespan, but do not wait for its cleanup."""
         self._exit_event.set()
         if not self._ready.done():
             self._task.cancel()
@@ -140,7 +139,7 @@ class LifespanRun:
 
 
 class _StartFailure:
-    """Marks an exception as raised during the startup of a lifespan."""
+    """Marks an exception from the startup of a lifespan."""
 
     __slots__ = ("is_logged", "traceback")
 
@@ -150,7 +149,7 @@ class _StartFailure:
 
 
 def log_start_failure(name: str, exc: BaseException) -> InternalError:
-    """Log why a lifespan could not start, once per exception. Return an error without details for callers."""
+    """Log why a lifespan could not start, once per exception. Return an error without details."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     if failure is None or not failure.is_logged:
         log.error("the lifespan of %s failed during startup", name, exc_info=_trim_traceback(exc))
@@ -160,16 +159,16 @@ def log_start_failure(name: str, exc: BaseException) -> InternalError:
 
 
 def print_failure(exc: BaseException) -> bool:
-    """Print the traceback of a lifespan that failed to start, without frames of dovetail, and return True."""
+    """Print the traceback of a failed lifespan without frames of dovetail. Return True."""
     if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
         return False
-    # The traceback is written with one call, because several worker processes may share a terminal.
+    # Several worker processes may share a terminal, so the traceback is written with one call.
     sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
     return True
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Remove dovetail's frames from the traceback of a lifespan that failed to start."""
+    """Remove the frames of dovetail from the traceback of a failed lifespan."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 
@@ -228,7 +227,7 @@ class LoopState:
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()
         self.is_sweeping = False
-        self.users: set[object] = set()  # Objects that started the server and have not stopped it yet.
+        self.users: set[object] = set()  # the objects that have started but not stopped the server
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

@@ -36,7 +36,7 @@ class LintReport(Struct, frozen=True):
 
 
 def is_length_issue(issue: LintIssue) -> bool:
-    """Return whether the issue is only that a description is too long, which some models accept."""
+    """Return whether the only issue is a long description. Some models accept long descriptions."""
     return issue.message.startswith(LONG_DESCRIPTION)
 
 

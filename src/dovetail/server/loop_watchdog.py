@@ -100,7 +100,7 @@ class LoopWatchdog:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return whether the other end of a pipe or terminal was closed, or the file descriptor itself."""
+    """Return whether a pipe or terminal was closed at this end or at the other end."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 ResultFactory = Callable[..., Result]
 
-# If the cached pages are larger than this together, the oldest pages are removed.
+# If all cached pages together are larger than this, the oldest pages are removed.
 _MAX_CACHE_BYTES = 16 * 2**20
 _KEY_OVERHEAD_BYTES = 1024  # Estimated memory for one cache key.
 
 
 class CachedPages:
-    """The pages that are cached until the next change of the registry or its access rules."""
+    """The pages that are valid until the registry or its access rules change."""
 
     def __init__(self) -> None:
         self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}
@@ -54,7 +54,7 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Callers read `current` before the registry, so that outdated items are never cached after a change.
+        # Callers read `current` before the registry. After a change, outdated items are therefore never cached.
         self.current = CachedPages()
 
     def clear(self) -> None:
@@ -95,7 +95,7 @@ class PageCache:
         result_type: ResultFactory,
         cache_hint: CacheHint,
     ) -> Result:
-        """Return a page of a list that is different for each caller."""
+        """Return a page of a list that differs between callers."""
         cursor = convert(exchange.params, PaginatedParams).cursor
         return self._build_page(exchange.method, cursor, items, field, result_type, cache_hint)
 
@@ -118,7 +118,7 @@ class PageCache:
         )
 
     def _find_start(self, method: str, cursor: str | None, names: list[str]) -> int:
-        """Return the index after the item that the cursor names. spec: pagination#error-handling"""
+        """Return the index of the item after the cursor. spec: pagination#error-handling"""
         if cursor is None:
             return 0
         if len(cursor) <= self._max_cursor_bytes and (name := _decode_cursor(method, cursor)) is not None:

@@ -25,7 +25,7 @@ from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import is_reserved, is_valid_key
 
-if TYPE_CHECKING:  # Only type checkers import these modules, because few servers need them.
+if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
@@ -68,24 +68,24 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.subscriptions = Subscriptions()  # Listeners that receive change notifications.
+        self.subscriptions = Subscriptions()  # the listeners for change notifications
         self.mounted_names: MountedNames | None = None
         self._server_name = name
-        self._lock = RLock()  # The lock protects changes. Reading needs no lock.
+        self._lock = RLock()  # protects changes, while reading needs no lock
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
-        # These dicts contain the enabled items. A change replaces a dict, so that running requests can use the old one.
+        # These dicts contain the enabled items. A change replaces a dict, so running requests can use the old dict.
         self.tools: dict[str, Tool] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
-        # The templates that were indexed last, and the index by normalized text.
-        # The value is None if several templates have the same normalized text.
+        # These are the last indexed templates, and the index by normalized text.
+        # If several templates have the same normalized text, the value is None.
         self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, ResourceTemplate | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
-        # All items are stored in the order of registration, including disabled items.
+        # This dict contains all items in the order of registration, also disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
-        # Mounted items with a disabled tag or name cannot be listed or called.
+        # Mounted items with these tags or names are disabled.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
@@ -93,7 +93,7 @@ class Registry:
         self._wrap_results = wrap_results
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self.access_rules: AccessRules | None = None  # None means that all callers may use all items.
+        self.access_rules: AccessRules | None = None  # None if all callers may use all items
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
@@ -132,7 +132,10 @@ class Registry:
         self.completers[ref, argument] = Completer(function)
 
     def check_completable(self, ref: str, argument: str) -> str:
-        """Return the registered name of a prompt or template. Raise ValueError if the name or argument is unknown."""
+        """Return the registered name of a prompt or template.
+
+        Raise ValueError if the name or the argument is unknown.
+        """
         from dovetail.server.parameters.argument_errors import format_names
 
         ref = self._find_registered_name("resource template", ref)
@@ -154,7 +157,9 @@ class Registry:
         scopes: Collection[str],
         visible_to: "Predicate | None",
     ) -> None:
-        """Add an access rule for items by name, URI or tag. The rule also applies to items added or mounted later."""
+        """Add an access rule for items by name, URI or tag. The rule also applies to items that are added or mounted
+        later.
+        """
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
@@ -180,7 +185,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn about access rules that match no item. If a mounted server is remote, warn after its first list."""
+        """Warn about access rules that match no item. For a remote mounted server, wait for its first list."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -229,7 +234,7 @@ class Registry:
         return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, the name and the item for each item that has one of these names or tags."""
+        """Yield each item that has one of these names or tags, with its kind and its name."""
         check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
@@ -267,7 +272,7 @@ class Registry:
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules. Create them at the first call, after which every request is checked."""
+        """Return the access rules. The first call creates them, and from then on every request is checked."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:
@@ -284,12 +289,12 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # The access rule is removed last, so that callers can never use the item without it.
+                # The access rule is removed last, because nobody may use the item without its rule.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def find_template(self, name: str) -> ResourceTemplate | None:
-        """Return the enabled template with this text or an equivalent one."""
+        """Return the enabled template with this text, or with an equivalent text."""
         templates = self.templates
         template = templates.get(name)
         if template is not None or not templates:
@@ -304,7 +309,7 @@ class Registry:
         return index.get(template_key(name))
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return the registered form of a name. A URI or template may be spelled differently if only one matches."""
+        """Return the registered form of a name. If only one URI or template matches, the spelling may differ."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name
@@ -338,7 +343,7 @@ class Registry:
                 self.templates_by_specificity = tuple(by_specificity)
         self._page_cache.clear()
 
-    # Any task or thread may call these methods, which send change notifications.
+    # Any task or thread may call these methods. They send change notifications.
 
     def notify_list_changed(self, list_name: str) -> None:
         """Notify listeners that the list of "tools", "resources" or "prompts" has changed."""
@@ -382,7 +387,7 @@ class Registry:
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """Return the access rule that the options define, or None, and the other options."""
+    """Return the access rule in the options, or None. Also return the other options."""
     item_options = check_options(kind, options)
     for key in _check_meta_keys(item_options.get("meta")) or ():
         if is_reserved(key):
@@ -407,7 +412,7 @@ def _warn_tool_name(name: str) -> None:
 
 
 def _check_declaration(declaration: WireStruct) -> None:
-    """Raise TypeError if a definition is invalid, because clients would reject the whole list."""
+    """Raise TypeError if a definition is invalid. Clients would reject the whole list."""
     try:
         convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:

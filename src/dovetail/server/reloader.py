@@ -59,7 +59,7 @@ def _get_own_command() -> list[str]:
 
 
 class SourceFiles:
-    """The source files of this program or of some folders, with their modification times."""
+    """The source files of this program or of some folders, and when they were modified."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths
@@ -98,7 +98,7 @@ class SourceFiles:
 
 
 def _remove_bytecode(file: str) -> None:
-    """Delete the bytecode of a file. Python compares only its size and seconds, so it could use outdated bytecode."""
+    """Delete the bytecode of a file. Python compares only size and seconds, so the bytecode could be outdated."""
     if file.endswith(".py"):
         with contextlib.suppress(OSError, NotImplementedError):
             os.unlink(importlib.util.cache_from_source(file))
@@ -142,7 +142,7 @@ def _format_names(files: list[str]) -> str:
 def supervise(
     listener: Any = None, command: Sequence[str] | None = None, files: SourceFiles | None = None, **options: Any
 ) -> None:
-    """Run a command, or this program, as a child process until a signal arrives. Each new child inherits the socket.
+    """Run a command or this program as a child process until a signal arrives. Every child inherits the socket.
 
     Args:
         options: `env`, additional environment variables for the child, and `cwd`, its working directory.
@@ -172,7 +172,7 @@ def supervise(
 
 
 def _reject_connections(listener: socket.socket) -> None:
-    """Reject connections with an error while no child is running, so that clients do not wait forever."""
+    """Reject connections while no child is running, so that clients do not wait forever."""
     deadline = time.monotonic() + _POLL_INTERVAL_S
     while (remaining := deadline - time.monotonic()) > 0 and select.select([listener], [], [], remaining)[0]:
         with contextlib.suppress(OSError):
@@ -182,7 +182,7 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # If the socket is closed before the client has read the response, the response may be lost.
+                # If the socket closed before the client reads the response, the response could be lost.
                 while connection.recv(65536):
                     pass
 
@@ -203,7 +203,7 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
 
 
 class _ChildOutput(asyncio.StreamReaderProtocol):
-    """Reads the stdout of a child, and waits until its stdin accepts more data."""
+    """Reads the stdout of a child. Can wait until the child's stdin accepts more data."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
@@ -251,9 +251,9 @@ class ReloadRelay:
         self._options: dict[str, Any] = {"env": _build_child_env() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._recorder = _isolate_recorder(recorder) if recorder is not None else None
         self._write_line = write_line
-        # The relay sends these `subscriptions/listen` requests again to each new child.
+        # The relay repeats these `subscriptions/listen` requests for each new child.
         self._listen_requests: dict[str | int, dict[str, Any]] = {}
-        # The client has received an acknowledgment of the listen requests with these IDs.
+        # The client has received an acknowledgment for the listen requests with these IDs.
         self._acknowledged_ids: set[str | int] = set()
         self._child: ChildProcess | None = None
         self._output = _ChildOutput()
@@ -261,11 +261,11 @@ class ReloadRelay:
         self._pending: dict[str | int, None] = {}
         self._initialize_request: dict[str, Any] | None = None
         self._is_initialized = False
-        # The client received these capabilities from the first child.
+        # These are the capabilities that the client received from the first child.
         self._declared_capabilities: Mapping[str, Any] | None = None
-        # Requests that set the log level and the subscriptions of the session.
+        # These requests set the log level and the subscriptions of the session.
         self._settings: dict[str, dict[str, Any]] = {}
-        # Requests with these IDs were sent again to a new child. The client must not receive their responses.
+        # The relay repeated the requests with these IDs. The client must not receive the responses.
         self._replay_ids: set[str] = set()
         self._replay_count = 0
         self._read_task: asyncio.Task[None] | None = None
@@ -297,7 +297,7 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Send a request of the client again, to the new child process."""
+        """Send a request of the client again to the new child process."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)
@@ -356,7 +356,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether a message acknowledges a subscription that an earlier child has already acknowledged."""
+        """Return whether a message acknowledges a subscription that an earlier child acknowledged."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)
@@ -368,7 +368,7 @@ class ReloadRelay:
         self._send_message({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": _STOPPED_MESSAGE}})
 
     async def handle_line(self, line: bytes) -> None:
-        """Wait until a child is running, and pass a line from the client to it."""
+        """Wait until a child is running, and pass on a line from the client."""
         await self._is_ready.wait()
         message = _parse_message(line)
         id = message.get("id")
@@ -387,7 +387,7 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        # No child can answer this message, so it is dropped.
+        # This message is dropped, because no child can answer it.
         if child is None or read_task is None or read_task.done():
             if request_id in self._pending:
                 self._refuse(request_id)
@@ -409,7 +409,7 @@ class ReloadRelay:
                 pass
 
     async def stop(self) -> None:
-        """Wait until the child has finished its requests, and stop the child and its subprocesses."""
+        """Wait until the child has finished its requests. Then stop the child and its subprocesses."""
         self._is_ready.clear()
         child, read_task = self._child, self._read_task
         if child is None or read_task is None:
@@ -419,7 +419,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # `stop` closes the child's output, even if another process has the pipe open.
+        # Another process may have the pipe open, but `stop` still closes the child's output.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None
@@ -453,7 +453,7 @@ async def relay_stdio(
     reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     pipe = await read_into(reader, source)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        # SIGTERM has the same effect as a disconnect of the client.
+        # SIGTERM has the same effect as a client that disconnects.
         loop.add_signal_handler(signal.SIGTERM, pipe.close)
     reload_relay = ReloadRelay(functools.partial(_write_all, sink), command, recorder, **options)
     try:

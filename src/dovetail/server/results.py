@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
-# Which structured content of a tool is wrapped: none, only values that are not objects, or everything. A tool with a
-# schema of values that are not objects wraps everything, because an optional object is sometimes null.
+# "none" wraps nothing, "values" wraps values that are not objects, and "all" wraps everything.
+# If a schema allows both objects and null, everything is wrapped.
 Wrapping: TypeAlias = Literal["none", "values", "all"]
 
 _BLOCK_TYPES: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
@@ -75,7 +75,7 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """The output schema of a tool, or None, and a function that converts return values to results."""
+    """The output schema of a tool, or None. `to_result` converts return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
@@ -120,7 +120,7 @@ def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = Tru
 
 
 def build_output(schema: dict[str, Any], validator: Any, *, wrap_results: bool = True) -> Output:
-    """Create the converter of a tool with a custom output schema. It checks results against the schema."""
+    """Create the converter of a tool with a custom output schema. The converter checks results against the schema."""
     wrapping = _choose_wrapping(schema, wrap_results)
     build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 
@@ -159,7 +159,7 @@ def _build_plain_output(convert: Callable[..., ToolResult], wrap_results: bool) 
 
 
 def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Convert the return value of a resource function: text, bytes, contents, a list of these, or any JSON value."""
+    """Convert the return value of a resource function. It can be text, bytes, contents, a list, or any JSON value."""
     items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) and value else [value]
     contents = [_to_contents(item, uri, mime_type) for item in items]
     if all(content is not None for content in contents):
@@ -219,7 +219,7 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Return whether the items of a list with this type are values, such as file names, and not content blocks."""
+    """Return whether list items of this type are values, such as file names, and not content blocks."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
@@ -233,7 +233,7 @@ def _convert_text(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _convert_blocks(value: Any, wrapping: Wrapping = "values") -> ToolResult:
-    # With this annotation, an empty list means that the result has no content.
+    # With this annotation, an empty list means no content.
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult(content=[])
     return _convert_value(value, wrapping)
@@ -259,11 +259,11 @@ def _convert_value(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: Wrapping) -> Callable[[Any], ToolResult]:
-    # msgspec is faster than a schema validation, but can run the user's code, and its patterns can be slow.
+    # msgspec is faster than a schema validation. But it can run the user's code, and its patterns can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
     build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 
-    # An exact int or bool needs no check.
+    # If the type is exactly int or bool, no check is needed.
     plain_type = annotation if annotation in (int, bool) else None
 
     def to_result(value: Any) -> ToolResult:
@@ -302,7 +302,7 @@ def _make_pydantic_converter(pydantic_type: "PydanticType", wrapping: Wrapping) 
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value, wrapping)
         data, text = to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value)))
-        # pydantic does not check instances again, although their fields may have changed. spec: tools#output-schema
+        # pydantic does not check instances again, but their fields may have changed. spec: tools#output-schema
         check.require_valid(data)
         return build_result(data, text)
 
@@ -319,7 +319,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected, with less strict rules for integers and for the keys of objects."""
+    """Check data that `msgspec.convert` rejected. Integers and object keys have less strict rules."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -329,7 +329,7 @@ def _check_leniently(annotation: Any, data: Any) -> None:
 
 
 def _add_location(annotation: Any, data: Any, reason: str) -> str:
-    """Add the path of the wrong value to the reason, because msgspec omits it."""
+    """Add the path of the wrong value to the reason. msgspec leaves it out."""
     if "[...]" not in reason:
         return reason
     # This import is here because only invalid results need the module.
@@ -384,7 +384,7 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult, wrapping: Wrapping) -> ToolResult:
-    """Check a result that the function created, convert its strings to blocks, and wrap its structured content.
+    """Check a result that the function created. Convert its strings to blocks, and wrap its structured content.
 
     Raise TypeError if the result is invalid.
     """

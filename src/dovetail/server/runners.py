@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from dovetail.server.loop_watchdog import LoopWatchdog
 
-_EOF_GRACE_S: Final = 1.0  # After the client closed stdin, calls may continue for this many seconds.
+_EOF_GRACE_S: Final = 1.0  # the seconds for calls after the client closed stdin
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
 _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
 # Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000.
-# The garbage collector would examine these objects repeatedly, although reference counting frees them soon.
+# Reference counting frees these objects soon, so the garbage collector need not examine them repeatedly.
 _GC_THRESHOLD: Final = 5000
-# Each key means all addresses of a machine. The value is the address that clients on the same machine can use.
+# A key means all addresses of a machine. The value is an address for clients on the same machine.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
 class RunnableServer(Protocol):
-    """The public attributes and methods of a server that are needed to run it."""
+    """The attributes and methods of a server that are needed to run it."""
 
     @property
     def name(self) -> str: ...
@@ -47,14 +47,14 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """The service of a server, with the property that is needed to run it."""
+    """The service of a server, and the property that is needed to run it."""
 
     @property
     def stores_large_results(self) -> bool: ...
 
 
 class Runnable(NamedTuple):
-    """A server, with the objects that are needed to run it."""
+    """A server and the objects that are needed to run it."""
 
     server: RunnableServer
     service: RunnableService
@@ -62,7 +62,7 @@ class Runnable(NamedTuple):
 
 
 class HTTPListener(NamedTuple):
-    """A socket on which HTTP is served. Create it with `open_http_listener`, which checks all options."""
+    """A socket that serves HTTP. Create it with `open_http_listener`, which checks all options."""
 
     socket: "socket.socket"
     tls: dict[str, Any]
@@ -104,7 +104,7 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# Each transport has one function. A watchdog ends the process if the server takes too long to stop.
+# Each transport has one function. If the server takes too long to stop, a watchdog ends the process.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
@@ -121,12 +121,12 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
     try:
         await runnable.server.start()
         lines = LineProtocol(runnable.service)
-        # The client may stop the process after its first response, so signals are handled before the first message.
+        # The client may stop the process after the first response, so signals are handled before the first message.
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
             await attach_streams(lines, source, sink)
             await serve_connection(lines, _EOF_GRACE_S)
-            # The client has disconnected, so the process must exit soon, even if the event loop takes longer to close.
+            # The client has disconnected. The process must exit soon, even if the event loop takes longer to close.
             _exit_within(watchdog, _EXIT_GRACE_S, 0)
             await runnable.server.stop()
     finally:
@@ -151,7 +151,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             create_uvicorn_config(app, limits, **listener.tls),
             on_stop,
             app.close,
-            # The server is started before uvicorn, because uvicorn ends the process if the startup fails inside it.
+            # The server starts before uvicorn, because uvicorn ends the process if the startup fails inside it.
             on_start=server.start,
             on_ready=listener.announce,
         )
@@ -159,7 +159,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         try:
             await asyncio.shield(task)
         finally:
-            # The task is not cancelled, because its connections would stay open.
+            # If the task were cancelled, its connections would stay open.
             web_server.should_exit = True
             await task
         _exit_within(watchdog, _EXIT_GRACE_S, 0)
@@ -212,7 +212,7 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
             with _SignalHandlers(on_signal, stop.set):
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
-            # The server stops before the connections close, so that waiting clients receive their responses.
+            # The server stops before the connections close. Waiting clients can then receive their responses.
             await server.stop()
     finally:
         await server.stop()
@@ -254,7 +254,7 @@ def open_http_listener(
 
 
 def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) -> str:
-    """Return the URL of the endpoint for clients, and the address on which the server listens if it is different."""
+    """Return the URL for clients, and the address on which the server listens if it is different."""
     path = "/" + options.get("path", "/mcp").strip("/")
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     if public_url := options.get("public_url"):
@@ -281,7 +281,7 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
 
 
 def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
-    """Return the number of worker processes. Raise ValueError if this server can run in only one process."""
+    """Return the number of worker processes. If the server must run in one process, raise ValueError."""
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     check_type("workers=", workers, int, "'auto' or an integer")
@@ -342,7 +342,7 @@ def _check_unauthenticated(runnable: Runnable, allow_anonymous: bool) -> None:
 
 
 def _check_shared_storage(auth: Any, fallback: Any) -> None:
-    """Raise ValueError if several workers would use an authorization server that stores its data in memory."""
+    """Raise ValueError if several workers would use an authorization server in memory."""
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
@@ -373,7 +373,7 @@ def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
 def _collect_garbage_less_often() -> Generator[None]:
     """Raise the first threshold of the garbage collector.
 
-    A higher threshold is kept. So is 0, which turns collection off.
+    A higher threshold is kept. 0 is also kept, because it turns collection off.
     """
     previous = gc.get_threshold()
     if 0 < previous[0] < _GC_THRESHOLD:

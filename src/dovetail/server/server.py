@@ -35,7 +35,7 @@ from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
-if TYPE_CHECKING:  # Only type checkers import these modules, because few servers need them.
+if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from pathlib import Path
 
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
@@ -139,7 +139,7 @@ class Server:
             show_locked=_lists_restricted(auth),
         )
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
-        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # The `asgi` method created these endpoints.
+        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
         self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None
         self._dispatcher = Dispatcher(
@@ -337,7 +337,7 @@ class Server:
 
     def on_notification(self, method: str) -> Callable[[F], F]:
         """Call a function for each notification with this method. Only clients up to protocol version 2025-11 send
-        them.
+        notifications.
 
         The function takes the parameters of the notification as a dict, and the context: `(params, ctx)`. It may be
         async. Middleware does not wrap this function.
@@ -480,7 +480,7 @@ class Server:
             **{"lifespan": lambda: run_lifespan(app), **options},
         )
 
-    # Any task or thread may call these methods, which send change notifications.
+    # Any task or thread may call these methods. They send change notifications.
 
     def notify_tools_changed(self) -> None:
         """Notify clients that the list of tools has changed. This happens automatically when you add or remove
@@ -506,7 +506,7 @@ class Server:
         self._registry.notify_resource_updated(uri)
 
     def notify_elicitation_complete(self, elicitation_id: str, session_id: str) -> None:
-        """Tell a client that the user has finished on the page of a URL elicitation, also after the call has ended.
+        """Notify a client that the user has finished on the page of a URL elicitation. The call may have ended before.
 
         Only protocol version 2025-11 and the draft have this notification. Clients of other versions get nothing. Call
         this method on the server that the client is connected to, in the same process. Any thread may call it.
@@ -702,7 +702,7 @@ def _check_registrable(value: Any) -> None:
 
 def _lists_restricted(auth: Any) -> bool:
     """Return whether lists show items for which the caller lacks scopes."""
-    # The commands that inspect a file set this variable, because callers of a process have no scopes.
+    # Commands that inspect a file set this variable. The callers of a process have no scopes.
     if os.environ.get("_DOVETAIL_LIST_RESTRICTED"):
         return True
     if auth is None:
@@ -713,9 +713,7 @@ def _lists_restricted(auth: Any) -> bool:
 
 
 def _check_auth(auth: Any) -> Any:
-    """Return the value of `auth=`. Raise TypeError unless it is a guard, a token verifier or an authenticator
-    function.
-    """
+    """Return the value of `auth=`. Raise TypeError if it is not a guard, a token verifier or a function."""
     if auth is not None and not is_authenticator(auth):
         from dovetail.oauth.guard.guard import get_credential_checker
 

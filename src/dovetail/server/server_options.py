@@ -94,7 +94,7 @@ def is_authenticator(auth: Any) -> bool:
 
 
 def check_run_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown transport, and TypeError for an option of another transport."""
+    """Raise ValueError for an unknown transport. Raise TypeError for an option that belongs to another transport."""
     if transport not in _OPTIONS_BY_TRANSPORT:
         is_http = "http" in str(transport) or transport == "sse"
         hint = '. "http" serves Streamable HTTP and HTTP+SSE' if is_http else ""

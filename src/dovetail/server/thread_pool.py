@@ -18,13 +18,13 @@ from typing import Any
 from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
-_IDLE_TIMEOUT_S = 10.0  # A thread that was idle for this many seconds ends.
-# The number of threads that wait for a user is limited, because each thread needs memory.
+_IDLE_TIMEOUT_S = 10.0  # the seconds after which an idle thread ends
+# Each thread needs memory, so the number of threads that wait for a user is limited.
 _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """The place in a thread pool that a running function occupies. It can be lent while the function waits."""
+    """The place of a running function in a thread pool. Another function can use it while the function waits."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -35,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another function run while this function waits. Return False if too many functions wait already."""
+        """Let another function run while this function waits. Return False if too many functions are waiting."""
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -43,7 +43,7 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """End the effect of `lend` when the function continues. For a short time, too many functions may run."""
+        """Undo `lend` when the function continues. For a short time, too many functions may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
@@ -94,7 +94,7 @@ class _Job:
 
 
 def _wrap_for_future(exc: BaseException) -> BaseException:
-    # A future does not accept StopIteration, and SystemExit in a future would end the event loop.
+    # A future does not accept StopIteration. SystemExit in a future would end the event loop.
     if not isinstance(exc, (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
         return exc
     wrapper = RuntimeError(f"{type(exc).__name__} raised in a thread")
@@ -149,7 +149,7 @@ class ThreadPool:
             if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
                 raise CallerBusy("You have too many running calls")
             if origin is not None:
-                # Waiting calls count too, so that one caller cannot use all threads.
+                # Waiting calls also count, so that one caller cannot use all threads.
                 self._jobs_by_origin[origin] += 1
             self._jobs.append(job)
             self._ensure_thread()
@@ -167,7 +167,7 @@ class ThreadPool:
             try:
                 threading.Thread(target=self._run_jobs, name="dovetail-sync", daemon=True).start()
             except RuntimeError:
-                # The system allows no more threads, so the call waits for a running thread.
+                # The system allows no more threads, so the call waits for a thread to become free.
                 self._thread_count -= 1
 
     def _expire_job(self, job: _Job) -> None:
@@ -182,13 +182,13 @@ class ThreadPool:
     def _run_jobs(self) -> None:
         while (job := self._take_job()) is not None:
             outcome = (None, None) if job.future.cancelled() else job.run()
-            # The slot is freed first, because the caller may call again as soon as it has the result.
+            # The slot is freed first, because the caller may call again as soon as it gets the result.
             job.slot.release()
             job.deliver(*outcome)
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # There may be too many threads after functions that waited for a user have continued.
+            # After functions stop waiting for a user, there may be too many threads.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None
@@ -208,7 +208,7 @@ class ThreadPool:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
     def lend_thread(self, origin: str | None) -> bool:
-        """Count a thread as waiting. Return False if too many threads of all callers or of this caller are waiting.
+        """Count a thread as waiting. Return False if too many threads are waiting.
 
         The caller of this method must hold the lock.
         """

@@ -17,7 +17,7 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE_CHARS: Final = 2048
-# Longer templates are not cached, because templates of other servers could fill the memory.
+# Templates of other servers could fill the memory, so longer templates are not cached.
 _MAX_CACHED_CHARS: Final = 512
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
@@ -29,7 +29,7 @@ _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
 # Each percent-encoded byte becomes one private-use character, so that no search splits it.
-# Characters that are not ASCII become bytes first, so the URI cannot contain private-use characters itself.
+# Characters outside ASCII are encoded first, so a URI cannot contain private-use characters itself.
 # An encoded unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
@@ -71,7 +71,7 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """A variable in a template: the characters that its value cannot contain, its separator, and its decoder."""
+    """A variable in a template, with its separator, its decoder, and the characters that its value cannot contain."""
 
     name: str
     forbidden: str
@@ -91,7 +91,7 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template matches any of the forms in which programs may interpret a URI.
+    """Return whether a template may match a URI. Programs may interpret the URI in different forms.
 
     Rules that deny or hide use this function, so it returns True in case of doubt.
     """
@@ -108,7 +108,9 @@ def _compile(template: str) -> "URITemplate | None":
 
 
 def may_match_start(uri: str, starts: str | tuple[str, ...]) -> bool:
-    """Return whether a URI may match a template that begins with one of `starts`. This is much faster than `match`."""
+    """Return whether a URI may match a template that begins with one of `starts`. This check is much faster than
+    `match`.
+    """
     return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
 
@@ -200,7 +202,7 @@ class URITemplate:
     def may_match(self, uri: str) -> bool:
         """Return whether an access rule for this template applies to a URI.
 
-        It applies to every URI that is too long to check.
+        Every rule applies to a URI that is too long to check.
         """
         return len(uri) > MAX_URI_CHARS or self.match(uri) is not None
 
@@ -226,7 +228,7 @@ class URITemplate:
         return {name: self._read_parameter(name, raws) for name, raws in raws_by_name.items()}
 
     def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
-        # Unknown names and repeated values are rejected, because servers may interpret them differently.
+        # Servers may interpret unknown names and repeated values differently, so both are rejected.
         if name not in self._query_names or (len(raws) > 1 and name not in self.lists):
             return None
         values = _read_all(_read_parameter, raws)
@@ -237,7 +239,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # After a variable that may contain slashes, the host is complete, so the text is case-sensitive.
+        # After a variable that may contain slashes, the host is complete. The rest of the text is case-sensitive.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -330,7 +332,7 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
 def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
-    """Split the template into the parts before the query, the query variables, and the fragment variable."""
+    """Split the template into the part before the query, the query variables, and the fragment variable."""
     main: list[str | _Expression] = []
     query: list[_Variable] = []
     fragment: _Variable | None = None
@@ -367,7 +369,7 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
 
 
 def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
-    """Return the literals of a template, and the variables between them.
+    """Return the literals of a template, and the variables between the literals.
 
     The first and the last part are always literals. Literals include the characters that operators add.
     """
@@ -441,7 +443,7 @@ def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]
 
 
 def _count_fixed_pairs(literals: Sequence[str]) -> int:
-    """Return the number of query parameters with fixed values that precede {&…} in the template."""
+    """Return the number of query parameters with fixed values before {&…} in the template."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
@@ -472,7 +474,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Replace each percent-encoded byte with one character, so that no search or slice splits it."""
+    """Replace each percent-encoded byte with one character. No search or slice can then split it."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)
@@ -484,7 +486,7 @@ def _bytes_to_atoms(raw: bytes) -> str:
 
 
 def _decode(atoms: str) -> str | None:
-    """Decode a text once, because decoding it twice could hide path traversal.
+    """Decode a text once. Decoding a text twice could hide path traversal.
 
     Return None if a '%' is not part of a valid escape sequence.
     """
@@ -505,7 +507,7 @@ def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> 
     pieces: list[str] = []
     for variable in expression.variables:
         value = values.get(variable.name)
-        # RFC 6570 treats an empty list or mapping as undefined, but not an empty string.
+        # In RFC 6570, an empty list or mapping is undefined, but an empty string is not.
         if value is not None and (value or isinstance(value, str | int | float)):
             pieces.append(_expand_variable(operator, variable, value))
     return operator.first + operator.separator.join(pieces) if pieces else ""

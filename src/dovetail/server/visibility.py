@@ -30,7 +30,7 @@ _EXPECTED_CACHE_HINTS: Final = "a CacheHint(...) or a dict of CacheHint(...) by 
 
 
 class Visibility:
-    """Decides which items of a server each caller sees. Each mounted server has its own `Visibility`."""
+    """Decides which items of a server each caller sees. Mounted servers have separate `Visibility` objects."""
 
     def __init__(
         self, registry: Registry, page_cache: PageCache, cache_hints: CacheHint | Mapping[str, CacheHint] | None
@@ -38,7 +38,7 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # The resources that were indexed last, and their index by normalized URI.
+        # These are the last indexed resources, and their index by normalized URI.
         # If several resources have the same normalized URI, the value in the index is None.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
@@ -72,7 +72,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller cannot use an item only because scopes are missing."""
+        """Raise InsufficientScope if this caller only lacks scopes for an item."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":
@@ -85,7 +85,9 @@ class Visibility:
                 self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the cached pages, the enabled items and the visibility snapshot, all from the same moment."""
+        """Return the cached pages, the enabled items and the visibility snapshot. All of them belong to the same
+        moment.
+        """
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()
@@ -98,7 +100,7 @@ class Visibility:
                 return cached_pages, items, cached_pages.visibility_by_kind.get(kind)
 
     def is_available(self, exchange: IncomingExchange, kind: "ItemKind", name: str) -> bool:
-        """Return whether this caller may use an item. Raise InsufficientScope if only scopes are missing."""
+        """Return whether this caller may use an item. If only scopes are missing, raise InsufficientScope."""
         return self._registry.access_rules is None or self._is_permitted(
             self._registry.access_rules, kind, name, exchange.caller.principal
         )
@@ -108,13 +110,13 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # `remove` deletes an item before its rule, so a check of the rule and then of the name is safe.
+        # `remove` deletes an item before its rule. Checking the rule first and then the name is therefore safe.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(
         self, uri: str, principal: Principal | None
     ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        """Return the resource or template for a URI that this caller may use, and the values of the variables.
+        """Return the resource or template for a URI that this caller may use. Also return the values of the variables.
 
         Raises:
             ResourceNotFound: no resource or template matches the URI, or the match is hidden from this caller.
@@ -123,7 +125,7 @@ class Visibility:
         access_rules = self._registry.access_rules
         resource = self._find_fixed_resource(uri)
         if resource is not None:
-            # If the resource is hidden from this caller, a matching template must not make its URI readable.
+            # If a resource is hidden from this caller, a matching template must not make the same URI readable.
             if access_rules is None or self._is_permitted(
                 access_rules, "resource", resource.declaration.uri, principal
             ):
@@ -180,7 +182,7 @@ class Visibility:
             return may_match and self._is_permitted(access_rules, *item_key, principal)
         if not self._is_permitted(access_rules, *item_key, principal):
             return False
-        # The expanded URI may differ from the requested URI, for example in the order of the query parameters.
+        # The expanded URI may differ from the requested URI, for example in the order of query parameters.
         expanded = template.template.expand(variables)
         return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
@@ -239,7 +241,7 @@ class Visibility:
         return self._cache_hints.get(method) or self._cache_hints[""]
 
     def check_supported(self, exchange: IncomingExchange, list_name: str, items: Mapping[str, Any]) -> None:
-        """Raise MethodNotFound if the server has no items of this kind and did not declare the capability."""
+        """Raise MethodNotFound if the server has no items of this kind and does not declare the capability."""
         if not items and getattr(self._registry.declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
@@ -251,7 +253,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by normalized URI. Resources with the same normalized URI are found only by their exact URI."""
+    """Index resources by normalized URI. If several resources share one, only their exact URI finds them."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource

@@ -47,7 +47,7 @@ def _parse_integer(literal: str) -> int:
 
 
 def _parse_number(literal: str) -> float:
-    """Parse a JSON number. `float` would also accept strings that are not JSON numbers."""
+    """Parse a JSON number. `float` also accepts other strings, such as "1_000"."""
     number = float(literal) if _NUMBER_PATTERN.fullmatch(literal) else _reject_number(literal)
     return number if math.isfinite(number) else _reject_number(literal)
 
@@ -84,7 +84,7 @@ def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = 
 
 
 def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
-    """Return the schema for the items of a list. The list may be one of several alternatives."""
+    """Return the schema for the items of a list. The list may be only one of the types that the schema allows."""
     resolved_schema = resolve_schema(schema, root)
     if "items" in resolved_schema:
         return resolved_schema["items"]
@@ -93,7 +93,7 @@ def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the alternatives of a schema, without alternatives that match no value."""
+    """Return the alternatives of a schema, except those that match no value."""
     return [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))

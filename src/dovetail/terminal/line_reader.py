@@ -12,12 +12,12 @@ from typing import Final, Self, TextIO
 
 from dovetail.protocol.safe_text import quote_lines, wrap_lines
 
-_POLL_INTERVAL_S: Final = 0.1  # Seconds between two checks whether the reader was closed.
+_POLL_INTERVAL_S: Final = 0.1  # seconds between checks for a closed reader
 _MAX_READ_BYTES: Final = 64 * 1024
 
 
 class LineReader:
-    """Prints prompts and reads lines from stdin, in any thread. When the context ends, a running read stops.
+    """Prints prompts and reads lines from stdin, in any thread. Leaving the context stops a running read.
 
     If `read` is set, it is called instead of reading stdin. It returns the next line, or an empty string at the end.
     `output` is stderr by default.
@@ -42,9 +42,7 @@ class LineReader:
         stream.flush()
 
     def write_wrapped(self, text: str) -> bool:
-        """Write escaped text, and break lines that are too long for the terminal. Return whether all of it fits on the
-        screen.
-        """
+        """Write escaped text, and break long lines. Return whether the whole text fits on the screen."""
         size = self._get_size()
         wrapped = wrap_lines(text, size.columns)
         self.write(wrapped)
@@ -67,7 +65,7 @@ class LineReader:
         return os.terminal_size((size.columns or default.columns, size.lines or default.lines))
 
     def discard_typed(self) -> None:
-        """Discard what the user typed before a question appeared. It cannot be the answer."""
+        """Discard text that the user typed before a question appeared, because it cannot be the answer."""
         self._buffer = b""
         if self._read == self._read_stdin and sys.platform != "win32":
             import termios
@@ -84,7 +82,7 @@ class LineReader:
         return line.strip()
 
     async def read_line_async(self, prompt: str = "") -> str:
-        """Return the next line without blocking the event loop. If this call is cancelled, the reader is closed."""
+        """Return the next line without blocking the event loop. Cancelling this call closes the reader."""
         try:
             return await asyncio.to_thread(self.read_line, prompt)
         except asyncio.CancelledError:
@@ -111,7 +109,7 @@ class LineReader:
         """
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
-            # If the reader was closed, the input is left for the next reader.
+            # After the reader was closed, the next reader gets the input.
             if is_readable and not self._closed.is_set():
                 return os.read(descriptor, _MAX_READ_BYTES)
         return b""

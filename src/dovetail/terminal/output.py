@@ -112,8 +112,9 @@ def print_error(text: str) -> None:
 
 
 def fit_to_stdout(text: str) -> str:
-    """Break lines that are too long for the terminal. A terminal would continue them at its left edge, where text of a
-    server would look like a line of dovetail.
+    """Break lines that are too long for the terminal.
+
+    A terminal would continue a long line at its left edge, where text of a server would look like a line of dovetail.
     """
     return safe_text.wrap_lines(text, get_terminal_width()) if sys.stdout.isatty() else text
 
@@ -129,7 +130,7 @@ def refuse_overwriting(file: str, force: bool) -> None:
 
 
 def get_stderr_target() -> Any:
-    """Return the target for the stderr of a child process.
+    """Return where the stderr of a child process goes.
 
     In a terminal, the output is escaped, with a bar before each line. Otherwise the child process inherits stderr.
     """

@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """The bytes to forward, and the message that ends with these bytes, or None."""
+    """Bytes to forward. If they end with a complete message, the piece also contains this message."""
 
     data: bytes
     message: bytes | None = None
@@ -39,7 +39,7 @@ class MessageSplitter(Protocol):
     buffer: bytes  # The start of an incomplete message.
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Add these bytes, and yield a piece for each complete message."""
+        """Add bytes to the buffer, and yield a piece for each complete message."""
         ...
 
 
@@ -65,7 +65,7 @@ class HTTPMessageSplitter:
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Yield one piece per message, with its headers. For a stream, yield the headers first, and then each event."""
+        """Yield one piece per message, with its headers. For a stream, first yield the headers and then each event."""
         self.buffer += data
         while (piece := self._next()) is not None:
             yield piece
@@ -97,7 +97,7 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Read a chunked body and encode it again, with one chunk for each event or one chunk for the complete body."""
+        """Read a chunked body and encode it again. Each event, or else the complete body, becomes one chunk."""
         event = self._read_event()
         if event is not None:
             return event
@@ -128,7 +128,7 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # Only available bytes are read, so this limit is never reached.
+_STREAM_LIMIT_BYTES = 1 << 30  # The proxy reads only available bytes and never reaches this limit.
 
 
 class Backend(Protocol):
@@ -186,7 +186,10 @@ async def _open_proxy(faults: FaultPlan, target: Any, backend: Backend | None) -
 async def apply_faults(
     faults: FaultPlan, to: Receiver, piece: Piece, kill: Callable[[PlannedFault], Awaitable[None]]
 ) -> bytes:
-    """Apply faults to a message and return the bytes to forward. Raise ConnectionCut if a fault cuts the connection."""
+    """Apply faults to a message and return the bytes to forward.
+
+    Raise ConnectionCut if a fault closes the connection.
+    """
     if piece.message is None:
         return piece.data
     try:
@@ -363,7 +366,10 @@ class SocketProxy:
 
 
 class PipeProxy:
-    """A proxy for pipes. It runs a relay program, which starts the server and sends the pipes to this process."""
+    """A proxy for pipes.
+
+    The proxy runs a relay program, which starts the server and sends its pipes to this process.
+    """
 
     def __init__(self, faults: FaultPlan, path: str) -> None:
         self._faults = faults

@@ -17,14 +17,14 @@ UNLIMITED: Final = 1 << 62
 
 
 class Fault:
-    """A planned fault. `count` is the number of times it has happened."""
+    """A planned fault. `count` is the number of times that the fault has happened."""
 
     action: Action
     count: int
 
 
 class PlannedFault(Fault):
-    """A fault, and the conditions for the messages that it affects."""
+    """A fault, with conditions that select the messages."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class PlannedFault(Fault):
         self._match_count = 0
 
     def matches(self, to: Receiver, message: dict[str, Any], method: str | None) -> bool:
-        """Count a message and return whether the fault affects it. `method` is the method of the request."""
+        """Count a message and return whether the fault affects it. A response has the method of its request."""
         if to != self._to or (self._method is not None and method != self._method):
             return False
         if self._when is not None and not self._when(message):
@@ -71,7 +71,7 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        # The keys are the receiver and the ID of each open request.
+        # The keys contain the receiver and the ID of each open request.
         self._methods: dict[tuple[Receiver, Any], str] = {}
         self._failure: Exception | None = None
 

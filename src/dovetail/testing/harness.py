@@ -31,7 +31,7 @@ Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
 
 _STOP_TIMEOUT_S: Final = 2.0
 
-# This script imports the server in another process, by module name or file.
+# This script runs in another process. It imports the server from a module or a file.
 _SERVER_SCRIPT: Final = """
 import sys
 name, path, variable, *sys.path[:] = sys.argv[1:]
@@ -246,7 +246,7 @@ class HTTPBackend:
         app = create_asgi_app(dispatcher, endpoint, self._fallback)
         config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
-        # The `serve` method of uvicorn is not used, because it would replace the signal handlers of the test runner.
+        # The `serve` method of uvicorn would replace the signal handlers of the test runner, so it is not used.
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
         await self._uvicorn.startup([self._listener])

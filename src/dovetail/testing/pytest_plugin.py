@@ -112,7 +112,7 @@ def _get_allowed_options() -> frozenset[str]:
 
 @pytest.fixture
 def _mcp_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options for this test. A list is replaced by the value for this run."""
+    """Return the options for this test. If an option is a list, use the value for this run."""
     return _read_markers(request.node) | getattr(request, "param", {})
 
 

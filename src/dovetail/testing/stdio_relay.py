@@ -11,12 +11,12 @@ import sys
 
 
 def main(path: str, command: list[str]) -> int:
-    """Start the command, send its file descriptors over the socket at `path`, and wait until it exits."""
+    """Start the command and send its pipes over the socket at `path`. Wait until the command exits."""
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # The server receives the same signal. This program ignores it, and exits after the server.
+        # The server receives the same signal. This program ignores the signal, and exits after the server.
         signal.signal(signal_number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

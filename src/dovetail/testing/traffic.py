@@ -193,7 +193,7 @@ class _Normalizer:
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # For each receiver, these numbers replace the request IDs.
+        # These numbers replace the request IDs of each receiver.
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:

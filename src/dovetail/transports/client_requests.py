@@ -16,7 +16,7 @@ class ClientRequests:
 
     def __init__(self) -> None:
         self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests()
-        self._end_reason: str | None = None  # The reason why no request can be sent any more.
+        self._end_reason: str | None = None  # the reason why no more requests can be sent
 
     @property
     def open_questions(self) -> int:
@@ -35,17 +35,17 @@ class ClientRequests:
         return *self._pending.create_request(future, method, params), future
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a progress notification in the form of the newest version."""
+        """Convert a progress notification to the format of the newest protocol version."""
         return self._pending.read_progress(params)
 
     def abandon(self, id: RequestId) -> bytes | None:
-        """Stop waiting for a response. Return the encoded cancellation for the client if the request is still open."""
+        """Stop waiting for a response. If the request is still open, return the encoded cancellation for the client."""
         if self._pending.discard(id):
             return jsonrpc.encode_notification("notifications/cancelled", {"requestId": id})
         return None
 
     def handle_response(self, message: dict[str, Any]) -> None:
-        """Pass a response of the client to the future of its request. Other responses are ignored."""
+        """Pass a response of the client to the future of its request. Ignore a response without a request."""
         matched = self._pending.match_response(message)
         if matched is None or matched[0].done():
             return
@@ -56,7 +56,7 @@ class ClientRequests:
             future.set_result(answer)
 
     def close(self, reason: str) -> None:
-        """End all open requests with ConnectionLost, and refuse new ones."""
+        """Fail all open requests with ConnectionLost, and refuse new requests."""
         self._end_reason = reason
         for future in self._pending.drain():
             if not future.done():

@@ -16,13 +16,13 @@ from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messag
 
 _MAX_EXCERPT_BYTES = 200
 _UNREADABLE_CODES = (ParseError.code, InvalidRequest.code)
-# An in-memory server may answer immediately, so a loop of requests would never let other tasks run.
+# An in-memory server may answer immediately, so a loop of requests would block other tasks.
 # After this many immediate responses, the client lets other tasks run once.
 _RESPONSES_PER_YIELD = 16
 
 
 class PendingRequest(Struct, eq=False):
-    """A request that has no response yet. An in-memory server may answer before the client starts to wait."""
+    """A request without a response. An in-memory server may answer before the client starts to wait."""
 
     request: EncodedRequest
     response: RawMessage | MCPError | None = None
@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of responses that arrived before the client waited
+        self._immediate_count = 0  # the number of responses that arrived without waiting
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -128,7 +128,7 @@ class DuplexClient:
         await self.drain()
 
     async def complete_handshake(self, revision: str) -> None:
-        """Do nothing, because this transport works the same before and after the handshake."""
+        """Do nothing. This transport works the same before and after the handshake."""
 
     async def wait_until_listening(self) -> bool:
         """Return True, because the server sends all messages on this connection."""
@@ -171,8 +171,9 @@ class DuplexClient:
                 receiver.receive(message)
 
     def _is_late(self, progress: RawMessage) -> bool:
-        """Return whether a progress notification arrived after the response. The progress token of a request is its
-        ID.
+        """Return whether a progress notification arrived after the response.
+
+        The progress token equals the request ID.
         """
         try:
             return parse_progress(progress.params)[0] not in self._pending
@@ -180,7 +181,7 @@ class DuplexClient:
             return False
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
-        """Handle a response without an ID, which means that the server could not read the request.
+        """Handle a response without an ID. The server sends it if it could not read a request.
 
         If several requests are open, it is unclear which request the server could not read.
         """
@@ -191,13 +192,13 @@ class DuplexClient:
             self._reject_message(data, "its id is null")
 
     def _reject_message(self, data: bytes, reason: str) -> None:
-        """Record an invalid message. If it looks like a response, fail the request that it answers."""
+        """Record an invalid message. If the message looks like a response, fail its request."""
         assert self._receiver is not None
         self._receiver.record_invalid_message(data[:400].decode("utf-8", "replace"))
         self._fail_requests(find_answered_ids(data), build_response_error(data, reason))
 
     def reject_oversized(self, description: str, prefix: bytes = b"") -> None:
-        """Record a message that is too large. If it looks like a response, fail the request that it answers."""
+        """Record a message that is too large. If the message looks like a response, fail its request."""
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
         error = add_context(
@@ -224,7 +225,7 @@ class DuplexClient:
 
 
 def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessage]) -> bytes:
-    """Return the bytes of one message, which may be part of a batch."""
+    """Return the bytes of one message. The message may be part of a batch."""
     return data if len(messages) == 1 else message.encode()
 
 
@@ -235,7 +236,7 @@ def build_response_error(data: bytes, reason: str) -> InvalidResult:
 
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
-    """Copy an error for another caller, because an exception has only one traceback."""
+    """Copy an error for another caller. Each exception can have only one traceback."""
     copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # The recording format compiles many patterns, which few prog
 def wrap_with_recorder(
     receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: "Recorder"
 ) -> tuple[Any, Any]:
-    """Wrap a connection so that every message is recorded in both directions."""
+    """Wrap a connection so that the messages in both directions are recorded."""
 
     def record_received(data: bytes) -> None:
         recorder("server", data, ())
@@ -50,7 +50,7 @@ Drain = Callable[[], Coroutine[Any, Any, None]]
 
 
 class DuplexServer:
-    """The server side of one connection, which handles all messages from the client."""
+    """The server side of one connection. It handles all messages from the client."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = None if principal is None else as_principal(principal)
-        self._opening_principal = self._principal  # A later message may have a token with other scopes.
+        self._opening_principal = self._principal  # Later messages may have a token with other scopes.
         self.origin: str | None = self._principal  # identifies the caller when calls are counted
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
@@ -80,7 +80,7 @@ class DuplexServer:
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
-        self._introduction: asyncio.Task[None] | None = None  # the task that answers `initialize`, if it has to wait
+        self._introduction: asyncio.Task[None] | None = None  # the task that answers `initialize`, if it must wait
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class DuplexServer:
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for the next messages. It is the same caller, but possibly with other scopes."""
+        """Set the principal for the next messages. The caller is the same, but may have other scopes."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -153,7 +153,7 @@ class DuplexServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # Tasks that were cancelled before they started are still in this dict.
+        self._running.clear()  # This dict still contains tasks that were cancelled before they started.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Handle one message. Return True if a response follows later."""
@@ -201,9 +201,9 @@ class DuplexServer:
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
-        """Open the session, or replace it after a second `initialize`. Running requests get their responses.
+        """Open a session. A second `initialize` replaces the session, and running requests still get their responses.
 
-        A program that shares one pipe between several clients passes on the `initialize` of each client.
+        A program may share one pipe between several clients, and then each client sends `initialize`.
         """
         session, response = handshake.open_session(message, self._service, self._principal)
         if self._session is not None:
@@ -229,7 +229,7 @@ class DuplexServer:
             reply(response)
 
     def _end_session(self) -> None:
-        """End the session after a `shutdown` request. The transport closes the connection if it can."""
+        """End the session after a `shutdown` request. If possible, the transport also closes the connection."""
         if self._on_shutdown is not None:
             self._on_shutdown()
             return
@@ -260,7 +260,7 @@ class DuplexServer:
         except ProtocolError as exc:
             response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
-            # The handler raised CancelledError, but the client waits for a response.
+            # The handler raised CancelledError itself, but the client waits for a response.
             if exchange.verdict is None and not self._is_closed:
                 response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
         except Exception as exc:
@@ -341,14 +341,14 @@ class DuplexServer:
             if (cancellation := self._client_requests.abandon(id)) is not None:
                 self._write(cancellation)
 
-    # A client with a handshake protocol version gets change notifications on the connection itself.
+    # Clients with a handshake protocol version receive change notifications on the connection itself.
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Return whether the client has subscribed to a change."""
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. While the client does not read, equal changes are queued only once."""
+        """Notify the client of a change. If the client does not read, equal changes are queued only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             if self._can_receive(subscribed_uri):
                 self._pending_changes[method, subscribed_uri] = None
@@ -356,7 +356,7 @@ class DuplexServer:
             self._notify_task = self._loop.create_task(self._send_changes())
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if this connection has the session with this ID, and return whether it does."""
+        """Send a notification if this connection has the session with this ID. Return whether it has this session."""
         session = self._session
         if session is None or session.caller.session_id != session_id:
             return False
@@ -421,7 +421,7 @@ class _Batch:
     def __call__(self, data: bytes) -> None:
         self._replies.append(data)
         if self._buffer is not None:
-            self._buffer.count_added(len(data))  # the responses are encoded before they are sent
+            self._buffer.count_added(len(data))  # The responses are encoded before they are sent.
 
     def settle(self) -> None:
         self.open_count -= 1

@@ -35,9 +35,9 @@ class LineSplitter:
         self.skipped_prefix = b""  # the start of the last skipped line
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """Add bytes from the stream and return the complete lines. A line that is too long is returned as None."""
+        """Add bytes from the stream and return the complete lines. A line that is too long becomes None."""
         lines: list[bytes | None] = []
-        # Most data has no newline, and searching is several times faster than splitting.
+        # Most data has no newline, and searching for one is faster than splitting.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
             if self._is_skipping:
@@ -92,13 +92,13 @@ class LineProtocol(asyncio.Protocol):
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        self._pending_lines: deque[bytes | None] = deque()  # the lines to handle when the client has read the responses
+        self._pending_lines: deque[bytes | None] = deque()  # lines to handle after the client has read the responses
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # the number of bytes in `_out`
-        # While this is True, responses are queued, and `_take_lines` sends them at the end.
+        # While this is True, responses are queued. `_take_lines` sends them at the end.
         self._is_taking_lines = False
-        self._is_continuing = False  # True if the next iteration of the event loop handles more lines.
+        self._is_continuing = False  # True if the next loop iteration handles more lines
         self._is_reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -106,8 +106,8 @@ class LineProtocol(asyncio.Protocol):
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._input_timer: asyncio.TimerHandle | None = None
-        # A function that returns whether the peer has closed its end of the input.
-        # The server reads no input while it cannot write.
+        # This function returns whether the peer has closed its end of the input.
+        # While the server cannot write, it does not read and would not notice this.
         self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
@@ -126,13 +126,13 @@ class LineProtocol(asyncio.Protocol):
     # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """Store the transport. If it can only read, `set_writer` sets another transport for writing."""
+        """Store the transport. If this transport can only read, `set_writer` sets another one for writing."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
 
     def set_writer(self, writer: ByteWriter) -> None:
-        """Set the transport for responses, for a connection that reads and writes on different pipes."""
+        """Set the transport for responses. Connections over two pipes need a separate transport for writing."""
         self._writer = writer
 
     def data_received(self, data: bytes) -> None:
@@ -141,7 +141,7 @@ class LineProtocol(asyncio.Protocol):
             self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle the pending lines. Pause while the client does not read. After many lines, let other tasks run."""
+        """Handle the pending lines. Pause if the client does not read. After many lines, let other tasks run."""
         lines_left = MAX_LINES_PER_ITERATION
         self._is_taking_lines = True
         try:
@@ -194,14 +194,14 @@ class LineProtocol(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection. If it has two pipes, the client may continue to read responses."""
+        """End the connection. With two pipes, the client may continue to read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         self._cancel_timers()
         self.end()
 
     def pause_writing(self) -> None:
-        """Stop reading while the client does not read. After a timeout, abort the connection."""
+        """Stop reading from the client if the client does not read. After a timeout, abort the connection."""
         self._writable.clear()
         self._pause_reading()
         self._cancel_timers()
@@ -209,7 +209,7 @@ class LineProtocol(asyncio.Protocol):
         self._watch_input_end()
 
     def _watch_input_end(self) -> None:
-        """Shorten the timeout when the input ends, because a peer that sends nothing more rarely reads later."""
+        """Shorten the timeout when the input ends. A peer that sends nothing more rarely reads later."""
         if self._is_input_complete or (self.has_input_ended is not None and self.has_input_ended()):
             self._shorten_stall()
         elif self.has_input_ended is not None:
@@ -226,7 +226,7 @@ class LineProtocol(asyncio.Protocol):
                 timer.cancel()
 
     def resume_writing(self) -> None:
-        """Continue writing to the client and reading from it."""
+        """Write to the client and read from it again."""
         self._writable.set()
         self._cancel_timers()
         self._write_spooled()
@@ -241,7 +241,7 @@ class LineProtocol(asyncio.Protocol):
         self._out.append(data)
         self._queued_bytes += len(data)
         if self._queued_bytes > SLICE_BYTES and not self._is_taking_lines:
-            self.flush()  # Large messages wait in the disk buffer, so that they are not all in memory.
+            self.flush()  # Large messages wait in the disk buffer, so that they do not fill the memory.
 
     def flush(self) -> None:
         """Send the queued messages to the client."""
@@ -265,12 +265,12 @@ class LineProtocol(asyncio.Protocol):
             self._spool.on_exhausted = self._drop_slow_client
         else:
             self._spool.is_single_message = False
-        # A large message is stored without copying it, and the newline is added separately.
+        # A large message is stored without a copy, so the newline is added separately.
         self._spool.append(out[0] if len(out) == 1 else b"\n".join(out))
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Send the buffered bytes in slices while the client reads, so that they are never all in memory."""
+        """Send the buffered bytes in slices while the client reads. The memory never contains all of them."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)
@@ -317,11 +317,11 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def serve_connection(protocol: LineProtocol, grace: float) -> None:
-    """Wait until a connection ends, and close it. A client that continues to read gets its responses."""
+    """Wait until a connection ends, and close it. If the client continues to read, it gets its responses."""
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # The task that cancelled this one has already waited for running requests.
+        grace = 0.0  # The task that cancelled this task has already waited for running requests.
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)
@@ -404,7 +404,10 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def withdraw(self, data: bytes) -> bool:
-        """Drop a message that waits because the server does not read. Return False if it was already sent."""
+        """Remove a message that waits because the server does not read.
+
+        Return False if the message was already sent.
+        """
         if data in self._out:
             self._out.remove(data)
             return True

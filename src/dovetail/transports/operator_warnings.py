@@ -33,7 +33,7 @@ _descriptor_warning = ThrottledWarning()
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:
-    """Warn if a new connection has one of the last free file descriptors.
+    """Warn if only a few file descriptors are free when a connection opens.
 
     The system assigns the lowest free number, so the number of a new descriptor shows how many are in use. Event loops
     log nothing when no descriptor is free.

@@ -41,7 +41,7 @@ class PacedQueue(Generic[T]):
                 self._handle(self._lines.popleft())
         except BaseException:
             if self.transport is not None:
-                self.transport.close()  # Otherwise the transport would stay paused, and requests would wait forever.
+                self.transport.close()  # A paused transport would keep requests waiting forever.
             raise
         if self._lines:
             if not self.is_waiting and self.transport is not None:

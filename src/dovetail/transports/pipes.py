@@ -14,7 +14,7 @@ import threading
 from typing import IO, Any, cast
 
 _CHUNK_BYTES = 65536
-_MAX_CHUNKS_AHEAD = 4  # The thread reads at most this many chunks before the event loop handles them.
+_MAX_CHUNKS_AHEAD = 4  # the number of chunks that the thread may read ahead
 _HIGH_WATER_BYTES = 65536
 
 
@@ -52,7 +52,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """Return an object for a pipe that this event loop can close safely."""
+    """Return an object that lets this event loop close a pipe safely."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:
@@ -60,9 +60,9 @@ def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
 
 
 class _Descriptor:
-    """A file descriptor for uvloop, which closes it by its number.
+    """A file descriptor for uvloop. uvloop closes descriptors by number.
 
-    A file object would be closed twice. By then, another thread may have opened a file with the same number.
+    A file object would be closed twice, and another thread may have opened a file with the same number by then.
     """
 
     def __init__(self, fd: int) -> None:
@@ -88,7 +88,7 @@ class ThreadReader(asyncio.ReadTransport):
         threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
 
     def _run(self) -> None:
-        # Only this thread closes the pipe, because closing it during a read may hang.
+        # Closing the pipe during a read may hang, so only this thread closes it.
         try:
             with self._pipe:
                 while self._slots.acquire() and not self._is_closing:
@@ -118,7 +118,7 @@ class ThreadReader(asyncio.ReadTransport):
             self.close()
 
     def pause_reading(self) -> None:
-        """Stop passing data to the protocol. When the pipe is full, the sender has to wait."""
+        """Stop passing data to the protocol. The sender has to wait when the pipe is full."""
         self._is_paused = True
 
     def resume_reading(self) -> None:

@@ -57,8 +57,9 @@ class SocketClient(LineClient):
             await self._loop.create_connection(lambda: self, self._host, self._port)
 
     async def disconnect(self) -> None:
-        """Send the last messages and close the socket. If the server does not read, abort the connection after a
-        timeout.
+        """Send the last messages and close the socket.
+
+        If the server does not read them in time, abort the connection.
         """
         if self._out:
             self._flush()

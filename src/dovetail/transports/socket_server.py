@@ -14,7 +14,7 @@ from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.operator_warnings import ThrottledWarning, warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
-MAX_CONNECTIONS = 1000  # If a socket has this many open connections, a new connection replaces an idle one.
+MAX_CONNECTIONS = 1000  # Above this number, a new connection replaces an idle connection.
 # This matches an HTTP method and a space. No MCP message starts with a letter.
 _HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")
 
@@ -41,7 +41,7 @@ class _ConnectionFactory:
         return connection
 
     def _evict_idle(self) -> bool:
-        """Close the connection that was idle for the longest time. Prefer a connection without a first message."""
+        """Close the connection with the longest idle time. Prefer a connection that has sent no message."""
         idle_connections = [connection for connection in self._connections if connection.is_idle]
         if idle_connections:
             min(idle_connections, key=_SocketConnection.get_eviction_order).abort()
@@ -60,7 +60,7 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """A connection to a socket. It is closed immediately if the socket is full or the client sends HTTP.
+    """A connection to a socket. If the socket is full or the client sends HTTP, the connection is closed immediately.
 
     A web page could make a browser send messages as HTTP. A client must send its first message within `header_timeout`.
     """
@@ -142,7 +142,7 @@ async def serve_socket(
 
 
 async def _check_free(path: str) -> None:
-    """Raise OSError if another server is using a Unix socket. A socket file without a server can be replaced."""
+    """Raise OSError if another server uses a Unix socket. A socket file without a server may be replaced."""
     try:
         _, writer = await asyncio.open_unix_connection(path)
     except OSError:

@@ -19,15 +19,15 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
-# One iteration of the event loop encodes at most this many bytes of large messages.
+# One loop iteration encodes at most this many bytes of large messages.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
-# The results that wait before they are encoded may use this multiple of the memory limit.
+# Results that wait to be encoded may use this multiple of the memory limit.
 _MAX_WAITING_RESULTS = 64
-_DISK_RETRY_S = 1.0  # After a failed write, the disk is not used for this time.
-# At this multiple of the memory limit, bytes go to disk immediately instead of waiting for the thread.
-# Without this limit, many large results at the same moment could fill the memory.
+_DISK_RETRY_S = 1.0  # the seconds without disk use after a failed write
+# At this multiple of the memory limit, bytes are written to disk without waiting for the thread.
+# Otherwise many large results at the same moment could fill the memory.
 _MAX_WAITING_FOR_DISK = 4
-# If the disk is full, the memory may hold this multiple of the limit before slow clients are disconnected.
+# If the disk is full, slow clients are disconnected at this multiple of the memory limit.
 _MAX_OVERCOMMIT = 16
 
 
@@ -50,9 +50,9 @@ class MemoryBudget:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.retry_disk_at = 0.0
-        # True if results must wait for a later iteration of the event loop before they are encoded.
+        # True if results must wait for a later loop iteration before they are encoded.
         self.is_crowded = False
-        self._iteration_bytes = 0  # Bytes that were added in this iteration of the event loop.
+        self._iteration_bytes = 0  # bytes that were added in this loop iteration
         self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0  # The size of the results that wait.
@@ -60,26 +60,26 @@ class MemoryBudget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Return whether the memory holds so many bytes that slow clients must be disconnected."""
+        """Return whether so much memory is used that slow clients must be disconnected."""
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
     def count_added(self, size: int) -> None:
-        """Count the bytes of a large message. After too many bytes in one loop iteration, further results wait."""
+        """Count the bytes of a large message. If one loop iteration has too many bytes, further results wait."""
         self._iteration_bytes += size
         if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
             self._schedule_iteration(asyncio.get_running_loop())
 
     async def wait_for_turn(self, size: int) -> None:
-        """Wait until a large result may be encoded. Only one waiting result continues in each loop iteration.
+        """Wait until a large result may be encoded. Each loop iteration lets one waiting result continue.
 
-        The results that wait are in memory. If they are too large together, further results do not wait.
+        Waiting results use memory. If they are too large together, further results do not wait.
         """
         if self._waiting_bytes + size > self.max_bytes * _MAX_WAITING_RESULTS:
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
-        if self._scheduled_loop is not loop:  # an earlier event loop may have ended before its callback ran
+        if self._scheduled_loop is not loop:  # An earlier event loop may have ended before its callback ran.
             self._schedule_iteration(loop)
         self._waiting_bytes += size
         try:
@@ -148,7 +148,7 @@ class _SpoolFile:
         self._file.close()
 
     def __del__(self) -> None:
-        # The event loop may end before it takes over a file that the thread has written.
+        # If the event loop ends early, no other code closes the file that the thread has written.
         if hasattr(self, "_file"):
             self._file.close()
 
@@ -223,7 +223,7 @@ class Spool:
                 file.close()
 
     def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
-        # While this thread writes, the event loop only appends chunks, or clears the list if the buffer is closed.
+        # While this thread writes, the event loop only appends chunks. If the buffer is closed, it clears the list.
         file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
         try:
             if file is None:
@@ -273,13 +273,13 @@ class Spool:
             yield part
 
     def read_slice(self, start: int) -> bytes:
-        """Return the slice that starts at this position, or b"" at the end of the buffer."""
+        """Return a slice from this position, or b"" at the end of the buffer."""
         if self._file is not None and start < self._file_bytes:
             return self._file.read_at(start, min(SLICE_BYTES, self._file_bytes - start))
         return self._slice_pieces(start - self._file_bytes)
 
     def _slice_pieces(self, start: int) -> bytes:
-        """Return a slice of the bytes in memory without joining all chunks, which would copy a large message."""
+        """Return a slice of the bytes in memory. Joining all chunks would copy a large message."""
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0
@@ -301,7 +301,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # A running move closes the file at its end.
+        if self._file is not None and not self._is_moving:  # If bytes are being moved, the move closes the file later.
             self._file.close()
 
 

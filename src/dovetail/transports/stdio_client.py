@@ -17,7 +17,7 @@ from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
 
 # A process that closes its stdout usually exits soon.
-# The client waits this long for its exit code and stderr, because they explain the failure.
+# The client waits this long for the exit code and stderr, because they explain the failure.
 _EXIT_WAIT_S = 0.5
 
 
@@ -57,7 +57,7 @@ class StdioClient(LineClient):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection after a short wait, even if the process is running."""
+        """End the connection after a short wait, even if the process is still running."""
         if self._end_error is None:
             self._loop.call_later(_EXIT_WAIT_S, self.end, ConnectionLost("the server closed its output"))
         self._writable.set()
@@ -89,7 +89,7 @@ class StdioClient(LineClient):
         )
 
     async def disconnect(self) -> None:
-        """Close the stdin of the process. If the process does not exit, terminate it and finally kill it."""
+        """Close the stdin of the process. If the process does not exit, terminate it, and kill it later."""
         if self._out:
             self._flush()
         if self._child is not None:

@@ -28,7 +28,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    sys.stdout.flush()  # Text that was printed before goes to stderr, too.
+    sys.stdout.flush()  # Text that was printed earlier also goes to stderr.
     sys.stdout = sys.stderr
     try:
         yield source, sink
@@ -67,7 +67,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _has_hung_up(descriptor: int) -> bool:
-    """Return whether the peer has closed its end of a pipe, without reading from the pipe."""
+    """Return whether the peer has closed its end of a pipe. Do not read from the pipe."""
     poll = select.poll()
     poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))

@@ -20,14 +20,15 @@ MAX_DEPTH: Final = 64
 MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
-_MAX_REASON_CHARS: Final = 512  # Error messages are limited, because they may contain the value.
-_MIN_BYTES_PER_MEMBER: Final = 1024  # Above this size per member, counting members is faster than encoding again.
+_MAX_REASON_CHARS: Final = 512  # An error message may contain the invalid value, so its length is limited.
+# With fewer members per byte, counting members is faster than encoding the value again.
+_MIN_BYTES_PER_MEMBER: Final = 1024
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
-# Possessive quantifiers prevent backtracking, which would need about a hundred bytes per match.
+# Possessive quantifiers prevent backtracking, which would take much memory.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-# Only digits and opening brackets are counted, so they are mapped to "0" and "{".
+# All digits become "0" and all opening brackets become "{", so that both are easy to count.
 _COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
 # These parts of a msgspec error message name the invalid field.
 _MISSING_FIELD: Final = re.compile(r"Object missing required field `([^`]+)`")
@@ -64,8 +65,8 @@ def decode(data: bytes) -> Any:
     # The depth is checked first, because the other checks are recursive.
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
-    # The decoder drops duplicate names, so a value without duplicates usually encodes to the same bytes.
-    # If the bytes differ, the colons are counted to find a dropped name, unless a `\u` escape hides one.
+    # The decoder drops members with duplicate names, so a message with duplicates encodes to different bytes.
+    # Other spellings also change the bytes. The number of colons shows whether a member was dropped.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -95,7 +96,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Return the number of commas and colons in the JSON text of a value, and whether all numbers are short.
+    """Count the commas and colons in the JSON text of a value, and check that its numbers are short.
 
     Return None if the value has too many members to visit each. A float counts as long, because it may have lost
     digits.

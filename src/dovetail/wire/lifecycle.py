@@ -53,13 +53,15 @@ class ClientCapabilities(WireStruct):
 
 
 class ListChangedCapability(WireStruct):
-    """The capability of a server to offer tools or prompts. `list_changed` means that it reports changes."""
+    """The capability of a server to offer tools or prompts. `list_changed` means that the server reports changes."""
 
     list_changed: bool = False
 
 
 class ResourcesCapability(WireStruct):
-    """The capability of a server to offer resources. `subscribe` and `list_changed` mean that it reports changes."""
+    """The capability of a server to offer resources. `subscribe` and `list_changed` mean that the server reports
+    changes.
+    """
 
     subscribe: bool = False
     list_changed: bool = False

@@ -15,7 +15,7 @@ from dovetail.wire.base import UNSET, Result, Struct, UnsetType
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.jsonrpc import RequestId
 
-# An empty list has three characters as JSON but takes 64 bytes in memory, so the members of large messages are limited.
+# An empty list is only three bytes of JSON but takes 64 bytes in memory, so the number of members is limited.
 MAX_MEMBERS: Final = 1_000_000
 _MAX_UNCHECKED_BYTES: Final = 1024 * 1024
 _SLICE_BYTES: Final = 64 * 1024
@@ -26,7 +26,7 @@ _LEADING_ID: Final = re.compile(rb'"id"\s*:\s*"?([0-9]{1,15})(?:\.0+)?(?![0-9.])
 _TRAILING_ID: Final = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?([0-9]{1,15})"?\s*\}\s*$')
 _BODY_MEMBER: Final = re.compile(rb'"(?:result|error)"\s*:')
 
-# A result that asks for input contains the marker, or an escape: a server may write any ASCII character as `\u00..`.
+# These bytes show that a result may ask for input. A server may write the marker with escapes such as `\u0069`.
 INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 ASCII_ESCAPE: Final = b"\\u00"
 
@@ -180,9 +180,7 @@ def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None
 
 
 def drop_repeated_members(raw: bytes) -> bytes:
-    """Encode a body again without repeated members, because other parsers may read these differently. The values of the
-    members stay as they are.
-    """
+    """Remove repeated members from an encoded JSON object, because parsers disagree about their meaning."""
     try:
         return msgspec.json.encode(_members_decoder.decode(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError):

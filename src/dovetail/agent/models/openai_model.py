@@ -62,7 +62,7 @@ class OpenAIModel:
         """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system_prompt, aliases)}
-        # Most servers with the API of OpenAI support only the older parameter name.
+        # Most servers with the API of OpenAI support only the older name of this parameter.
         request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
             request["tools"] = to_openai_tools(aliases.to_entries(tools))

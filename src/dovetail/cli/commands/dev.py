@@ -26,7 +26,7 @@ from dovetail.protocol.redaction import mask_secrets, mask_text
 from dovetail.terminal import output
 
 _ARROWS: Final = {"server": "→", "client": "←"}
-_MAX_INVALID_BYTES: Final = 4096  # Only this much of an invalid line is printed.
+_MAX_INVALID_BYTES: Final = 4096  # the number of bytes of an invalid line to print
 
 
 @click.command("dev")
@@ -98,10 +98,10 @@ def _locate_program(options: TargetOptions) -> tuple[ProcessSpec, Path]:
 
 
 class MessagePrinter:
-    """Prints MCP messages, one per line. Secrets are masked, because hosts write stderr to log files."""
+    """Prints MCP messages, one per line. Secrets are masked, because hosts save stderr in log files."""
 
     def __init__(self) -> None:
-        # The keys are the receiver and the ID of an open request, the values its method and when it was sent.
+        # For each open request, the method and the time at which it was sent. A key is the receiver and the request ID.
         self._pending_requests: dict[tuple[str, str], tuple[str, float]] = {}
 
     def print_message(self, receiver: str, data: bytes, headers: Any = ()) -> None:

@@ -150,7 +150,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
     is_output = difference.path[0] == "outputSchema"
     side = "result field" if is_output else "argument"
     label, keyword = _split_path(difference.path, is_entry=difference.kind != "changed")
-    # In this case, the whole schema was replaced, not only one keyword.
+    # The whole schema was replaced, not only one keyword.
     if isinstance(difference.old, dict) and isinstance(difference.new, dict):
         keyword = ""
     if is_property(difference):
@@ -168,7 +168,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
 
 
 def _split_path(path: Path, *, is_entry: bool) -> tuple[str, str]:
-    """Split the path of a difference into a dotted field name and a schema keyword. The keyword may be empty."""
+    """Split the path of a difference into a dotted field name and a schema keyword. The keyword can be empty."""
     names: list[str] = []
     segments = [*path] if path[0] == "arguments" else [*path[1:]]
     while segments:

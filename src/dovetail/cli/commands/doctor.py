@@ -83,7 +83,6 @@ def _format_result(result: CheckResult) -> str:
 
 
 def _indent(message: str) -> str:
-    """Indent all lines after the first, so that each check is easy to see."""
     return output.escape_text(message).replace("\n", "\n      ")
 
 
@@ -115,7 +114,7 @@ async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult]
 
 def _create_failure(name: str, exc: MCPError) -> CheckResult:
     translate_error(exc)
-    # The hint is printed on a separate line, so it is removed from the error.
+    # The hint is removed from the error, because it is printed on a separate line.
     hint, exc.hint = exc.hint, None
     return CheckResult(name, "fail", str(exc), hint or _HINTS.get(type(exc).__name__))
 

@@ -110,7 +110,7 @@ def _reject_http_options(ctx: click.Context) -> None:
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
-    """Apply --env and --cwd to this process if it becomes the server. Return the remaining options."""
+    """Apply --env and --cwd if this process becomes the server. Return the other options."""
     target_arg = options.args[0] if options.args and not options.module else ""
     if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
         return options
@@ -138,7 +138,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file as a program. If the program ends without serving, return the Server that it defines."""
+    """Run a file as a program. If the program ends without serving, return the Server object in the file."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
@@ -162,7 +162,7 @@ def create_proxy_server(options: Any) -> Any:
         raise click.UsageError(str(exc)) from None
 
     async def copy_description() -> None:
-        # If the target cannot be reached yet, the first request connects and reports the error.
+        # If the target does not respond yet, the first request connects and reports the error.
         with contextlib.suppress(MCPError):
             await client.connect()
             describe_as(app, client.server_info, client.instructions)

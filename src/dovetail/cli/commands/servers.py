@@ -54,7 +54,7 @@ def command(
         async with host:
             if not no_start:
                 await host.catalog()
-                # The server that failed last needs a turn of the event loop to update its state.
+                # The server that failed last updates its state in the next iteration of the event loop.
                 await asyncio.sleep(0)
             rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
             policy_error = next(

@@ -56,7 +56,7 @@ _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".z
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
-    """Yield the configuration files of all supported hosts, each with its host and level. Project files come first."""
+    """Yield the configuration files of all supported hosts, with their host and level. Project files come first."""
     seen_paths: set[Path] = set()
     for source, path, level in _iter_candidate_files(home, cwd):
         if path.is_file() and path not in seen_paths:
@@ -111,7 +111,10 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
 
 
 def _get_user_dir(variable: str, default: Path) -> Path:
-    """Return the directory in an environment variable. A relative path would be a directory of the project."""
+    """Return the directory in an environment variable.
+
+    Ignore a relative path, because it could be inside the project.
+    """
     directory = Path(os.environ.get(variable, ""))
     return directory if directory.is_absolute() else default
 
@@ -179,7 +182,7 @@ def load_config(
 
 
 def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
-    """Guess the host and level of a file from its location, or from its name if the location is unknown."""
+    """Guess the host and level of a file from its location. If the location is unknown, use the file name."""
     absolute_path = path.absolute()
     for source, known_path, level in _iter_candidate_files(None, None):
         if known_path == absolute_path:
@@ -198,13 +201,13 @@ def _find_project_dir(path: Path) -> Path:
 
 
 def check_level(level: str | None) -> None:
-    """Raise ValueError for an unknown level, so that a misspelled "project" does not count as "user"."""
+    """Raise ValueError for an unknown level. A misspelled "project" must not count as "user"."""
     if level not in (None, "user", "project"):
         raise ValueError(f"level must be 'user' or 'project', not {level!r}")
 
 
 def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
-    """Parse a configuration file. Raise ValueError if it is invalid. Repeated JSON names are added to `duplicates`."""
+    """Parse a configuration file. Raise ValueError if it is invalid. Add repeated JSON names to `duplicates`."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)
@@ -233,7 +236,7 @@ _STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]
 
 
 def _strip_comments(text: str) -> str:
-    """Remove comments and trailing commas from JSON, because some hosts allow them in their files."""
+    """Remove comments and trailing commas from JSON. Some hosts allow them in their files."""
     plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
     return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
 
@@ -257,7 +260,10 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _get_section(document: dict[str, Any], key: str) -> Any:
-    """Return the section with the servers. Under "mcp", VS Code has them one level deeper, and Gemini CLI has none."""
+    """Return the section with the servers.
+
+    Under "mcp", VS Code has the servers one level deeper, and Gemini CLI has none.
+    """
     section: Any = document.get(key)
     if key != "mcp" or not isinstance(section, dict):
         return section
@@ -268,7 +274,7 @@ def _get_section(document: dict[str, Any], key: str) -> Any:
 
 
 def _read_server_filter(document: Any) -> Callable[[str], bool]:
-    """Return a function that takes the name of a server and returns whether the settings of Gemini CLI enable it."""
+    """Return a function that takes a server name. It returns whether the settings of Gemini CLI enable this server."""
     settings: Any = document.get("mcp") if isinstance(document, dict) else None
     allowed, excluded = (
         (value if isinstance(value := settings.get(key), list) else None) if isinstance(settings, dict) else None
@@ -295,7 +301,7 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
 
 
 def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
-    """Return the inputs that VS Code asks the user for. The keys are input IDs."""
+    """Return the inputs that VS Code asks the user for, by ID."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")

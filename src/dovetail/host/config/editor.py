@@ -19,24 +19,24 @@ from dovetail.storage import replace_file
 
 Scope = Literal["user", "project"]
 
-# A reference to an environment variable, in the form that this module and the --env option write.
+# This matches a reference to an environment variable, as this module and the --env option write it.
 REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
 
 
 class HostFormat(NamedTuple):
-    """The configuration format of one host. The guide page on desktop hosts names the documentation of each host."""
+    """The configuration format of one host. docs/guide/desktop-hosts.md links to the documentation of each host."""
 
     title: str
     section: str
     project_file: str | None  # the path relative to the project folder
     # The path of the user's file. `~` is the home directory, and `@` is the configuration directory of the system.
     user_file: str | None
-    # The values of the "type" key for a command, a Streamable HTTP URL and an HTTP+SSE URL, if entries have this key.
+    # The values of the "type" key for commands, Streamable HTTP URLs and HTTP+SSE URLs. None if there is no such key.
     types: tuple[str, str, str] | None = None
-    url_key: str | None = "url"  # the name of the URL key, or None if the host only starts commands
-    supports_sse: bool = True  # whether the host supports URLs with the HTTP+SSE transport of 2024
-    reference_format: str | None = None  # the form of a reference to an environment variable in this host's files
-    # This key lists the names of the variables that the host passes on to a command.
+    url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
+    supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
+    reference_format: str | None = None  # how the host writes a reference to an environment variable
+    # The key for the names of variables that the host passes to a command.
     passthrough_key: str | None = None
 
 
@@ -120,7 +120,7 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
 
 
 def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
-    """Return the path of a host's configuration file. Raise ValueError if the host has no file for this scope."""
+    """Return the path of a host's configuration file. Raise ValueError if the host has no file with this scope."""
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
@@ -190,7 +190,7 @@ def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, 
 
 
 def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Group headers by the keys of Codex: literal values, names of variables, and the variable of a bearer token."""
+    """Group headers by the keys of Codex. A header has a fixed value, a value from a variable, or a bearer token."""
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
     token_fields: dict[str, str] = {}
@@ -218,8 +218,9 @@ def format_document(host: str, entry: ServerConfig) -> str:
 
 
 def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = False) -> None:
-    """Add an entry to a host's configuration file, or create the file. Raise ValueError if the entry cannot be
-    added.
+    """Add an entry to a host's configuration file.
+
+    Create the file if needed. Raise ValueError if this is impossible.
     """
     old = path.read_bytes() if path.exists() else b""
     bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
@@ -228,7 +229,7 @@ def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = Fal
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a configuration file with the entry added. Keep the line endings of the old text."""
+    """Return the text of a configuration file with a new entry. Keep the line endings of the old text."""
     section, suffix = (
         HOST_FORMATS[host].section,
         Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
@@ -267,9 +268,9 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """Parse the edited text of a configuration file, to check that it is valid."""
+    """Parse the edited text of a configuration file, to check that the text is valid."""
     # Without the yaml library, dovetail can only create new files.
-    # The entries of new files are written as JSON, which is valid YAML.
+    # New entries are written as JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:
@@ -362,7 +363,7 @@ def _format_indented(value: Any, depth: int, line_end: str) -> str:
 
 
 def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
-    """Add a TOML table, or replace the table with the same name. Comments before the next table stay there."""
+    """Add a TOML table, or replace the table with the same name. Keep comments before the next table."""
     table = "".join(line + line_end for line in _iter_table_lines(section, name, entry))
     kept_lines: list[str] = []
     pending_lines: list[str] = []

@@ -35,14 +35,14 @@ _BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
-_MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
+_MIN_MASKED_CHARS: Final = 6  # Shorter values may be ordinary text.
 _MIN_CUT_CHARS: Final = 8  # Shorter parts of a secret are not recognized.
-_MAX_MASKED_CHARS: Final = 64 * 1024  # Texts of servers are shortened to this length before they are masked.
+_MAX_MASKED_CHARS: Final = 64 * 1024  # Longer texts are shortened before masking.
 _MAX_SECRET_CHARS: Final = 8 * 1024
-_COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password, so it gets this much time.
+_COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
-# The values of these variables are ordinary words and paths. The values of all other variables are masked.
+# These variables contain ordinary words and paths. The values of all other variables are masked.
 _NON_SECRET_VARIABLES: Final = frozenset(
     ("PATH", "HOME", "USER", "USERNAME", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "TZ",
      "PWD", "HOSTNAME", "EDITOR", "DISPLAY", "VIRTUAL_ENV", "NODE_ENV", "LOG_LEVEL", "USERPROFILE", "APPDATA",
@@ -80,11 +80,11 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """The origin of a setting: the level of its file, and the project folder."""
+    """The level of the file that contains a setting, and the project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()
-    allows_bare: bool = False  # True if the host of the file supports $NAME in addition to ${NAME}
+    allows_bare: bool = False  # True if the host also supports $NAME
 
 
 def split_references(text: str, *, allow_bare: bool = False) -> Iterator[str | Reference]:
@@ -155,18 +155,20 @@ class SecretLookup:
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask each value whose name looks like the name of a secret in all later output."""
+        """Mask these values in all later output, if their names look like secrets."""
         self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
-        """Mask these values in all later output. Mask each line of a value separately, because output is read line by
-        line. Mask the encoded forms in URLs, JSON texts and base64, too.
+        """Mask these values in all later output.
+
+        Each line of a value is masked separately, because output is read line by line. Encoded forms in URLs, JSON
+        texts and base64 are masked, too.
         """
         spellings: set[str] = set()
         for value in values:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 spellings |= _list_spellings(secret) if len(secret) >= _MIN_MASKED_CHARS else set()
-        with self._lock:  # Another thread may read the collections now, so replace them.
+        with self._lock:  # Another thread may be reading the collections, so they are replaced.
             self._values = self._values | spellings
             self._longest_first = sorted(self._values, key=len, reverse=True)
             self._encoded_values = self._encoded_values | {*_encode_for_json(spellings)}
@@ -179,7 +181,7 @@ class SecretLookup:
         return mask_secrets(self._replace_secrets(value))
 
     def mask_known(self, text: str) -> str:
-        """Mask the known secrets in a text, also if a length limit has cut a secret at the start or the end."""
+        """Mask the known secrets in a text. This includes a secret that a length limit has cut off."""
         for secret in self._longest_first:
             if secret in text:
                 text = text.replace(secret, MASK)
@@ -235,7 +237,7 @@ class SecretLookup:
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        # Someone else may have written a project file, so it cannot read the user's other keyring entries.
+        # Someone else may have written a project file, so the file cannot read the user's other keyring entries.
         if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
@@ -292,10 +294,10 @@ def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
 
 
 def mask_start(text: str, mask: Callable[[str], str]) -> str:
-    """Mask the secrets in a text of a server. A very long text is shortened, because masking it takes too long."""
+    """Mask the secrets in a text of a server. A very long text is shortened first, because masking takes long."""
     if len(text) <= _MAX_MASKED_CHARS:
         return mask(text)
-    # Half a secret at the end would not be recognized, so the end is removed.
+    # The end is removed, because half a secret at the end would not be recognized.
     return f"{mask(text[:_MAX_MASKED_CHARS])[:-_MAX_SECRET_CHARS]}…"
 
 
@@ -310,7 +312,7 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
 
 
 def _mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
-    """Mask the secrets in the data of an error. Very large data is removed, because masking it takes too long."""
+    """Mask the secrets in the data of an error. Very large data is removed, because masking takes long."""
     try:
         is_large = len(encode(data)) > _MAX_MASKED_CHARS
     except (TypeError, ValueError):
@@ -344,7 +346,7 @@ def _read_secret_file(name: str, context: ReferenceContext, create_error: Callab
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
         raise create_error(
-            f"a project's configuration file may not refer to {clip(name)}, because that file is outside the project"
+            f"a project's configuration file may not refer to {clip(name)}, because it is outside the project"
         )
     try:
         with path.open("rb") as file:
@@ -389,7 +391,7 @@ def _get_keyring_password(service: str, name: str) -> str | None:
 
 
 def _list_spellings(secret: str) -> set[str]:
-    """Return a secret as it is, and as it looks in a URL, in a JSON text and in base64."""
+    """Return a secret unchanged, and as it looks in a URL, in a JSON text and in base64."""
     data = secret.encode("utf-8", "surrogatepass")
     return {
         secret,
@@ -405,12 +407,12 @@ def _list_spellings(secret: str) -> set[str]:
 
 def _encode_for_json(secrets: Iterable[str]) -> Iterator[bytes]:
     for secret in secrets:
-        with contextlib.suppress(UnicodeEncodeError):  # Half a surrogate pair cannot appear in JSON text.
+        with contextlib.suppress(UnicodeEncodeError):  # JSON text cannot contain half a surrogate pair.
             yield encode(secret)[1:-1]
 
 
 def _mask_cut_secret(text: str, secret: str) -> str:
-    """Mask the first part of a secret at the end of a text, and the last part of a secret at the start."""
+    """Mask a secret that is cut off at the end or at the start of a text."""
     body = text.removesuffix("…")
     first, last = secret[:_MIN_CUT_CHARS], secret[-_MIN_CUT_CHARS:]
     tail_start = max(0, len(body) - len(secret) + 1)

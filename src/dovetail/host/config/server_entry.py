@@ -64,7 +64,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str | None = None  # the working directory of the command
     url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
-    # The transport of the URL, which other hosts need in their files. A dovetail client detects the transport itself.
+    # The transport of the URL, for the files of other hosts. A dovetail client detects the transport itself.
     transport: Literal["http", "sse"] = "http"
     enabled: bool = True  # False if the server is turned off
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
@@ -79,7 +79,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def display_target(self) -> str:
-        """Return the command or URL exactly as in the file, without the values of references."""
+        """Return the command or URL as it is in the file. References stay references."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
     @property
@@ -178,17 +178,17 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def _list_variables(config: ServerConfig) -> dict[str, str]:
-    """Return the environment variables of a server. A variable that is passed on unchanged becomes a reference."""
+    """Return the environment variables of a server. Variables that are passed on unchanged become references."""
     return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
 
 
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
-    """Return the settings of a server. Settings that are missing in its configuration file come from `defaults`."""
+    """Return the settings of a server. Settings that its configuration file does not contain come from `defaults`."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return the settings that the user reviews before a server may start, as written in the file.
+    """Return the settings that the user reviews before a server starts, as they are in the file.
 
     The values of variables and headers are included, because a variable such as NODE_OPTIONS can run other code. The
     value behind a reference is not included.
@@ -207,7 +207,7 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
-    """Return the entry with only the inputs that its references use."""
+    """Return the entry with only those inputs that its references use."""
     used_names = {reference.name for reference in config.references if reference.kind == "input"}
     return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
@@ -236,12 +236,12 @@ _KNOWN_KEYS: Final = frozenset(
      "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
-# These keys of other hosts have no effect in dovetail. A notice reports them to the user.
+# dovetail ignores these keys of other hosts. A notice informs the user.
 _KEY_NOTICES: Final = {
     "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is ignored. Log in here if the server requires it",
 }
-# These keys have no meaning in dovetail, or store decisions made in another host.
+# These keys mean nothing in dovetail, or contain decisions made in another host.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
      "dev", "bundled", "watchPaths", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider",
@@ -304,8 +304,9 @@ def parse_entry(
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the HTTP headers of an entry. Codex reads some headers from environment variables, and Continue nests
-    them.
+    """Return the HTTP headers of an entry.
+
+    Codex reads some headers from environment variables, and Continue nests headers.
     """
     nested: Any = entry.get("requestOptions")
     inner = nested.get("headers") if isinstance(nested, dict) else None
@@ -333,7 +334,7 @@ def _parse_transport(entry: dict[str, Any], source: str) -> Literal["http", "sse
 def _parse_settings(
     entry: dict[str, Any], source: str, level: ConfigLevel
 ) -> tuple[ServerSettings, frozenset[str], list[str]]:
-    """Return the settings of an entry, the names of the settings that the entry contains, and notices for the user."""
+    """Return the settings of an entry, their names, and notices for the user."""
     notices: list[str] = []
     raw_table: Any = entry.get(SETTINGS_KEY) or {}
     if not isinstance(raw_table, dict):
@@ -371,7 +372,7 @@ def _parse_setting(name: str, value: Any) -> Any:
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the filters for tool names.
 
-    `include_tools` under x-dovetail replaces the filter of the other host. A tool stays excluded if either of them
+    `include_tools` under x-dovetail replaces the filter of the other host. A tool stays excluded if either filter
     excludes it.
     """
     filters: dict[str, list[str]] = {}
@@ -388,7 +389,7 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """Return the names of the environment variables that Codex passes on. An entry is a name or an object."""
+    """Return the environment variables that Codex passes on. In the file, each is a name or an object."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable

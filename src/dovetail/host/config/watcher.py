@@ -14,7 +14,7 @@ from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 from dovetail.log import log
 
-_POLL_INTERVAL_S: Final = 1.0  # The watcher waits this long between two checks of the files.
+_POLL_INTERVAL_S: Final = 1.0  # the seconds between two checks of the files
 
 
 class ConfigWatcher:
@@ -29,11 +29,11 @@ class ConfigWatcher:
         self.should_watch = should_watch
         self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses now
         self._seen_stats: list[Any] = []
-        # The entries of each file from the last time that the file was valid.
+        # The entries of each file when the file was last valid.
         self._last_valid_entries: dict[Path, list[ServerConfig]] = {}
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
-        """Return the servers by name, and all problems. If several entries have the same name, use the first one."""
+        """Return the servers by name, and all problems. If several entries have the same name, the first one counts."""
         self._seen_stats = self._stat_files()
         entries: list[ServerConfig] = []
         problems: list[ConfigProblem] = []
@@ -56,14 +56,14 @@ class ConfigWatcher:
         return [*find_config_files()]
 
     def forget_changed(self, entries: Mapping[str, ServerConfig]) -> list[str]:
-        """Return the names of the servers whose entries were changed or removed, and forget these entries."""
+        """Return the names of servers whose entries were changed or removed. Forget these entries."""
         names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
         for name in names:
             del self.applied_entries[name]
         return names
 
     def create_target(self, entry: ServerConfig) -> Callable[[], dict[str, Any]]:
-        """Return a function that resolves references to secrets and returns the target. Call it when the server
+        """Return a function that resolves secrets and returns the target. The function is called when the server
         starts.
         """
         return lambda: entry.to_target(secrets=self._secrets)

@@ -20,7 +20,7 @@ from dovetail.wire.codec import encode, to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
-# The host asks the user with these texts. Servers cannot change them.
+# The host uses these texts to ask the user. Servers cannot change them.
 _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
@@ -66,7 +66,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return the question for the user in one line. A server cannot change the wording."""
+        """Return the question for the user in one line. The server cannot change the wording."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return _SUMMARY_TEMPLATES[self.kind].format_map(
             {name: _quote_name(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
@@ -104,7 +104,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def _list_values(self) -> list[tuple[str, Any]]:
         values: list[tuple[str, Any]] = [("full name", self.tool)] if len(self.tool) > _MAX_NAME_CHARS else []
         values += [(name, value) for name, value in self.details.items() if name != "host"]
-        # The arguments come last, because a long text of the server would move them off the screen.
+        # A long text of the server could move the arguments off the screen, so the arguments come last.
         return values if self.arguments is None else [*values, ("arguments", self.arguments)]
 
 
@@ -219,7 +219,7 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
 
 
 def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS) -> list[str]:
-    """Return the lines of a value with a bar before each line, so that the value cannot imitate text of the host.
+    """Return a value as lines with a bar before each line. The value then cannot imitate text of the host.
 
     Shorten a value of more than `max_chars` characters.
     """
@@ -232,19 +232,20 @@ def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS)
 
 
 def _is_longer(value: Any, max_chars: int) -> bool:
-    """Return whether the text of a value is longer than `max_chars`, if possible without formatting the value."""
+    """Return whether the text of a value is longer than `max_chars`. If possible, do not format the value."""
     if isinstance(value, str):
         return len(value) > max_chars
-    with contextlib.suppress(TypeError, ValueError):  # a program can pass values that JSON does not have
-        # The formatted text has no fewer characters than the encoded one, and a character has at most 4 bytes.
+    with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
+        # The formatted text is at least as long as the encoded text, and a character has at most 4 bytes.
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars
 
 
 def _quote_name(name: str) -> str:
-    """Return a name for the question. A name with blanks gets quotation marks, because its words would look like words
-    of the host.
+    """Return a name for the question.
+
+    A name with blanks gets quotation marks. Otherwise its words would look like words of the host.
     """
     line = escape_line(name)
     if _PLAIN_NAME.fullmatch(line):
@@ -259,7 +260,7 @@ def _format_value(value: Any) -> str:
 
 
 def _elide_middle(text: str, limit: int) -> str:
-    """Shorten a long text in the middle, so that its start and end stay visible."""
+    """Shorten a long text in the middle. Its start and its end stay visible."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"

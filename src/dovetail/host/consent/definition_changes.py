@@ -19,7 +19,7 @@ from dovetail.wire.codec import encode_canonical, to_plain
 ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
-# These fields are read by a model or user, or define the arguments.
+# A model or a user reads these fields, or they define the arguments.
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType",
@@ -32,11 +32,11 @@ _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
 # This pattern matches the end of a URL or an email address.
-# `_find_addresses` adds the characters before the end, so the search is linear.
+# `_find_addresses` adds the characters before it, so the search takes linear time.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
-# These strings are schema keywords and type names. Every other string in a schema may be text for a model.
+# These strings are schema keywords and type names. All other strings in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
 MAX_COMPARED_BYTES: Final = 64 * 1024  # Larger definitions are not compared.
 _MAX_COMPARED_CHANGES: Final = 5000
@@ -80,7 +80,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
     known_strings = {*_iter_strings(old_fields)}
     differences = islice(find_differences(old_fields, new_fields), _MAX_COMPARED_CHANGES)
     graded = [_grade_difference(difference, known_strings) for difference in differences]
-    # The changes are sorted before the list is shortened, so that many small changes cannot hide a severe one.
+    # The changes are sorted before the list is shortened. Many small changes then cannot hide a severe change.
     graded.sort(key=lambda grade: -_SEVERITY_ORDER[grade.severity])
     changes = [_describe_grade(grade) for grade in graded[:_MAX_REPORTED_CHANGES]]
     if len(graded) == _MAX_COMPARED_CHANGES:
@@ -93,7 +93,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
 class _GradedDifference(NamedTuple):
     severity: ChangeSeverity
     difference: Difference
-    new_strings: set[str]  # the strings that are new in a restriction such as an enum
+    new_strings: set[str]  # the new strings in a restriction such as an enum
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
@@ -198,11 +198,12 @@ def format_changes(changes: Sequence[DefinitionChange]) -> str:
 
 
 def describe_changes(changes: Sequence[DefinitionChange], definition: object) -> dict[str, Any]:
-    """Return what the user sees before the host uses a changed definition: the changes, and all of the new definition
-    if the changes do not show all of the new text.
+    """Return the text that the user sees before the host uses a changed definition.
+
+    The text contains the changes. If they do not show all new text, it also contains the new definition.
     """
     text = format_changes(changes)
-    # "…" marks text that was left out. A change without a path has no text of the definition.
+    # "…" marks omitted text. A change without a path contains no text of the definition.
     is_complete = "…" not in text and len(changes) < _MAX_REPORTED_CHANGES and all(change.path for change in changes)
     if is_complete:
         return {"changes": text}
@@ -222,7 +223,7 @@ def _to_text(value: Any) -> str:
 
 
 def _format_difference(old: str, new: str) -> str:
-    """Return the removed and added lines of a text. The lines are escaped, and shortened around the difference."""
+    """Return the removed and added lines of a text. They are escaped, and shortened around the difference."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     removed = _drop_lines(old_lines, new_lines) if old else []
     added = _drop_lines(new_lines, old_lines) if new else []
@@ -241,7 +242,7 @@ def _format_difference(old: str, new: str) -> str:
 
 
 def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
-    """Return the lines that another text does not contain. The running time is linear, because texts may be long."""
+    """Return the lines that another text does not contain. Texts may be long, so this takes linear time."""
     remaining = Counter(other_lines)
     kept: list[str] = []
     for line in lines:

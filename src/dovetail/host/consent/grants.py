@@ -20,11 +20,11 @@ from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
 
-# This limit equals the limit of callers in `CallerPins`.
+# `CallerPins` has the same limit for callers.
 _MAX_CALLERS: Final = 16_384
 _MAX_SESSION_GRANTS_PER_CALLER: Final = 256
 
-# The server, the caller, the kind and name of the request, and a digest of the arguments if all of them are fixed.
+# A key is the server, the caller, the kind and the name. If all arguments are fixed, it also has their digest.
 _Key: TypeAlias = tuple[str, str, str, str, bytes | None]
 
 _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -90,7 +90,7 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
     """Return whether the grant allows this request."""
     return (
         bool(grant.identity)
-        # Two servers may have the same URL and different accounts, so the name must match, too.
+        # Two servers may have the same URL but different accounts, so the names must also match.
         and (grant.server, grant.identity) == (request.server, request.server_identity)
         and grant.kind == request.kind
         and _normalize_name(grant.kind, grant.tool) == _normalize_name(request.kind, request.tool)
@@ -103,7 +103,10 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
 
 
 def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a dict with the type of each argument. For names in `exact_names`, it contains the value instead."""
+    """Return a dict with the type of each argument.
+
+    For names in `exact_names`, return the value instead of the type.
+    """
     fixed_names = set(exact_names)
     if unknown := fixed_names - arguments.keys():
         raise ValueError(f"exact_arguments contains an unknown argument: {', '.join(sorted(unknown))}")
@@ -114,7 +117,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments have the same names and types as a shape, and the values that the shape requires."""
+    """Return whether arguments have the names, the types and the fixed values of a shape."""
     if not arguments.keys() <= shape.keys():
         return False
     for name, constraint in shape.items():
@@ -140,7 +143,7 @@ def _use_current_names(document: Document) -> None:
 
 
 class _GrantIndex:
-    """An index that finds the grants for a request without reading all grants. The oldest grant comes first."""
+    """An index for finding the grants for a request. The oldest grant comes first."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self._grants: dict[int, Grant] = {}  # by identity
@@ -195,7 +198,7 @@ def _hash_arguments(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _normalize_name(kind: str, name: str) -> str:
-    """Return the normalized form of a URI. Other names are returned unchanged."""
+    """Normalize a URI. Return any other name unchanged."""
     return uri_key(name) if kind == "resource.read" else name
 
 
@@ -209,10 +212,10 @@ class GrantStore:
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
         self._stored_document.read()  # An unusable file raises an error here.
-        # Grants for a session by caller. The most recent caller is last.
+        # These are the session grants by caller. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
-        # The stored grants, and the records that the index was built from.
+        # These are the stored grants, and the records from which the index was built.
         self._index = _GrantIndex()
         self._indexed_records: tuple[Any, int] = (None, 0)
 
@@ -243,7 +246,7 @@ class GrantStore:
             grants = self._session_grants.pop(grant.caller, None) or _GrantIndex()
             self._session_grants[grant.caller] = grants
             replaced = grants.list_equal(grant)
-            # Expired grants are removed only from time to time, because this reads all grants of the caller.
+            # Removing expired grants reads all grants of the caller, so it happens only from time to time.
             if len(grants) % _MAX_SESSION_GRANTS_PER_CALLER == 0:
                 replaced += [other for other in grants if other.is_expired(now) and other not in replaced]
             for other in replaced:
@@ -255,9 +258,7 @@ class GrantStore:
                 del self._session_grants[next(caller for caller in self._session_grants if caller)]
 
     def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
-        """Return the grant that covers a request, or None. A `once` grant is removed, so that only one process can
-        use it.
-        """
+        """Return the grant that covers a request, or None. A `once` grant is removed, so that it is used only once."""
         for candidate in self._find_covering(request, fingerprint):
             if candidate.scope != "once" or _use_once(self._stored_document, candidate):
                 return candidate
@@ -271,7 +272,7 @@ class GrantStore:
                     yield candidate
 
     def _get_index(self) -> _GrantIndex:
-        """Return the index of the stored grants. The grants are parsed again only if they have changed."""
+        """Return the index of the stored grants. If the grants have not changed, they are not parsed again."""
         records = self._stored_document.read().get("grants") or []
         if self._indexed_records[0] is not records or self._indexed_records[1] != len(records):
             self._index, self._indexed_records = _GrantIndex(_parse_grants(records)), (records, len(records))
@@ -323,17 +324,17 @@ class GrantStore:
 
 
 def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:
-    """Return a grant that covers a request, or None, without locking the file. A `once` grant is not used up."""
+    """Return a grant that covers a request, or None. The file is not locked, and a `once` grant stays valid."""
     return next(store._find_covering(request, fingerprint), None)  # pyright: ignore[reportPrivateUsage]
 
 
 def _get_subject(grant: Grant) -> Grant:
-    """Return a grant without its ID and times. Two grants with the same subject allow the same requests."""
+    """Return a grant without its ID and times. Grants that are equal in this form allow the same requests."""
     return replace(grant, id="", granted_at=0.0, expires_at=None)
 
 
 def _parse_grants(records: Iterable[Any]) -> "list[Grant]":
-    """Return the grants from the records of a file. Invalid records are ignored, so they allow nothing."""
+    """Return the grants from the records of a file. Invalid records allow nothing."""
     grants: list[Grant] = []
     for record in records:
         try:

@@ -34,7 +34,7 @@ from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
 _DEFAULT_TTL_S: Final = 7 * 86400.0
-_POLL_INTERVAL_S: Final = 0.2  # A waiting caller checks this often whether another process has stored an answer.
+_POLL_INTERVAL_S: Final = 0.2  # how often a waiting caller checks for an answer from another process
 
 _SCHEMA: Final = """
 CREATE TABLE asked (
@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        if answer is not None and answer["kind"] != "Edit":  # An "Edit" contains values that the user entered.
+        if answer is not None and answer["kind"] != "Edit":  # An "Edit" contains values from the user.
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
             "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
@@ -71,7 +71,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     pending: str | None = None  # the interrupted request, or None if the call has not been sent
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # The answers that the host gave without asking the user.
+    # The answers that the host gave without its user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -93,15 +93,15 @@ class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """A file of open consent requests. Each has a ticket, and often a call that continues after the answer."""
+    """A file of open consent requests. Each request has a ticket, and often a call that continues after the answer."""
 
     def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
         self._sealer = None if secret_key is None else Sealer(secret_key, purpose="inbox")
         self._lock = threading.Lock()
-        self._answer_events: dict[str, asyncio.Event] = {}  # the events that wake waiting callers in this process
+        self._answer_events: dict[str, asyncio.Event] = {}  # events that wake waiting callers in this process
         self._database = open_database(path, _SCHEMA, _MIGRATIONS)
-        # The finalizer closes the file even if close() is never called.
+        # If close() is never called, the finalizer closes the file.
         weakref.finalize(self, self._database.close)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call that continues after the user has answered the consent request with this ticket."""
+        """Store the call that continues when the user has answered this ticket."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
@@ -168,7 +168,7 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return a consent request and its call, and keep them in the file. Return None if the ticket has no call."""
+        """Return a consent request and its call. Both stay in the file. Return None if the ticket has no call."""
         rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
@@ -179,13 +179,11 @@ class Inbox:
         )
 
     async def take(self, ticket: str) -> bool:
-        """Remove a consent request from the file before its call continues. Return False if another process was
-        faster.
-        """
+        """Remove a consent request before its call continues. Return False if another process has removed it."""
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer to the consent request with this ticket. Return whether a caller may be waiting."""
+        """Store the answer for a ticket. Return whether a caller may be waiting."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -214,7 +212,7 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Decrypt the stored call of a ticket. Raise UnsealError if it was encrypted with another key or version."""
+        """Decrypt the stored call of a ticket. Raise UnsealError if the key or the version is different."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
@@ -251,7 +249,7 @@ def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
-# These names are part of the file format. They stay the same when a class is renamed.
+# These names are part of the file format. They do not change when a class is renamed.
 _ANSWER_TYPES: Final[Mapping[str, Any]] = {"Allow": Allow, "Deny": Deny, "Edit": AllowWithChanges}
 
 
@@ -264,7 +262,7 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """Return the user's answer as the input responses that the server expects, with one entry for each key.
+    """Convert the user's answer to the input responses that the server expects, by key.
 
     Raises:
         InputRequestError: the answer does not match the input requests of the server.

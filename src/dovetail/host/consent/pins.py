@@ -76,7 +76,7 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The list of records that was indexed last, and its records by identity and name.
+        # These are the last indexed list of records, and the records by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
         self.list()  # An unusable file raises an error here.
 
@@ -163,9 +163,7 @@ class PinStore:
         return sorted(map(self._parse, records), key=lambda pin: (pin.server, pin.identity, pin.name))
 
     def _parse(self, record: Any) -> Pin:
-        """Return the pin of a record. Raise DamagedFile for an invalid record, because ignoring it would lose the
-        pin.
-        """
+        """Return the pin of a record. If the record is invalid, raise DamagedFile. Ignoring it would lose the pin."""
         try:
             return convert(record, Pin)
         except InvalidParams:
@@ -173,7 +171,7 @@ class PinStore:
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
-    """Return how a definition differs from its pin. Their fingerprints must be different."""
+    """Return how a definition differs from its pin. The fingerprints must be different."""
     definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
     return definition_changes or [
         DefinitionChange("", "widening", "changed. The old definition was too large to be stored")
@@ -187,7 +185,7 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         identity=identity,
         name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
-        # Only the fingerprint of a larger definition is stored, because the definition is never compared.
+        # A larger definition is never compared, so only its fingerprint is stored.
         definition=pinned_fields if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES else {},
         pinned_at=now,
     )

@@ -28,9 +28,9 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
-# A function that runs an authorized call: (server, authorization, *, wait=, resume=).
+# This function runs an authorized call: (server, authorization, *, wait=, resume=).
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-# A function that calls a tool with a new authorization: (name, arguments, *, wait=).
+# This function calls a tool with a new authorization: (name, arguments, *, wait=).
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 _FORM_METHODS = ("elicitation/create",)
@@ -71,7 +71,10 @@ class PendingCalls:
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
     ) -> Any:
-        """Handle the input requests of a server during a call. Store those for the user, and answer the others."""
+        """Handle the input requests of a server during a call.
+
+        Store the questions for the user, and answer the others.
+        """
         elicitations = {
             key: to_plain(input_request)
             for key, input_request in pending.input_requests.items()
@@ -105,7 +108,10 @@ class PendingCalls:
         return self._authorizer.policy.decide(request).action not in ("deny", "hide")
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
-        """Continue a call with the user's answer. The consent request stays in the file until the call can continue."""
+        """Continue a call with the user's answer.
+
+        Until the call can continue, the consent request stays in the file.
+        """
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
@@ -123,7 +129,7 @@ class PendingCalls:
             self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user declined'}")
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        # The server starts before the consent request is removed, so that a failed start does not lose the answer.
+        # The server starts before the consent request is removed. If the start fails, the answer is not lost.
         async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
@@ -140,7 +146,7 @@ class PendingCalls:
         authorizer = self._authorizer
         policy_request = record.request.with_arguments(deferred_call.arguments)
         if deferred_call.pending is not None:
-            # An invalid answer raises an error here, and the consent request stays open.
+            # If the answer is invalid, an error is raised here and the consent request stays open.
             build_responses(deferred_call, answer)
         elif isinstance(answer, AllowWithChanges):
             authorizer.check_edited_arguments(policy_request, answer.value)
@@ -162,7 +168,7 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition and call the tool. The user is asked separately about the call."""
+        """Pin the new definition and call the tool. The user is asked separately whether the call is allowed."""
         if not isinstance(answer, Allow):
             raise PolicyError(
                 f"the definition of {request.full_name} has changed, and the user did not accept the change"
@@ -184,7 +190,7 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # Without a user who can stop answering, only this check limits how often the server asks for input.
+            # Without a user who can stop, only this check limits how often the server asks for input.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
                     f"the server asked for input more than {get_session(client).limits.max_input_rounds} times"
@@ -218,12 +224,12 @@ def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[
 
 
 def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
-    """Combine several forms into one consent request, with an entry for each form."""
+    """Combine several forms into one consent request. Each form has an entry."""
     requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
-    # The server chose the keys, so they are part of a value and not names of details.
+    # The server chose the keys, so they are values and not names of details.
     details = {"questions": {key: {**request.details} for key, request in requests.items()}}
     return replace(
         first,

@@ -42,7 +42,7 @@ class TerminalConsent:
         if not self.is_interactive:
             return await DenyAllConsent().ask(request)
         async with self._lock:
-            # Leaving this context stops the thread that reads the input.
+            # Leaving this context stops the thread that reads input.
             with LineReader(self._read_input, self._output) as lines:
                 return await asyncio.to_thread(_prompt, request, lines)
 
@@ -57,7 +57,7 @@ def _prompt(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     _show(request, lines, request.text)
     if request.is_shortened:
-        # The user has not seen the whole request, so a lasting answer is not offered.
+        # The user has not seen the whole request, so only an answer for this request is offered.
         prompt = "This is not all. [v]iew all of it, [y]es once, [n]o: "
         answer = _choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None})
         if answer is not None:
@@ -87,7 +87,7 @@ def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 
 
 def _show(request: ConsentRequest, lines: LineReader, text: str) -> None:
-    """Write a question. Repeat its first line at the end if a long text moved that line off the screen."""
+    """Write a question. If a long text moved its first line off the screen, repeat that line at the end."""
     if not lines.write_wrapped(f"{text}\n"):
         lines.write_wrapped(f"{request.summary}\n")
 

@@ -28,13 +28,13 @@ from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.raw_message import ASCII_ESCAPE, INPUT_REQUIRED_MARKER, decode_input_required
 
-_STATE_TTL_S: Final = 600.0  # A caller can answer a consent request for this long.
+_STATE_TTL_S: Final = 600.0  # the seconds that a caller has for an answer
 _MAX_USED_STATES: Final = 65_536
 _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
-# A stateless caller can repeat these requests with an answer.
+# A stateless caller can send these requests again with an answer.
 _REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
@@ -43,7 +43,7 @@ _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No
 def _build_form(*, can_remember: bool) -> dict[str, Any]:
     """Return the schema of the consent form.
 
-    Callers that cannot be recognized in later requests can only allow one request.
+    Some callers cannot be recognized in later requests. They can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
@@ -73,7 +73,7 @@ class SingleUseStates:
         return self._sealer.seal(state, binding, now + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
-        """Decrypt a state. Return None if the state was already used or belongs to another request."""
+        """Decrypt a state. Return None if the state was used before or belongs to another request."""
         try:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
@@ -88,20 +88,20 @@ class SingleUseStates:
 
 
 def _get_use(state: RequestState) -> tuple[Any, Any, float]:
-    """Return the owner and the ID of a state, and the time when it was encrypted."""
+    """Return the owner and the ID of a state, and when the state was encrypted."""
     values = state.once_values
     return values.get(_OWNER_KEY), values.get(_STATE_ID_KEY), values.get(_SEALED_AT_KEY, 0.0)
 
 
 class ConsentRequired(Exception):
-    """Raised if the caller's user must be asked first. `result` is the response that asks the caller for input."""
+    """Raised if the caller's user must be asked first. `result` asks the caller for input."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
 
 
 class ConsentRound:
-    """Asks the caller's user for consent during one attempt of a request, and keeps answers from earlier attempts.
+    """Asks the caller's user for consent during one attempt of a request. It knows the answers to earlier attempts.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
     encrypted in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
@@ -116,7 +116,7 @@ class ConsentRound:
         self._states = states
         self._server = server
         self._params = exchange.params
-        self.request_state: RequestState | None = None  # the decrypted state from an earlier attempt, or None
+        self.request_state: RequestState | None = None  # the decrypted state of an earlier attempt, or None
         self._is_state_used = False  # True after `_use_state` has marked the request state as used
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
@@ -131,7 +131,7 @@ class ConsentRound:
         return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Return the answers from this and earlier attempts. Ignore answers to questions that were never asked."""
+        """Return the answers of this and earlier attempts. Ignore answers to questions that were never asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -145,13 +145,14 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the owner of used states and of questions to the host's user. Anonymous callers share an id, but not
-        these.
+        """Return the owner of used states and of questions to the host's user.
+
+        Anonymous callers share an ID, but they do not share these.
         """
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 
     def _use_state(self, request_state: RequestState) -> bool:
-        """Mark the state of this attempt as used. Return False if another request has used it."""
+        """Mark the state of this attempt as used. Return False if another request has used the state."""
         self._is_state_used = self._is_state_used or self._states.use(request_state)
         return self._is_state_used
 
@@ -175,7 +176,7 @@ class ConsentRound:
 
         Raise ConsentRequired if a stateless caller must repeat the request with the answer.
         """
-        # The user cannot see all of a shortened request, so a lasting answer is not offered.
+        # The user cannot see a shortened request completely, so only an answer for this request is offered.
         can_remember = self._can_remember and not request.is_shortened
         params = {
             "mode": "form",
@@ -186,7 +187,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # The state is marked as used here, because the request may ask the user again before it reaches the server.
+        # The request may ask the user again before it reaches the server, so the state is marked as used here.
         state = self.request_state
         if state is not None and not self._use_state(state):
             state = None
@@ -231,7 +232,8 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the request parameters for the server, with the checked arguments and without the gateway's state.
+        """Return the request parameters for the server. They contain the checked arguments, but not the gateway's
+        state.
 
         Raises:
             InvalidParams: another request has already used the state.
@@ -262,7 +264,7 @@ class ConsentRound:
         return forwarded
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
-        """Return the result of the server in the form that the caller expects.
+        """Convert a result of the server to the form that the caller expects.
 
         If the server asks for input, encrypt the server's request state together with the user's consent.
         """

@@ -13,7 +13,7 @@ from dovetail.host.consent.definition_changes import MAX_COMPARED_BYTES, extract
 from dovetail.protocol.exchange import Caller
 from dovetail.wire.codec import encode
 
-# This ID is shared by all callers that are not authenticated. Their consent is not stored.
+# All callers without authentication share this ID. Their consent is not stored.
 ANONYMOUS: Final = "anonymous"
 SESSION_PREFIX: Final = "session:"
 _PRINCIPAL_PREFIX: Final = "principal:"
@@ -28,7 +28,7 @@ Key: TypeAlias = str | bytes | tuple[str, str]
 
 
 def get_caller_id(caller: Caller) -> str:
-    """Return the ID of a gateway caller: its principal, its session, or ANONYMOUS.
+    """Return the ID of a gateway caller. This is its principal, its session, or ANONYMOUS.
 
     The ID of a principal never equals the ID of another caller, whatever the name of the principal is.
     """
@@ -40,7 +40,7 @@ def get_caller_id(caller: Caller) -> str:
 
 
 class CallerPins:
-    """Remembers which tool definition each caller used last. Definitions are stored up to a size limit."""
+    """Remembers which tool definition each caller used last, up to a size limit."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        # The keys are callers, and the values are fingerprints by tool. The caller that was seen last is at the end.
+        # Fingerprints by tool, for each caller. The caller that was seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
         self._definitions: dict[str, dict[str, Any]] = {}  # The keys are fingerprints.
@@ -96,5 +96,5 @@ class CallerPins:
 
 
 def _hash_name(*names: str) -> bytes:
-    """Return a key of fixed size for a name, because names from callers may be long."""
+    """Return a key of fixed size for a name. Names from callers may be long."""
     return hashlib.sha256(encode(names)).digest()

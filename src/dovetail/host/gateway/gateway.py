@@ -42,7 +42,7 @@ _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
-_SHORTENED_SEPARATORS: Final = 2  # a shortened name has three parts: server, tool and digest
+_SHORTENED_SEPARATORS: Final = 2  # A shortened name has three parts.
 
 
 class GatewayPaths:
@@ -53,7 +53,7 @@ class GatewayPaths:
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the ASGI application for a request, or None if its path is not an additional path."""
+        """Return the ASGI application for a request. If the path is not an additional path, return None."""
         path = _get_path(scope)
         if _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, _SEARCH_MCP_PATH)
@@ -62,7 +62,7 @@ class GatewayPaths:
         return None
 
     def find_path(self, scope: Any) -> str | None:
-        """Return the additional path that a request refers to, even if the gateway has no such server."""
+        """Return the additional path in a request. The gateway may not have the server that the path names."""
         path = _get_path(scope)
         if match := _SERVER_PATH.fullmatch(path):
             return f"/servers/{match[1]}/mcp"
@@ -84,23 +84,23 @@ def _get_path(scope: Any) -> str:
 
 
 class GatewayNameMap(NameMap):
-    """Translates the names of one server to names in the gateway, and back. Resource URIs get a prefix."""
+    """Translates the names of one server to names in the gateway, and back. Resource URIs have a prefix."""
 
     def __init__(self, server_name: str, get_known_lists: Callable[[ItemKind], Sequence[Mapping[str, Any]]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
         self._server_name = server_name
         self._get_known_lists = get_known_lists
-        # By kind and by the identity of a list: the list, and its names by the name in the gateway.
+        # Each entry has a list of the server, and its names by gateway name.
         self._indexes: dict[ItemKind, dict[int, tuple[Mapping[str, Any], dict[str, str]]]] = {}
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """Return the name that an item of the server has in the gateway."""
+        """Return the gateway name of a server's item."""
         if kind in ("tool", "prompt"):
             return make_model_name(self._server_name, inner_name)
         return super().to_outer(kind, inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name that an item of the gateway has on this server, or None if it cannot be on this server."""
+        """Return the name of a gateway's item on this server. Return None if the item cannot be on this server."""
         if kind not in ("tool", "prompt"):
             return super().to_inner(kind, name)
         if len(name) > MAX_NAME_CHARS:
@@ -111,8 +111,9 @@ class GatewayNameMap(NameMap):
         return self._find_shortened(kind, name) if name.count(SEPARATOR) == _SHORTENED_SEPARATORS else None
 
     def _find_shortened(self, kind: ItemKind, name: str) -> str | None:
-        """Return the known item with this shortened name. Each list is indexed once, because any caller can send
-        unknown names.
+        """Return the item with this shortened name.
+
+        Any caller can send unknown names, so each list is indexed only once.
         """
         indexes = self._indexes.get(kind, {})
         self._indexes[kind] = current_indexes = {}
@@ -124,7 +125,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the items must be listed first, because a shortened name does not belong to any known item."""
+        """Return whether the items must be listed first, because no known item has this shortened name."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
@@ -133,14 +134,14 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """Keeps the names of a server unchanged, for a path that serves only one server."""
+    """Keeps the names of a server unchanged. It is for a path that serves only one server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return True, because names cannot clash on a path with only one server."""
+        """Return True. Names cannot clash on a path with only one server."""
         return True
 
 
@@ -233,7 +234,7 @@ class Gateway:
         self._update_description()
 
     async def _start_new_servers(self) -> None:
-        """Start the servers that have not run yet, because a new client needs their instructions."""
+        """Start the servers that have not run yet. A new client needs their instructions."""
         if self._has_instructions:
             return
         new_servers = [
@@ -244,7 +245,7 @@ class Gateway:
         await asyncio.gather(*(supervisor.ready() for supervisor in new_servers), return_exceptions=True)
 
     def _update_description(self, _event: HostEvent | None = None) -> None:
-        """Copy the instructions of the servers that have run to the gateway, unless the user set other instructions.
+        """Copy the instructions of servers that have run to the gateway, unless the user set other instructions.
 
         On a path with only one server, copy its name and version, too.
         """

@@ -37,7 +37,7 @@ from dovetail.wire.base import Result, Struct, replace
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 
-# A server that is not running may have any capability.
+# A server that is not running may have every capability.
 _ALL_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -47,7 +47,7 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """The kind, name and arguments that a policy decision is about."""
+    """The kind, the name and the arguments for a policy decision."""
 
     kind: str
     name: str
@@ -93,11 +93,11 @@ class Upstream:
         return await self._catalog.filter_visible(supervisor, kind, items)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has this item. Any resource URI may exist."""
+        """Return whether the server has this item. Every resource URI may exist."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
-        """Return the last known items of a kind, with one mapping for each client of the server."""
+        """Return the last known items of a kind. Each client of the server has a separate mapping."""
         known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
         return [items for items in known if items]
 
@@ -122,7 +122,7 @@ class Upstream:
         return ResourceWatch(allowed_uris, await supervisor.subscribe(allowed_uris))
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Authorize a request, forward it to the server, and return the result that the policy allows."""
+        """Authorize a request, forward it to the server, and return the result."""
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
@@ -132,7 +132,7 @@ class Upstream:
             consent_round = ConsentRound(exchange, self._states, (self.name, supervisor.identity))
             authorize = self._authorize_call if exchange.method == "tools/call" else self._authorize_other
             authorization = await authorize(exchange, supervisor, consent_round)
-            # A completion has its arguments elsewhere.
+            # The arguments of a completion are in another field.
             arguments = None if is_completion else authorization.request.arguments
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
@@ -141,7 +141,7 @@ class Upstream:
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # Only a result for a stateless caller can ask for input. The policy must check every other result.
+            # Only stateless callers can get a result that asks for input. The policy must check every other result.
             if exchange.caller.is_stateless:
                 input_required = find_input_required(use.result, exchange.method)
                 if input_required is not None:
@@ -209,7 +209,7 @@ class Upstream:
         )
 
     def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str) -> None:
-        """Raise PolicyError if the policy hides an item. This check runs before the server starts."""
+        """Raise PolicyError if the policy hides an item. The server does not have to run for this check."""
         denial = find_denial(self._authorizer, supervisor, kind, name)
         if denial is not None and denial.action == "hide":
             raise denial
@@ -217,7 +217,7 @@ class Upstream:
     def _check_completion(
         self, exchange: IncomingExchange, supervisor: ServerSupervisor, subject: PolicySubject
     ) -> None:
-        """Raise PolicyError for a completion of a hidden or denied item. This check runs before any server starts."""
+        """Raise PolicyError for a completion of a hidden or denied item. No server has to run for this check."""
         is_prompt = isinstance(convert_params(exchange, CompleteParams).ref, PromptReference)
         prompt = subject.name if is_prompt else None
         denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
@@ -270,7 +270,7 @@ def _get_context(completion: CompleteParams) -> dict[str, str]:
 
 
 def _drop_completed_argument(exchange: IncomingExchange) -> dict[str, Any]:
-    """Return the parameters of a completion without a second value of the completed argument in the context."""
+    """Return the parameters of a completion. If the context contains the completed argument again, remove it there."""
     completion = convert_params(exchange, CompleteParams)
     context = _get_context(completion)
     if completion.argument.name not in context:

@@ -15,7 +15,7 @@ from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
 MISSING: Final = object()  # This marks a value that the arguments do not contain.
-# This marks a value that the schema does not allow. A server may reject it, or convert it in an unknown way.
+# This marks a value that the schema does not allow. A server may reject or convert it.
 UNCLEAR: Final = object()
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -27,12 +27,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # A value with more schemas counts as a value without a schema.
+_MAX_SCHEMAS: Final = 256  # A value with more schemas is treated as if it had no schema.
 _MAX_NESTED_TEXTS: Final = 4
-# Python prints integers of at most 4,300 digits, which are 3,571 hexadecimal digits.
+# Python prints integers of up to 4,300 digits. These are 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 50_000  # One decision may visit at most this many values and schemas.
+_MAX_STEPS: Final = 50_000  # the maximum number of values and schemas for one decision
 _CHARS_PER_STEP: Final = 128  # Reading a long text counts as several steps.
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
@@ -45,8 +45,8 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # A number, a boolean and a declared string can only be read in one way.
-        # These values do not need a full walk through the schema, which takes thirty times as long.
+        # A number, a boolean or a declared string can be read in only one way.
+        # A full walk through the schema would take thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
@@ -61,7 +61,7 @@ class TooManySteps(Exception):
 
 
 class StepBudget:
-    """Limits the steps for the conditions of one decision, because untrusted arguments and schemas may be large."""
+    """Limits the steps for the conditions of one decision. Untrusted arguments and schemas may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -76,7 +76,7 @@ class StepBudget:
 
 
 class ExpectedSchemas:
-    """The schemas for a value, which must match at least one of them. Without schemas, any value is allowed."""
+    """The schemas for a value. A value must match at least one schema. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_defaults", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -99,7 +99,7 @@ class ExpectedSchemas:
 
     @property
     def defaults(self) -> Sequence[Any]:
-        """Return the values that a server uses if the value is missing, as far as the schemas declare them."""
+        """Return the defaults for a missing value that the schemas declare."""
         if self._defaults is None:
             self._defaults = _SchemaWalk(self._root, self.steps).collect_defaults(self._schemas)
         return self._defaults
@@ -127,7 +127,7 @@ def create_expected_schemas(schema: Schema | None, steps: StepBudget | None = No
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield each way in which a server may interpret a value. For example, some servers convert "1" to 1.
+    """Yield each value that a server may read from a value. For example, some servers convert "1" to 1.
 
     The first one is `value` itself, or UNCLEAR if the schema does not allow it.
     """
@@ -155,7 +155,7 @@ def parse_pointer(pointer: str) -> list[str]:
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each way in which a server may interpret the value at a JSON pointer.
+    """Yield each value that a server may read at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
@@ -165,7 +165,7 @@ def iter_values_at(
 def iter_defaults_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each default that a server uses at a JSON pointer because the arguments have no value there."""
+    """Yield the defaults that a server may use at a JSON pointer without a value."""
     yield from _iter_defaults(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
 
 
@@ -237,7 +237,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Most texts return here, because numbers and JSON do not start with a letter.
+        # Numbers and JSON do not start with a letter, so most texts return here.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
@@ -266,8 +266,9 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int | float | None:
-    """Return the number that a text contains, or None. Underscores, non-ASCII digits and prefixes such as 0x are
-    allowed.
+    """Return the number in a text, or None.
+
+    Underscores, other digits than ASCII, and prefixes such as 0x are allowed.
     """
     for base in (10, 0):
         try:
@@ -281,11 +282,11 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted, so a schema with an unknown keyword counts as one that allows every type.
+# Schemas are untrusted. A schema with an unknown keyword counts as a schema that allows every type.
 
 
 class _SchemaWalk:
-    """Finds the types and child schemas in untrusted schemas, and visits only a limited number of schemas."""
+    """Finds the types and child schemas in untrusted schemas. It visits only a limited number of schemas."""
 
     __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
@@ -338,7 +339,7 @@ class _SchemaWalk:
         return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item of a value. Return an empty sequence if one of them is unknown."""
+        """Return the schemas for a member or item of a value. If one schema is unknown, return an empty sequence."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)
@@ -348,7 +349,7 @@ class _SchemaWalk:
         return child_schemas
 
     def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item of a value, or an empty sequence if they are unknown."""
+        """Return the schemas for a member or item of a value. If they are unknown, return an empty sequence."""
         if not self._can_enter(schema):
             return ()
         direct_schema = (
@@ -372,7 +373,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield the groups of subschemas in a schema. A value must match at least one subschema of each group."""
+        """Yield the groups of subschemas in a schema. A value must match at least one subschema in each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):

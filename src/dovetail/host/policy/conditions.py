@@ -34,7 +34,7 @@ from dovetail.wire.codec import encode, encode_canonical
 _PLAIN_URL: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
 )
-# This matches the last label of an IPv4 address in any notation.
+# This matches the last part of an IPv4 address in any notation.
 _HOST_NUMBER: Final = re.compile(r"[0-9]*|0x[0-9a-f]*")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _MAX_EXACT_INTEGER: Final = 2**53  # Floats represent all integers up to 2**53 exactly.
@@ -75,7 +75,7 @@ class Condition(Struct, frozen=True):
     def _is_true_by_default(
         self, arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, steps: StepBudget
     ) -> bool:
-        """Return whether the condition is certainly true for the default that a server uses for a missing value."""
+        """Return whether the condition is certainly true for the server's default of a missing value."""
         if schema is None or self.test == "exists":
             return False
         return any(
@@ -208,7 +208,7 @@ def _combine(outcomes: Iterable[bool], if_unclear: bool) -> bool:
 
 
 def _is_unambiguous(reading: Any, value: Any) -> bool:
-    """Return whether every server reads a value in the same way. Some servers read a string as another type."""
+    """Return whether all servers read a value in the same way. Some servers convert strings to other types."""
     return reading is value and not isinstance(value, str)
 
 
@@ -218,7 +218,7 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal. Return None if the result depends on how a server reads the first value."""
+    """Return whether two values are equal. If servers may read the first value differently, return None."""
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)
@@ -254,8 +254,9 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
 
 
 def _is_same_number(value: float, other: float) -> bool | None:
-    """Return whether two numbers are equal. Return None if they are equal only for servers that read large integers as
-    floats.
+    """Return whether two numbers are equal.
+
+    Return None if they are equal only for servers that read large integers as floats.
     """
     if value == other:
         return True
@@ -276,7 +277,7 @@ def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool 
 
 
 def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
-    # Only URLs that every parser reads in the same way are accepted: ASCII, without user, backslash or space.
+    # Only URLs that every parser reads in the same way are accepted. They are ASCII, without user, backslash or space.
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
@@ -306,7 +307,7 @@ def _has_ipv4(address: ipaddress.IPv6Address) -> bool:
 
 
 def _normalize_glob(glob: str) -> str:
-    """Return a glob for hosts in its usual form. Brackets belong to an IPv6 address and not to the glob."""
+    """Return a glob for hosts in its usual form. Brackets are part of an IPv6 address, and not of the glob."""
     glob = glob.lower()
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(glob.strip("[]")))

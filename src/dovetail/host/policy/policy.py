@@ -102,7 +102,7 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
-        # Decisions are cached by request. None means that the decision depends on the arguments.
+        # Decisions are cached by request. None means that the arguments must be checked, too.
         self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
@@ -174,7 +174,7 @@ class Policy:
 
     def decide(self, request: PolicyRequest) -> Decision:
         """Return the decision about a request."""
-        if len(request.tool) > MAX_URI_CHARS:  # comparing a longer name would take too long
+        if len(request.tool) > MAX_URI_CHARS:  # Comparing a longer name would take too long.
             return _TOO_LONG_DECISION
         hints = request.annotations
         key = (
@@ -295,9 +295,7 @@ def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
 
 
 def as_policy(policy: Any) -> Policy:
-    """Return the policy for the value of `policy=`: a Policy, the path of a file, or None for a policy without
-    rules.
-    """
+    """Return the policy for the value of `policy=`. The value is a Policy, the path of a file, or None for no rules."""
     if policy is None:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
@@ -321,7 +319,7 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether a request is allowed because the user has configured the server.
+    """Return whether a request is allowed because the user configured the server.
 
     The configuration file of a project cannot allow the start of a server.
     """

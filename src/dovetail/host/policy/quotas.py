@@ -23,7 +23,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
     """The limits for calls of one tool. None means no limit."""
 
     timeout: float | None = None  # the maximum seconds for a call
-    max_result_bytes: int | None = None  # the maximum size of a result, above which it is shortened
+    max_result_bytes: int | None = None  # the maximum size of a result. Larger results are shortened
     max_concurrency: int | None = None  # the maximum number of calls at the same time
     rate: str | None = None  # the maximum number of calls in a period, such as "60/min"
 
@@ -54,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Parse the limits in a policy, which are a rate or a table. Raise ValueError if a value is invalid."""
+    """Parse the limits in a policy. They are a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
@@ -83,7 +83,7 @@ def _min_or_none(left: Any, right: Any) -> Any:
 
 
 class Meter:
-    """Counts the calls of each tool and enforces their limits. Other requests are counted by server and kind.
+    """Counts the calls of each tool and enforces the limits. Other requests are counted by server and kind.
 
     URIs and prompt names are not counted separately, because callers choose them. With many different names, a caller
     could bypass the limits and fill the memory.

@@ -24,15 +24,17 @@ from dovetail.wire.tools import ToolAnnotations
 # This matches the server part of a glob such as "server.tool".
 _SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
-# This matches a character class or an escaped wildcard. A wildcard in a character class has no special meaning.
+# This matches a character class or an escaped wildcard. Wildcards inside a character class are plain characters.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-# This matches the bracket of an IPv6 address such as http://[::1]/, which does not start a character class.
+# This matches the bracket of an IPv6 address, as in http://[::1]/. Such a bracket starts no character class.
 _IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Match a glob with a tool or URI, for rules that ask, deny or hide. If the result is unclear, return True."""
+    """Return whether the glob of a rule that asks, denies or hides matches a tool or URI. If this is unclear, return
+    True.
+    """
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True
     if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
@@ -41,7 +43,7 @@ def matches_restrictive(glob: str, server: str, tool: str) -> bool:
 
 
 def _matches_uri(glob: str, server: str, uri: str) -> bool:
-    """Return whether a glob matches a URI, ignoring case and encoding. A very long URI matches every glob."""
+    """Return whether a glob matches a URI, without regard to case and encoding. A very long URI matches every glob."""
     if len(uri) > MAX_URI_CHARS:
         return True
     names = _list_names(server, uri)
@@ -51,14 +53,14 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
 @lru_cache(1)  # All rules of a policy compare the same URI.
 def _list_names(server: str, uri: str) -> frozenset[str]:
     readings = uri_readings(uri)
-    if "?" in uri or "%" in uri:  # Many servers ignore the query, so the URI without it is compared too.
+    if "?" in uri or "%" in uri:  # Many servers ignore the query, so the URI is also compared without it.
         readings |= {reading.partition("?")[0] for reading in readings}
     return frozenset(name for reading in readings for name in _build_names(reading.lower(), server))
 
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written, and a form with percent-encoding decoded. An encoded wildcard is not a wildcard."""
+    """Return a glob as written, and with percent-encoding decoded. An encoded wildcard is not a wildcard."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -84,7 +86,7 @@ def matches_permissive(
     if is_address and is_ambiguous(tool):
         return False
     matches = _matches_exactly if is_address else fnmatchcase
-    # The server and the tool are compared separately, so that a dot in a tool name cannot imitate another server.
+    # The server and the tool are compared separately. A dot in a tool name then cannot imitate another server.
     server_glob, dot, tool_glob = glob.partition(".")
     if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
         return matches(tool, glob)
@@ -92,7 +94,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI. A `*` for the host cannot match a path, query or fragment."""
+    """Return whether a glob matches a URI. A `*` for the host matches no path, query or fragment."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)
@@ -118,12 +120,12 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# By configuring the server, the user allowed these kinds.
+# The user allowed these kinds by configuring the server.
 # A rule applies to these kinds only if it names the kind, or denies or hides the server or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
-# Requests of these kinds are about one item of a server. The value is the placeholder for its name.
+# Requests of these kinds are about one item of a server. The value is a placeholder for the item's name.
 ITEM_NAME_BY_KIND: Final[Mapping[str, str]] = {
     "tool.call": "TOOL",
     "tool.result": "TOOL",
@@ -177,9 +179,9 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
     kind: str = "tool.call"  # the kind of request, such as "tool.call"
     arguments: Mapping[str, Any] | None = None  # the arguments of the call
-    # The input schema of the tool. Without it, a server may read each argument as any type.
+    # The input schema of the tool. Without a schema, a server may read each argument as any type.
     schema: Mapping[str, Any] | None = None
-    annotations: ToolAnnotations | None = None  # the annotations of the tool, which only count if the server is trusted
+    annotations: ToolAnnotations | None = None  # the annotations of the tool, which count only if the server is trusted
     trusted: bool = False  # True if the user trusts the server
     from_project: bool = False  # True if a project file defines the server
     server_identity: str = ""  # a digest of the server's command or URL
@@ -289,21 +291,19 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None
 
     def _is_forbidding(self, request: PolicyRequest) -> bool:
-        """Return whether this rule denies or hides the item or the whole server, whatever the arguments are."""
+        """Return whether this rule denies or hides the item or the server, regardless of the arguments."""
         has_conditions = bool(self.when or self.unless)
         return self.action in ("deny", "hide") and not has_conditions and bool(request.tool or not self.tool)
 
     def _find_argument_mismatch(self, request: PolicyRequest, steps: StepBudget) -> Condition | str | None:
-        """Return the condition that is not true, or the reason why `unless` excludes a request. Return None if the rule
-        applies.
-        """
+        """Return why the conditions of a rule exclude a request. Return None if the rule applies."""
         if not (self.when or self.unless):
             return None
         arguments, schema = request.arguments, request.schema
         if arguments is None:
             if request.kind != "resource.read":
                 return "the rule depends on the arguments"
-            arguments = {}  # a read has no arguments, so its conditions can be evaluated
+            arguments = {}  # A read has no arguments, so its conditions can be checked.
         match_if_unclear = self.action != "allow"
         for condition in self.when:
             if not evaluate_condition(condition, arguments, steps, if_unclear=match_if_unclear, schema=schema):
@@ -430,7 +430,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    # A string is invalid, but must not be split into characters.
+    # A string is invalid, but it must not be split into characters.
     is_single = isinstance(value, Condition | Mapping | str)
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # A process may hold the lock for the renewal of a token for this many seconds.
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # the seconds after which another process may renew a token
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # A browser that has logged in keeps its separate limits for this time.
+_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # a browser that has logged in keeps its separate limits for this time
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
@@ -231,9 +231,9 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """Return the client with this ID. Raise InvalidClient if it is unknown.
+        """Return the client with this ID. Raise InvalidClient if the client is unknown.
 
-        The number of documents that the server fetches for each address is limited.
+        The server fetches only a limited number of client documents for each address.
         """
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
@@ -252,7 +252,7 @@ class AuthorizationEndpoints:
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)
-        # If the store is full, the document is fetched again next time.
+        # If the store is full, the server fetches the document again next time.
         with contextlib.suppress(StoreFull):
             self._store.put(
                 record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
@@ -260,7 +260,7 @@ class AuthorizationEndpoints:
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
-        """Raise OAuthError if requests from this address have caused too many fetches of client documents."""
+        """Raise OAuthError if this address has caused too many fetches of client documents."""
         if wait_s := self._fetch_limiter.take(address, now):
             raise OAuthError(rate_limit_response(wait_s))
 
@@ -298,7 +298,7 @@ class AuthorizationEndpoints:
             csrf=secrets.token_urlsafe(24),
             until=now + _PENDING_REQUEST_TTL_S,
         )
-        # The page contains the encrypted request, so open requests use no space in the store.
+        # The page contains the encrypted request, so the server does not store open requests.
         response = self._render_consent(
             client,
             authorization_request,
@@ -359,7 +359,7 @@ class AuthorizationEndpoints:
         return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
 
     def _handle_consent(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle the user's consent decision. It must come from the browser that opened the consent page."""
+        """Handle the user's consent decision. The decision must come from the browser that opened the consent page."""
         now: float = yield Now()
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
@@ -376,7 +376,7 @@ class AuthorizationEndpoints:
             return _error_page("This form came from another page", "Start again from the application.", status=403)
         username = fields.get("username", "")[:128]
         is_known_browser = self._is_known_browser(request, username, now)
-        # Strangers may share the address of a user, for example behind a proxy. They must not lock the user out.
+        # Strangers may share the address of a user, for example behind a proxy. Strangers must not lock the user out.
         source = build_limiter_key("known browser", username.casefold()) if is_known_browser else request.address
         if self._decision_limiter.take(source, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
@@ -428,7 +428,9 @@ class AuthorizationEndpoints:
         return f"{self._cookie_name}-known={sealed}{self._cookie_attributes}{max_age}"
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
-        """Return whether the server still accepts the client, redirect URI and scopes of a request."""
+        """Return whether the server still accepts the client, the redirect URI and the scopes of an authorization
+        request.
+        """
         try:
             client = yield from self._find_client(authorization_request.client_id, address, now)
         except InvalidClient:
@@ -454,8 +456,8 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a form was sent from a page of this server. Browsers may send the origin `null` in this
-        case.
+        """Return whether a form was sent from a page of this server. For such a form, some browsers send the origin
+        `null`.
         """
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
@@ -465,7 +467,7 @@ class AuthorizationEndpoints:
     ) -> Flow[str | None]:
         """Check the password and return the user's subject.
 
-        An attempt counts as failed until it succeeds, because many attempts can run at once.
+        Many attempts can run at once, so an attempt counts as failed until it succeeds.
         """
         # The user database may ignore case, so all spellings of a name count as one user.
         user = name.casefold()
@@ -512,7 +514,7 @@ class AuthorizationEndpoints:
         return redirect_response(authorization_request.redirect_uri, params)
 
     def _redirect_to_provider(self, authorization_request: AuthorizationRequest, now: float) -> Flow[HTTPResponse]:
-        """Redirect the browser to the upstream provider. This must happen only after the user has allowed the client.
+        """Redirect the browser to the upstream provider. Call this only after the user has allowed the client.
 
         spec: security-considerations#confused-deputy-problem
         """
@@ -535,11 +537,13 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # Browsers apply the form policy of the consent page to redirects, so the response is a page.
+        # Browsers apply the form policy of the consent page to redirects, so the server sends a page.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
     def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle the redirect from the upstream provider. It must come from the browser in which the user consented."""
+        """Handle the redirect from the upstream provider. The redirect must come from the browser in which the user
+        consented.
+        """
         now: float = yield Now()
         assert self._identity_provider is not None
         fields = request.fields or {}
@@ -571,11 +575,11 @@ class AuthorizationEndpoints:
         )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
-        """Return a valid token of the upstream provider for a user. Only this server may use it, never a client."""
+        """Return a valid token of the upstream provider for a user. The token must never be sent to a client."""
         now: float = yield Now()
         grant, token = self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
-            # The provider may accept its refresh token only once.
+            # Some providers accept a refresh token only once.
             yield AcquireLock()
             grant, token = self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
@@ -591,7 +595,7 @@ class AuthorizationEndpoints:
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
         """Renew the provider's token in only one process at a time.
 
-        A provider may treat a second use of its refresh token as theft.
+        Some providers treat a second use of the refresh token as theft.
         """
         family, subject = grant.family, grant.subject
         for _ in range(_MAX_RENEWAL_POLLS):
@@ -621,7 +625,7 @@ class AuthorizationEndpoints:
         if new_token is None:
             return None
         sealed_token = self._seal(new_token, grant.family)
-        # If the grant was revoked in the meantime, it must stay revoked.
+        # A grant that was revoked in the meantime must stay revoked.
         return (
             new_token.access_token
             if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
@@ -638,7 +642,7 @@ class AuthorizationEndpoints:
             return None
 
     def _warn_provider_failure(self, exc: LoginFailed) -> None:
-        """Log an error of the provider if the operator must fix it. Errors of a single user are not logged."""
+        """Log an error of the provider that the operator must fix. Do not log errors that concern only one user."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 

@@ -35,10 +35,10 @@ _LEEWAY_S: Final = 30.0
 _MAX_ASSERTION_TTL_S: Final = 3600.0  # An assertion may be valid for at most this many seconds.
 # An assertion must be used soon after it was issued. The server remembers used assertions for this time.
 _MAX_ASSERTION_AGE_S: Final = 300.0
-# A client or an address can use at most this many assertions within `_MAX_ASSERTION_AGE_S`.
+# A client or an address can use at most this many assertions within `_MAX_ASSERTION_AGE_S` seconds.
 _MAX_ASSERTIONS: Final = MAX_ENTRIES // 20
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # A client's keys are fetched at most this often from one URL.
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # A client's keys are fetched from one URL at most this often.
 
 
 class OAuthError(Exception):
@@ -128,9 +128,7 @@ class ClientAuthenticator:
             raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
     def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
-        """Return the claims of a client assertion. Verify it with cached keys, or fetch the keys again if they do
-        not match.
-        """
+        """Return the claims of a client assertion. If the cached keys do not match, fetch the keys again."""
         header = signing.read_header(assertion)
         keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
         try:
@@ -161,7 +159,7 @@ class ClientAuthenticator:
             self._failed_fetch_limiter.take(url, now)
             raise TokenRejected("the client's keys cannot be fetched") from None
         expires_at = now + get_document_ttl(response.headers)
-        # If the store is full, the keys are fetched again next time.
+        # If the store is full, the server fetches the keys again next time.
         with contextlib.suppress(StoreFull):
             self._store.put(
                 "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
@@ -169,7 +167,7 @@ class ClientAuthenticator:
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count an assertion that a client used. The number is limited, because the server stores each one.
+        """Count an assertion of a client. The number is limited, because the server stores each assertion.
 
         Raise OAuthError if the client or the address has used too many assertions.
         """
@@ -180,27 +178,27 @@ class ClientAuthenticator:
             self._assertion_limiter.take(key, now)
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
-        # If an assertion had several audiences, each of them could send it to the others.
+        # If an assertion had several audiences, one audience could misuse it at another.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
                 "the assertion's issuer and subject must be the client ID, and its only audience must be this server"
             )
         assertion_id = claims.get("jti")
         if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
-            raise TokenRejected("it has no valid `jti` claim")
+            raise TokenRejected("the assertion has no valid `jti` claim")
         expires_at = float(claims["exp"]) + _LEEWAY_S
         issued_at = parse_timestamp(claims, "iat")
         max_ttl_s = _MAX_ASSERTION_AGE_S if issued_at is None else _MAX_ASSERTION_TTL_S
         if expires_at > now + max_ttl_s + _LEEWAY_S:
-            raise TokenRejected("its lifetime is too long")
+            raise TokenRejected("the lifetime of the assertion is too long")
         if issued_at is not None:
             expires_at = min(expires_at, issued_at + _MAX_ASSERTION_AGE_S + _LEEWAY_S)
             if expires_at <= now or issued_at > now + _LEEWAY_S:
-                raise TokenRejected("it was issued too long ago, or in the future")
+                raise TokenRejected("the assertion was issued too long ago, or in the future")
         self._take_share(client, address, now)
         assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
         if self._store.add("assertion", assertion_hash, b"1", expires_at, now) is not None:
-            raise TokenRejected("it was already used")
+            raise TokenRejected("the assertion was already used")
 
 
 def parse_basic_auth(request: Request) -> tuple[str, str] | None:
@@ -216,7 +214,7 @@ def parse_basic_auth(request: Request) -> tuple[str, str] | None:
 
 
 def read_claimed_client_id(request: Request, fields: Mapping[str, str]) -> str | None:
-    """Return the client ID in a request, which is not verified yet."""
+    """Return the client ID in a request. The ID is not verified yet."""
     credentials = parse_basic_auth(request)
     if credentials is not None:
         return credentials[0]

@@ -34,7 +34,7 @@ _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# RFC 8252, section 7.1, requires a reversed domain name as the scheme, but these applications use other schemes.
+# RFC 8252, section 7.1, requires schemes such as com.example.app, but these applications use other schemes.
 _KNOWN_SCHEMES: Final = frozenset(
     {
         "cherrystudio", "claude", "cursor", "goose", "kiro", "lmstudio", "raycast", "vscode", "vscode-insiders",
@@ -94,7 +94,7 @@ def _is_private_scheme(scheme: str) -> bool:
 
 
 def match_redirect_uri(client: ClientRecord, requested_uri: str | None) -> str | None:
-    """Return the registered redirect URI that matches the requested URI, or None. For loopback addresses, the port may
+    """Return the registered redirect URI that matches the requested URI, or None. Ports of loopback addresses may
     differ.
 
     Other URIs must be equal as strings. RFC 8252, section 7.3
@@ -130,9 +130,7 @@ def is_local_redirect(uri: str) -> bool:
 
 
 def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None]:
-    """Register a client. Return the client and its secret. The secret is None if the client does not need one. RFC
-    7591
-    """
+    """Register a client. Return the client and its secret, or None if the client needs no secret. RFC 7591"""
     uris, method = _parse_redirect_uris(metadata), metadata.get("token_endpoint_auth_method", "none")
     if method not in AUTH_METHODS:
         raise InvalidClient(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
@@ -178,7 +176,7 @@ def _is_short_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_URI_CHARS and value.isascii() and value.isprintable()
 
 
-# The server does not need this metadata, but repeats it in the registration response if the value is valid.
+# The server does not use this metadata. It only repeats valid values in the registration response.
 _ECHOED_METADATA: Final[dict[str, Callable[[Any], bool]]] = {
     "application_type": lambda value: value in ("web", "native"),
     "scope": _is_short_text,
@@ -234,7 +232,7 @@ def parse_client_document(client_id: str, response: FetchResponse) -> ClientReco
 def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any] | None, str | None]:
     """Return the public keys of a client, or the URL of the keys.
 
-    They are only for clients that use a private key instead of a secret. RFC 7591, section 2
+    Only clients with a private key have public keys. RFC 7591, section 2
     """
     if method != "private_key_jwt":
         return None, None
@@ -247,7 +245,7 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
         else []
     )
     if not keys or len(keys) > _MAX_KEYS:
-        raise InvalidClient("private_key_jwt requires jwks_uri, or jwks with at least one key and not too many keys")
+        raise InvalidClient(f"private_key_jwt requires jwks_uri, or jwks with 1 to {_MAX_KEYS} keys")
     return {"keys": [key.jwk for key in keys]}, None
 
 
@@ -275,7 +273,7 @@ def _parse_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return those of the requested grant types that this server supports.
+    """Return the requested grant types that this server supports.
 
     Other types are ignored, because many clients list every grant type they know.
     """

@@ -28,7 +28,7 @@ class ProviderMetadata(Struct, frozen=True, kw_only=True):
     authorization_endpoint: str  # The URL of the login page.
     token_endpoint: str  # The URL that exchanges authorization codes for tokens.
     userinfo_endpoint: str  # The URL that returns the claims of the user.
-    issuer: str | None = None  # The issuer that the provider sends in responses, or None if it sends none.
+    issuer: str | None = None  # The issuer in the provider's responses, or None if the provider sends no issuer.
     subject_claim: str = "sub"  # The claim that contains the permanent ID of a user.
     scopes: tuple[str, ...] = ("openid",)  # The scopes to request from the provider.
     # How to send the client secret: "client_secret_post" or "client_secret_basic".
@@ -36,7 +36,7 @@ class ProviderMetadata(Struct, frozen=True, kw_only=True):
     extra_params: dict[str, str] = field(default_factory=dict)  # Additional parameters for the authorization endpoint.
 
 
-# These values come from the documentation of the providers. Options of `UpstreamProvider` replace `{...}`.
+# These values come from the documentation of the providers. Options of `UpstreamProvider` fill in `{...}`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -225,7 +225,7 @@ class IdentityProvider:
     def finish_login(
         self, fields: Mapping[str, str], callback: str, verifier: str
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
-        """Finish a login. Return the user's subject and claims, and the provider's tokens.
+        """Finish a login. Return the user's subject, the user's claims and the provider's tokens.
 
         Raise LoginFailed if the login failed. If the provider sent an error, this error is the cause of the exception.
         """

@@ -115,7 +115,7 @@ def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPRespons
 
 
 def csp_source(url: str) -> str:
-    """Return the source expression for a URL in a content security policy, which allows form redirects to this URL."""
+    """Return how a URL is written in a content security policy, so that a form may redirect to it."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"

@@ -13,9 +13,10 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     name: str
-    # URLs of the servers that accept the tokens. If empty, all servers on the issuer's origin accept them.
+    # URLs of the servers that accept the tokens. If this is empty, all servers on the issuer's origin accept them.
     resources: tuple[str, ...] = ()
-    scopes_supported: tuple[str, ...] = ()  # Clients may request these scopes. If empty, they may request all scopes.
+    # Scopes that clients may request. If this is empty, they may request all scopes.
+    scopes_supported: tuple[str, ...] = ()
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
     max_registrations_per_hour: int = 10  # Maximum registrations from one address.
@@ -23,11 +24,11 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     max_token_responses_per_minute: int = 600  # Maximum token responses for one client at one address.
     max_decisions_per_minute: int = 60  # Maximum consent decisions from one address.
     max_fetches_per_minute: int = 30  # Maximum client documents that are fetched for one address.
-    # A function that takes a host name and returns True if it may publish client documents.
+    # A function that takes a host name. It returns True if clients may publish their documents on that host.
     is_trusted_client: Callable[[str], bool] | None = None
-    has_passwords: bool = False  # Users log in with a password at this server.
-    development_user: str | None = None  # In development mode, every login is a login of this user.
-    # The keys are client IDs of resource servers that may introspect tokens. The values are their secrets.
+    has_passwords: bool = False  # True if users log in with a password at this server.
+    development_user: str | None = None  # The user of every login in development mode.
+    # The client IDs and secrets of the resource servers that may introspect tokens.
     introspection_clients: dict[str, str] = field(default_factory=dict)
     warn: Callable[[str], None] | None = None  # A function that shows problems to the operator.
 

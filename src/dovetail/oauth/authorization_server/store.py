@@ -12,7 +12,7 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# The server can fetch these entries again, so if the store is full, the entry that expires first is removed.
+# The server can fetch these entries again. If the store is full, the entry that expires first is removed.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
 MAX_ENTRIES: Final = 20_000  # The store holds at most this many entries of each kind. Normal use needs far fewer.
@@ -64,7 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # For each kind that is full, when its next entry expires.
+        self._next_expiry: dict[str, float] = {}  # the next expiry time of each kind that is full
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
@@ -79,7 +79,9 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def _make_room(self, kind: str, records: dict[str, tuple[float, bytes]], now: float) -> None:
-        """Remove expired entries. If there are none, remove entries that can be fetched again, or raise StoreFull."""
+        """Remove expired entries. If none has expired, remove entries that the server can fetch again, or raise
+        StoreFull.
+        """
         if now < self._next_expiry.get(kind, 0.0):
             raise StoreFull(kind)
         for expired_key in [name for name, (until, _) in records.items() if until <= now]:
@@ -123,12 +125,12 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     client_name: str = ""
     redirect_uris: tuple[str, ...] = ()
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
-    method: str = "none"  # The client authenticates at the token endpoint with this method.
+    method: str = "none"  # how the client authenticates at the token endpoint
     secret_mark: str | None = None
     jwks: dict[str, Any] | None = None  # The client's public keys, or None if `jwks_uri` is set.
     jwks_uri: str | None = None
-    scopes: tuple[str, ...] = ()  # A program without a user can have these scopes.
-    by_document: bool = False  # The client ID is the URL of a metadata document.
+    scopes: tuple[str, ...] = ()  # the scopes that a program without a user can have
+    by_document: bool = False  # True if the client ID is the URL of a metadata document
 
 
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
@@ -171,9 +173,9 @@ class TokenFamily(Struct, frozen=True, kw_only=True):
     grant: TokenGrant
     since: float
     code: str = ""  # Hash of the authorization code that started the grant.
-    root: str = ""  # Hash of the part that all refresh tokens of the grant share.
+    root: str = ""  # hash of the part that all refresh tokens of the grant share
     current: str = ""  # Hash of the newest refresh token.
-    renewable: float = 0.0  # The grant can be renewed until this time.
+    renewable: float = 0.0  # the time until which the grant can be renewed
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):

@@ -78,9 +78,7 @@ class TokenEndpoint:
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Authenticate the client. An attempt counts as failed until it succeeds, because many attempts can run at
-        once.
-        """
+        """Authenticate the client. Many attempts can run at once, so an attempt counts as failed until it succeeds."""
         limiter_key = _limiter_key(request, fields)
         if wait_s := self._failure_limiter.take(limiter_key, now):
             raise OAuthError(rate_limit_response(wait_s))
@@ -111,7 +109,7 @@ class TokenEndpoint:
     def _check_proof(self, request: Request, now: float) -> str | None:
         """Check the client's DPoP proof and return the thumbprint of its key. RFC 9449, section 5
 
-        The tokens are bound to this key. Return None if the request has no proof.
+        The tokens are bound to this key. Without a proof, return None.
         """
         proof = request.headers.get("dpop")
         if proof is None:
@@ -173,7 +171,7 @@ class TokenEndpoint:
     ) -> dict[str, Any]:
         """Issue tokens to a program without a user. RFC 6749, section 4.4
 
-        The tokens have those requested scopes that the program may have.
+        The tokens have the requested scopes, except those that the program may not have.
         """
         resource = self._settings.select_resource(fields)
         if resource is None:
@@ -181,7 +179,7 @@ class TokenEndpoint:
                 "invalid_target", "resource must be a server for which this authorization server issues tokens"
             )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # The grant has no subject, because the ID of a program could equal the name of a user. RFC 9068, section 5
+        # A program has no subject, because its ID could equal the name of a user. RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
@@ -201,7 +199,7 @@ class TokenEndpoint:
             self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
-        """Revoke a token. An unknown token gets the same response. RFC 7009"""
+        """Revoke a token. The response is the same if the token is unknown. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
         limiter_key = _limiter_key(request, fields)
@@ -218,7 +216,7 @@ class TokenEndpoint:
         return HTTPResponse(200, {"cache-control": "no-store"})
 
     def handle_introspection(self, request: Request) -> Flow[HTTPResponse]:
-        """Report to a resource server in `introspection_clients` whether a token is active. RFC 7662"""
+        """Answer a resource server that asks whether a token is active. RFC 7662"""
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
         limiter_key = build_limiter_key("introspection", client_id, request.address)

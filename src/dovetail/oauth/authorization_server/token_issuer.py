@@ -108,7 +108,7 @@ class OAuthTokenIssuer:
         return text
 
     def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
-        """Exchange an authorization code for its grant. If the code is used twice, revoke its tokens."""
+        """Exchange an authorization code for its grant. If the code was used before, revoke its tokens."""
         code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
         if code is None:
             family = self._load_family(code_text.partition(".")[0], now)
@@ -127,7 +127,8 @@ class OAuthTokenIssuer:
         return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
 
     def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """Exchange a refresh token for new tokens. If the token is used twice, revoke its grant and return None.
+        """Exchange a refresh token for new tokens. If the refresh token was used before, revoke its grant and return
+        None.
 
         The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
         halfway.
@@ -148,17 +149,17 @@ class OAuthTokenIssuer:
         return None
 
     def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
-        """Return the grant of a refresh token without using the token. Older tokens of the grant are accepted, too."""
+        """Return the grant of a refresh token without using the token. Older refresh tokens of the grant work, too."""
         match = self._find_family(refresh_token, now)
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """Return the stored token family of a refresh token, as encoded bytes and as an object."""
+        """Find the stored grant of a refresh token. Return it both as bytes and as an object."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Access tokens contain the ID of the grant, so the part that only refresh tokens contain is checked, too.
+        # Access tokens contain the ID of the grant. Therefore the secret part of the refresh token is checked, too.
         if (
             stored is None
             or family is None

@@ -31,7 +31,7 @@ class VerificationUnavailable(AuthenticationFailed):
 def check_claims(
     claims: Mapping[str, Any], *, issuer: str | None, audience: Collection[str], now: float, leeway: float
 ) -> None:
-    """Raise TokenRejected unless the token has this issuer and audience and is valid now."""
+    """Raise TokenRejected if the token is not valid now, or has another issuer or audience."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
         raise TokenRejected("the token has a different issuer", f"its issuer is {actual_issuer}, expected {issuer}")
@@ -48,7 +48,7 @@ def check_claims(
 
 
 def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None:
-    """Raise TokenRejected unless the token was issued for this server. spec: authorization#token-handling"""
+    """Raise TokenRejected if the token was issued for another server. spec: authorization#token-handling"""
     audience_claim = claims.get("aud")
     token_audiences: list[Any] = (
         [audience_claim]
@@ -80,7 +80,10 @@ def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
 def build_principal(
     claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
 ) -> Principal:
-    """Return the caller that a token identifies. Raise TokenRejected if it contains neither a subject nor a client."""
+    """Return the caller that a token identifies.
+
+    Raise TokenRejected if the token names neither a subject nor a client.
+    """
     subject, client_id = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
         raise TokenRejected("the subject of the token must be a string")
@@ -98,7 +101,7 @@ def build_principal(
 
 
 def parse_scopes(claims: Mapping[str, Any], claim_names: Sequence[str]) -> frozenset[str]:
-    """Return the valid scopes in all of these claims. Each claim can be a string or a list."""
+    """Collect the valid scopes from several claims. Each claim can be a string or a list."""
     scopes: set[str] = set()
     for name in claim_names:
         value = claims.get(name)

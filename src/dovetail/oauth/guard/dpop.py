@@ -19,7 +19,7 @@ from dovetail.protocol.replay_memory import ReplayMemory
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # The time of a proof may differ from the current time by at most this many seconds.
+_MAX_PROOF_AGE_S: Final = 60.0  # a proof may be this many seconds old, or ahead of the clock
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
 _NONCE_INTERVAL_S: Final = 300.0  # The nonce changes after this many seconds.
@@ -79,7 +79,7 @@ class DPoPChecker:
             raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
         if token_claims is not None:
-            # A proof with a key that does not belong to the token must not use memory.
+            # The memory stores only proofs whose key belongs to the token.
             check_confirmation(token_claims, thumbprint)
         if not self._used_proofs.add(thumbprint, hashlib.sha256(proof_id.encode()).digest(), issued_at, now):
             raise TokenRejected("the DPoP proof was already used")
@@ -91,9 +91,9 @@ class DPoPChecker:
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:
-    """Check that a token that is bound to a key comes with a proof of this key. RFC 9449, section 7.1
+    """Check that a token and its DPoP proof belong together. RFC 9449, section 7.1
 
-    A token that is not bound to a key must come without a proof.
+    A token that is bound to a key needs a proof of this key. Any other token must come without a proof.
     """
     confirmation = claims.get("cnf")
     if confirmation is None:

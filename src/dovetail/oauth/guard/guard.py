@@ -78,7 +78,7 @@ class CredentialChecker:
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
     def authenticate(self, head: RequestHead) -> Flow[Principal]:
-        """Return the caller of a request. If its credentials are missing or insufficient, raise AuthError with a
+        """Return the caller of a request. If the credentials are missing or insufficient, raise AuthError with a
         challenge.
         """
         scheme, token = self._parse_credentials(head)
@@ -98,7 +98,7 @@ class CredentialChecker:
         except TokenRejected as exc:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
         except VerificationUnavailable as exc:
-            # With status 401, the client would discard a token that may be valid.
+            # With status 401, the client would discard its token, which may be valid.
             unavailable = AuthError(f"Try again later: {exc}")
             unavailable.status_code = 503
             raise unavailable from exc
@@ -143,7 +143,7 @@ class CredentialChecker:
         raise problem
 
     def _describe_unknown_issuer(self, token: str) -> str | None:
-        """Describe the issuer of a rejected token, so that the operator can compare it with the configuration."""
+        """Describe the issuer of a rejected token. The operator can then compare the issuer with the configuration."""
         try:
             actual_issuer = clip(str(read_unverified_claims(token).get("iss")))
         except TokenRejected:
@@ -181,7 +181,7 @@ class CredentialChecker:
             "scope": " ".join(self._required_scopes) or None,
             "resource_metadata": head.metadata_url
             if self._issuer_urls
-            else None,  # Without an authorization server, clients cannot use the metadata.
+            else None,  # Clients can use the metadata only with an authorization server.
             "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
         }
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
@@ -195,7 +195,9 @@ class CredentialChecker:
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return the scopes for a new token: those that the guard requires, `needed`, and those already `granted`."""
+        """Return the scopes for a new token. These are the scopes of the guard, the `needed` scopes and the `granted`
+        scopes.
+        """
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
@@ -311,7 +313,7 @@ class ServerLocation(Struct, frozen=True):
 
     @property
     def metadata_url(self) -> str:
-        """Return the URL of the metadata. It contains the path prefix, because another application may serve the
+        """Return the URL of the metadata. The URL contains the path prefix, because another application may serve the
         root.
         """
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
@@ -321,7 +323,7 @@ class ServerLocation(Struct, frozen=True):
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """Return the URLs of a server from its public URL, which can be the URL of the endpoint or of the application."""
+    """Return the URLs of a server from its public URL. This is the URL of the endpoint or of the application."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")

@@ -40,7 +40,7 @@ MAX_TOKEN_CHARS: Final = 16 * 1024
 
 
 class PublicKey:
-    """A public key, which is parsed when it is first used."""
+    """A public key. It is parsed when it is used for the first time."""
 
     __slots__ = ("_imported_key", "jwk")
 
@@ -66,9 +66,9 @@ class PublicKey:
         )
 
     def verify_token(self, token: str, algorithm: str) -> dict[str, Any]:
-        """Return the claims of a token that was signed with this key.
+        """Verify a token with this key and return its claims.
 
-        If the token was not, raise an error of joserfc, ValueError or TypeError.
+        If the signature is wrong, raise an error of joserfc, ValueError or TypeError.
         """
         from joserfc import jwk, jws
 
@@ -89,7 +89,7 @@ class PublicKey:
 
 
 def _decode_claims(payload: bytes | None) -> dict[str, Any]:
-    """Decode claims with the strict JSON parser that is also used for messages."""
+    """Decode claims with the strict JSON parser for messages."""
     try:
         claims = decode(payload or b"")
     except ParseError as exc:
@@ -104,7 +104,7 @@ PublicKeys = list[PublicKey]
 
 @contextmanager
 def _suppress_warnings(algorithm: str) -> Generator[None]:
-    """Suppress joserfc's warning about an older algorithm name."""
+    """Suppress a warning of joserfc about an old algorithm name."""
     if algorithm != "EdDSA":
         yield
         return
@@ -114,7 +114,7 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """Raise ValueError unless all algorithms are asymmetric, which means that they use a public and a private key."""
+    """Raise ValueError unless all algorithms are asymmetric. Asymmetric algorithms use a public and a private key."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:

@@ -22,9 +22,9 @@ T = TypeVar("T")
 TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # A bearer token has this syntax. RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
-# RFC 9068 defines the token types with at+jwt. Older issuers use the other types.
+# RFC 9068 defines the types with at+jwt. Older issuers use the other types.
 _ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
-# After an unknown key ID, the keys are fetched again at most once in this interval.
+# An unknown key ID causes at most one fetch of the keys in this interval.
 _KEY_FETCH_INTERVAL_S: Final = 30.0
 _KEY_REFRESH_INTERVAL_S: Final = 600.0  # After this time, the keys are fetched again.
 _KEY_TTL_S: Final = 3600.0  # If the keys cannot be fetched, the known keys stay valid for this time.
@@ -161,7 +161,7 @@ class JWTVerifier(BuiltInVerifier):
             return keys
         is_fetch_due = self._fetch_tried_at is None or now >= self._fetch_tried_at + _KEY_FETCH_INTERVAL_S
         if keys and not is_fetch_due:
-            # Another request has fetched the keys, or is fetching them.
+            # Another request has fetched the keys, or is fetching the keys now.
             return keys
         if keys:
             self._fetch_tried_at = now
@@ -175,7 +175,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Allow a fetch of the keys if the clock was set back. Otherwise the next fetch would be too late."""
+        """Allow a new fetch of the keys after the clock was set back. Otherwise the next fetch would be too late."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
@@ -273,7 +273,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         if claims.get("active") is not True:
             self._inactive_tokens.put(cache_key, True, now + _INACTIVE_TOKEN_TTL_S)
             raise TokenRejected("the token is not active")
-        # The issuer confirms that the token is active, so the response need not contain an expiry time.
+        # The issuer confirmed that the token is active, so the response does not need an expiry time.
         checked_claims = {"exp": now + 1.0, **claims}
         check_claims(
             checked_claims,
@@ -300,7 +300,7 @@ class StaticTokenVerifier(BuiltInVerifier):
     issuer: str | None = None
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        # The lookup uses a hash, so that its duration reveals nothing about the token.
+        # The time for looking up a hash reveals nothing about the token.
         self._principals = {
             _hash_token(_check_token(token)): as_principal(principal)
             for token, principal in _check_mapping(tokens).items()
@@ -326,7 +326,7 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
         if not isinstance(verifier, BuiltInVerifier) or verifier._may_accept(token)  # pyright: ignore[reportPrivateUsage]
     ]
     if any(verifier.issuer is not None and signing.has_issuer(token, verifier.issuer) for verifier in candidates):
-        # A token that claims a configured issuer must not be sent to another issuer.
+        # The token names a configured issuer, so it must not be sent to another issuer.
         candidates = [
             verifier
             for verifier in candidates

@@ -26,7 +26,7 @@ def identify_client(
     scopes: Sequence[str],
     grant_type: str = "authorization_code",
 ) -> Flow[ClientRegistration]:
-    """Return the client ID and credentials for this authorization server. Credentials for other servers are never used.
+    """Return the client ID and credentials for this authorization server. Never use the credentials for another server.
 
     If the server limits the scopes of a client and the login needs more scopes, register a new client.
     """
@@ -81,7 +81,7 @@ def _use_given_client(
 def check_issuer(
     server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
 ) -> None:
-    """Raise LoginFailed if the issuer is not the expected issuer, because another issuer must not get the credentials.
+    """Raise LoginFailed if the issuer is not the expected one, because another issuer must not get the credentials.
 
     The expected issuer is `issuer=`, or else the issuer of the saved client.
     """

@@ -37,7 +37,7 @@ _SAME_ORIGIN_HINT: Final = (
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: SavedLogin | None) -> Flow[SavedLogin]:
-    """Log in to the server with this URL. If there is a saved login, reuse its client registration."""
+    """Log in to the server with this URL. Reuse the client registration of a saved login."""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     _check_code_flow(server)
     saved_client = saved_login.client if saved_login is not None else None
@@ -106,7 +106,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: the scopes of the challenge or of the resource, and all scopes of earlier requests.
+    """Choose the scopes to request. These are the scopes of the challenge or the resource, and of all earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
@@ -127,7 +127,7 @@ def choose_proof_key(
     document: ProtectedResourceMetadata | None,
     saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
-    """Return the DPoP key to which tokens are bound. Return None if neither the user nor the server requires DPoP."""
+    """Return the DPoP key for tokens. Return None if neither the user nor the server requires DPoP."""
     if is_required is None:
         is_required = challenge.scheme == "dpop" or (
             document is not None and document.dpop_bound_access_tokens_required

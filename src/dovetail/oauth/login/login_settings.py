@@ -92,7 +92,7 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     private_key: str | None = None
     signing_algorithm: str | None = None  # The signing algorithm. If None, the default for the key is used.
     scopes: str | Sequence[str] = ()
-    exact_scopes: bool = False  # If True, only `scopes` are requested, and not those that the server asks for.
+    exact_scopes: bool = False  # If True, only `scopes` are requested, and not the scopes that the server asks for.
     redirect_uri: str | None = None
     offline_access: bool = True  # If True, a refresh token is requested, so that the user logs in less often.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.

@@ -24,12 +24,12 @@ class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     issuer: str
     client_id: str
     client_secret: str | None = None
-    method: str = "none"  # The client authenticates at the token endpoint with this method.
+    method: str = "none"  # how the client authenticates at the token endpoint
     redirect_uris: list[str] = field(default_factory=list)
-    # The client may request these scopes. The list is empty if the server does not limit them.
+    # The scopes that the client may request. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
-    given: bool = False  # The user passed the client ID.
-    refused: bool = False  # The server rejects the client, for example because the client was deleted.
+    given: bool = False  # True if the user passed the client ID
+    refused: bool = False  # True if the server rejects the client, for example after it was deleted
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ class MountingServer(Protocol):
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:
-    """Return whether `other` is this server, or is mounted on it directly or indirectly."""
+    """Return whether `other` is this server, or is mounted on this server directly or indirectly."""
     if server is other:
         return True
     mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
@@ -94,7 +94,7 @@ class LocalServer:
             raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
-        """Exit the lifespan of the server, unless another user of the server needs it."""
+        """End the lifespan of the server, unless another user needs the server."""
         await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
@@ -108,7 +108,7 @@ class LocalServer:
         return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether this caller sees an item. A URI may also match a template."""
+        """Return whether this caller sees an item. A URI may match a template."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts
@@ -133,14 +133,12 @@ class LocalServer:
         return self.server.can_receive_updates(uri, principal)
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
-        """Do nothing, because `watch_changes` already reports all updates of resources."""
+        """Do nothing. `watch_changes` already reports all updates of resources."""
         return ResourceWatch(uris, lambda: None)
 
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
-    """Return all items of a server, regardless of the caller. Return None if the server is remote and must be asked
-    first.
-    """
+    """Return all items of a server, even those that are hidden from callers. Return None if the server is remote."""
     if not isinstance(target, LocalServer):
         return None
     mounts = target.server.mounts

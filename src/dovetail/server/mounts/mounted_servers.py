@@ -46,10 +46,10 @@ from dovetail.wire.prompts import ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
-if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
+if TYPE_CHECKING:  # Few servers have access rules, so only type checkers import this module.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-# A request for a list waits at most this many seconds for a server that was not available before.
+# A list waits at most this many seconds for a server that was not available before.
 _RETRY_WAIT_S: Final = 1.0
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
@@ -63,7 +63,7 @@ _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
 
 
 class ListedItem:
-    """A mounted item with the same interface as a registered item."""
+    """A mounted item. It has the same interface as a registered item."""
 
     __slots__ = ("declaration",)
 
@@ -72,7 +72,7 @@ class ListedItem:
 
 
 class ToolRoute(NamedTuple):
-    """The route for calls of a tool: the mounted server, and the name of the tool on that server."""
+    """The mounted server that has a tool, and the name of the tool on that server."""
 
     name: str
     mount: Mount
@@ -90,8 +90,8 @@ class MountedServers:
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
-        self._removed_mounts: list[Mount] = []  # Unmounted servers that are not stopped yet.
-        self._routes: dict[str, ToolRoute] = {}  # Routes of tools that no other mount can have.
+        self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
+        self._routes: dict[str, ToolRoute] = {}  # tools that only one mount can have
         self._remote_subscriptions = RemoteSubscriptions(
             self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
         )
@@ -129,7 +129,7 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted server when it has no open requests. A local server keeps running for its other users."""
+        """Stop an unmounted server when it has no open requests. A local server with other users keeps running."""
         if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:
@@ -145,9 +145,7 @@ class MountedServers:
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
     def list_used_scopes(self) -> list[str]:
-        """Return the scopes that mounted items require. Items of remote servers may be unknown and are then left
-        out.
-        """
+        """Return the scopes that mounted items require. Unknown items of remote servers are left out."""
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
@@ -210,7 +208,7 @@ class MountedServers:
         return self._visibility.build_page(exchange, items, field, result_type)
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
-        """Return all items that this caller sees. If two items have the same name, the list contains only the first."""
+        """Return all items that this caller sees. If two items have the same name, the first one is used."""
         items = self._visibility.list_visible(kind, exchange)
         principal = exchange.caller.principal
         mounts = [
@@ -227,7 +225,7 @@ class MountedServers:
         return items
 
     async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: IncomingExchange) -> None:
-        """Warn about access rules that match no item. Do nothing until all remote servers have listed their items."""
+        """Warn about access rules that match no item. Do nothing before all remote servers have listed their items."""
         item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
@@ -249,8 +247,9 @@ class MountedServers:
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server may have this name or URI. A remote server may have any name with its
-        prefix.
+        """Return whether a mounted server may have this name or URI.
+
+        A remote server may have any name with its prefix.
         """
         for mount in self._mounts:
             for kind in ITEM_KINDS:
@@ -268,7 +267,7 @@ class MountedServers:
         if not mount.is_unavailable:
             await self._refresh_items(mount, kind, exchange)
         elif mount.can_retry:
-            # The retry runs in the background, because a server that hangs must not delay each list.
+            # The retry runs in the background, because a hanging server must not delay every list.
             task = asyncio.get_running_loop().create_task(self._retry(mount, kind, exchange))
             self._background_tasks.add(task)
             task.add_done_callback(self._background_tasks.discard)
@@ -276,9 +275,7 @@ class MountedServers:
         return mount.get_stored_items(kind, exchange)
 
     async def _refresh_items(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """Store the current items of a remote server. If the server does not respond in time, keep the earlier
-        items.
-        """
+        """Store the current items of a remote server. If the server does not respond in time, keep the old items."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await mount.target.start()
@@ -291,17 +288,15 @@ class MountedServers:
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
 
     async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """List the items of a server that was not available. If the server responds, notify the clients of the
-        change.
-        """
-        # The delay prevents a second attempt while the first attempt runs.
+        """List the items of a server that was not available. If it responds, notify the clients."""
+        # The delay prevents a second attempt during the first.
         mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)
         if not mount.is_unavailable:
             self._registry.notify_all_lists_changed()
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
-        """Log the problems of a mount's transforms, if the items of the mounted server are known."""
+        """Log the problems of a mount's transforms. Do nothing if the items of the mounted server are unknown."""
         if not mount.needs_transform_check:
             return
         mount.needs_transform_check = False
@@ -312,7 +307,10 @@ class MountedServers:
             log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, problem)
 
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None:
-        """Return all mounted items, regardless of the caller. Return None if a mounted server is remote."""
+        """Return all mounted items, even those that are hidden from callers.
+
+        Return None if a mounted server is remote.
+        """
         items: dict[str, Any] = {}
         for mount in self._mounts:
             mounted_items = list_all_items(mount.target, kind)
@@ -394,7 +392,7 @@ class MountedServers:
         return route
 
     async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a tool has an output schema. Return True if this is unknown."""
+        """Return whether a tool has an output schema. If this is unknown, return True."""
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
         except MCPError:
@@ -443,7 +441,7 @@ class MountedServers:
         if resolved is None:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         mount, inner_name = resolved
-        # Only the checked field of the reference is forwarded, so that the mounted server cannot use another field.
+        # Only the checked field of the reference is forwarded. The mounted server cannot use another field.
         inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
         transform = mount.name_map.get_transform(inner_name)
         if transform.arguments:
@@ -473,7 +471,7 @@ class MountedServers:
             self._stop_if_unused(mount)
 
     def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
-        """Translate the links in a result. Decode the result if this server inspects results."""
+        """Translate the links in a result. If this server inspects results, decode the result first."""
         if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
             return parse_result(result, exchange.method) if self._server.inspects_results else result
         result = rewrite_links(result, exchange.method, mount.name_map)
@@ -499,7 +497,7 @@ class MountedServers:
         if not requested_uris:
             return await self._own_handlers["subscriptions/listen"](exchange)
         principal = exchange.caller.principal
-        # Remote servers must learn only the URIs that the caller may use.
+        # Remote servers must only learn the URIs that the caller may use.
         uris = await self._server.list_receivable(requested_uris, principal)
         subscription = RemoteSubscription(uris, principal)
         try:
@@ -514,7 +512,7 @@ class MountedServers:
             self._remote_subscriptions.end(subscription)
 
     def _is_only_remote(self, uri: str, exchange: IncomingExchange) -> bool:
-        """Return whether a resource can belong only to remote servers."""
+        """Return whether only remote servers can have a resource."""
         candidates = self.resolver.find_candidates("resource", uri)
         return (
             bool(candidates)
@@ -545,7 +543,7 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
-    """Replace the argument names in an error with the names that callers of this server use."""
+    """Replace the argument names in an error with the names that callers use."""
     translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated

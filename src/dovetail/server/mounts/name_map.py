@@ -71,7 +71,7 @@ class NameMap:
         self._tags = frozenset(tags)
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
-        """Return the transform of an item. If the item has none, return a transform that changes nothing."""
+        """Return the transform of an item. Without one, return a transform that changes nothing."""
         if kind in _URI_KINDS and self._transform_by_name and inner_name not in self._transform_by_name:
             inner_name = self._transformed_by_key.get(template_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
@@ -100,7 +100,7 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return the name of another item that a transform renames to the name of this item, or None."""
+        """Return another item that a transform renames to the name of this item, or None."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
@@ -117,7 +117,7 @@ class NameMap:
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name on the mounted server, or None if that server cannot have such an item."""
+        """Return the name on the mounted server. Return None if that server cannot have such an item."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
@@ -133,7 +133,10 @@ class NameMap:
         return inner_name
 
     def _to_inner_template(self, prefix: str, template: str) -> str | None:
-        """Return the text of a template on the mounted server, or None if that server cannot have such a template."""
+        """Return the text of a template on the mounted server.
+
+        Return None if that server cannot have such a template.
+        """
         if template[: len(prefix)].lower() != prefix.lower():
             return None
         bare_template = template[len(prefix) :]
@@ -147,7 +150,7 @@ class NameMap:
         return inner_template
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
-        """Return the URI of a resource on the mounted server, or None if that server cannot have such a URI.
+        """Return the URI of a resource on the mounted server. Return None if that server cannot have such a URI.
 
         The spelling of the URI is kept, unless the resource is renamed.
         """
@@ -177,14 +180,15 @@ class NameMap:
         return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
 
     def matches_hidden_template(self, uri: str) -> bool:
-        """Return whether a URI matches a hidden template. If so, callers can read it only if a resource has exactly
-        this URI.
+        """Return whether a URI matches a hidden template.
+
+        If so, callers can read the URI only if a resource has exactly this URI.
         """
         return any(may_match_template(template, uri) for template in self._hidden_templates)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return whether all names with this mount's prefix belong to this mount."""
+        """Return whether every name with the prefix of this mount belongs to this mount."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property
@@ -192,11 +196,11 @@ class NameMap:
         return bool(self._tags)
 
     def is_allowed(self, declaration: Any) -> bool:
-        """Return whether the mount offers an item, based on the tags of the item."""
+        """Return whether the mount offers an item with these tags."""
         return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
     def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the items that the mount offers, under their names on this server."""
+        """Return the items that the mount offers, with their names on this server."""
         renamed: dict[str, Any] = {}
         for inner_name, declaration in declarations.items():
             transform = self.get_transform(inner_name, kind)

@@ -18,7 +18,7 @@ from dovetail.server.mounts.local_server import LocalServer
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
 
 _MAX_WATCHES: Final = 4096
-_MAX_WATCHES_PER_ORIGIN: Final = 1024  # One principal or address can have at most this many subscriptions.
+_MAX_WATCHES_PER_ORIGIN: Final = 1024  # the limit for one principal or address
 
 
 class RemoteSubscription:
@@ -27,7 +27,7 @@ class RemoteSubscription:
     def __init__(self, uris: Sequence[str], principal: Principal | None) -> None:
         self.uris = uris
         self.principal = principal
-        self.holder_count = 0  # Number of sessions that share the subscription.
+        self.holder_count = 0  # the number of sessions that share the subscription
         self._stop_callbacks: list[Callable[[], None]] = []
         self._is_ended = False
 
@@ -53,10 +53,10 @@ class RemoteSubscriptions:
     def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
         self._mounts = mounts
         self._resolver = resolver
-        # A function that sends an update of a resource to the clients of this server.
+        # This function sends the update of a resource to the clients of this server.
         self._report_update = report_update
         self._open_subscriptions: set[RemoteSubscription] = set()
-        # The keys are the normalized URI and the principal of the sessions that share the subscription.
+        # A key is a normalized URI and the principal of the sessions that share the subscription.
         self._watched: dict[tuple[str, Principal | None], RemoteSubscription] = {}
         self._counts_by_origin: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +110,7 @@ class RemoteSubscriptions:
 
     async def _open_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
         if not await self.open(subscription):
-            # The next session that subscribes to the resource tries again.
+            # The next session that subscribes to the resource will try again.
             self._drop_watched(key, subscription)
 
     def _drop_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
@@ -119,7 +119,7 @@ class RemoteSubscriptions:
         self.end(subscription)
 
     async def open(self, subscription: RemoteSubscription) -> set[str]:
-        """Subscribe to the resources on all remote mounts that can have them. Return the accepted URIs."""
+        """Subscribe to resources on all remote mounts that may have them. Return the accepted URIs."""
         self._open_subscriptions.add(subscription)
         accepted_uris = await asyncio.gather(*(self._subscribe(mount, subscription) for mount in tuple(self._mounts)))
         return {uri for uris in accepted_uris for uri in uris}
@@ -134,12 +134,12 @@ class RemoteSubscriptions:
             self._drop_watched(key, subscription)
 
     def add_mount(self, mount: Mount) -> None:
-        """Subscribe on a new mount to the resources of all open subscriptions."""
+        """Subscribe to the resources of all open subscriptions on a new mount."""
         for subscription in tuple(self._open_subscriptions):
             self._start_task(self._resubscribe(mount, subscription))
 
     async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
-        """Subscribe on a new mount. Report its resources as updated, because earlier updates may be lost."""
+        """Subscribe on a new mount. Report the resources as updated, because earlier updates may be lost."""
         for uri in await self._subscribe(mount, subscription):
             self._report_update(uri)
 
@@ -166,7 +166,7 @@ class RemoteSubscriptions:
             log.warning("cannot subscribe to updates of %s: %s", mount.target.name, format_failure(exc))
             return []
         subscription.add_stop_callback(watch.stop)
-        # A server may accept a URI in another spelling.
+        # A server may accept a URI with another spelling.
         accepted_keys = dict.fromkeys(map(uri_key, watch.uris))
         return [uri for key in accepted_keys for uri in uris_by_key.get(key, ())]
 
@@ -177,6 +177,6 @@ class RemoteSubscriptions:
 
 
 def _call_all(stops: list[Callable[[], None]]) -> None:
-    """Remove each function from the list and call it, so that a second call of `_call_all` does not repeat it."""
+    """Call each function and remove it from the list, so that no function is called twice."""
     while stops:
         stops.pop()()

@@ -20,15 +20,15 @@ from dovetail.server.mounts.local_server import LocalServer, MountingServer, lis
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template
 
-if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
+if TYPE_CHECKING:  # Few servers have access rules, so only type checkers import this module.
     from dovetail.server.access_rules import AccessRule
 
-# A mounted server that does not list its items within this time is left out.
+# If a mounted server does not list its items within this time, it is left out.
 LIST_TIMEOUT_S: Final = 10.0
-_RETRY_DELAY_S: Final = 1.0  # After a server refused a request, this many seconds pass before the next request.
+_RETRY_DELAY_S: Final = 1.0  # the delay after a server refused a request
 
 _MAX_STORED_LISTS: Final = 1024
-_MAX_FORGOTTEN_URIS: Final = 4096  # An index may contain at most this many resources that no longer exist.
+_MAX_FORGOTTEN_URIS: Final = 4096  # the maximum number of deleted resources in an index
 
 
 class Mount:
@@ -47,16 +47,16 @@ class Mount:
         self.stop_following = stop_following
         self.needs_transform_check = False
         # While the server is not available, the last known lists are used.
-        # The keys are the kind of item and the caller.
+        # A key is the kind of item and the caller.
         self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
         self.active_exchanges = 0
-        self.retry_at = 0.0  # After a failure, no request is sent to the server before this time.
+        self.retry_at = 0.0  # the earliest time for the next request after a failure
         self.resource_index = ResourceIndex()
         self.is_unavailable = False
         self._is_logged = False
 
     def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
-        """Store and return a list of the server's items. A server may have different lists for different callers."""
+        """Store and return a list of the server's items. The lists may differ between callers."""
         key = (kind, _get_list_key(exchange.caller.principal))
         self._stored_items.pop(key, None)
         self._stored_items[key] = items
@@ -79,8 +79,7 @@ class Mount:
     def mark_unavailable(self, exc: Exception) -> None:
         """Record that the server did not respond, and delay the next request.
 
-        The delay is longer for a server that hangs than for one that refuses connections, because each attempt takes
-        longer.
+        The delay is longer for a server that hangs, because each attempt takes longer.
         """
         self.is_unavailable = True
         self.delay_retry(LIST_TIMEOUT_S if isinstance(exc, TimeoutError) else _RETRY_DELAY_S)
@@ -93,7 +92,7 @@ class Mount:
         self.retry_at = _now() + delay
 
     def log_unavailable(self, message: str, *args: Any) -> None:
-        """Log that the server is not available. Until it responds again, repeated messages have debug level."""
+        """Log that the server is not available. Until the server responds again, later messages have debug level."""
         log.log(logging.DEBUG if self._is_logged else logging.WARNING, message, self.target.name, *args)
         self._is_logged = True
 
@@ -103,7 +102,7 @@ def _get_list_key(principal: Principal | None) -> Hashable:
 
 
 class ResourceIndex:
-    """Index of resources that finds a resource by any equivalent form of its URI, without a search of the whole list.
+    """Finds a resource by any equivalent form of its URI, without searching the whole list.
 
     Each lookup adds the URIs of its list to the index, because lists differ between callers. Threads may share an
     index, because its state is replaced and never changed.
@@ -151,7 +150,7 @@ class MountResolver:
         return await self._find(kind, name, exchange) is not None
 
     async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
-        """Return the first mount that lists the item for this caller, and the item's name there.
+        """Return the first mount that lists the item for this caller, and the name of the item there.
 
         If only one mount can have the name, its server is not asked whether it has the item.
 
@@ -190,9 +189,7 @@ class MountResolver:
         return None
 
     def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
-        """Return the name of a server that may have this item, but is not available and has not listed its items
-        yet.
-        """
+        """Return a server that may have this item, but is not available and has not listed its items yet."""
         if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
             return None
         for mount, inner_name in self.find_candidates(kind, name):
@@ -207,7 +204,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Fetch the item list of each mount that needs its list to translate this name."""
+        """Fetch the items of each mount that needs them to translate this name."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -215,7 +212,7 @@ class MountResolver:
     async def _check_resolved(
         self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """Return the mount and the name. Raise InsufficientScope if the caller lacks scopes for the item."""
+        """Return the mount and the name. If the caller lacks scopes for the item, raise InsufficientScope."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
@@ -237,7 +234,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether no other mount can have an item with this name."""
+        """Return whether only this mount can have an item with this name."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -276,7 +273,7 @@ class MountResolver:
                 await mount.target.check_scopes(kind, inner_name, exchange)
 
     async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a mounted server lists the item for this caller and no setting of this server hides it."""
+        """Return whether a mounted server lists the item for this caller, and this server does not hide it."""
         if not mount.target.is_remote:
             if not await mount.target.has_item(kind, inner_name, exchange):
                 return False
@@ -295,7 +292,7 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the items of a mount that a name or URI may refer to.
+        """Return the items of a mount to which a name or URI may refer.
 
         If a remote server does not respond in time, its last known lists are used.
         """
@@ -375,11 +372,11 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Return whether an item is enabled, which means that none of its tags is disabled."""
+        """Return whether an item is enabled. A disabled tag disables all its items."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
-        """Return this server's access rule that applies to an item with these tags."""
+        """Return this server's access rule for an item with these tags."""
         access_rules = self._registry.access_rules
         return None if access_rules is None else access_rules.find_by_tags(get_tags(declaration))
 
@@ -400,9 +397,7 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item with this name. If the name is a URI that is not listed, return the items that it may refer
-    to.
-    """
+    """Return the item with this name. For a URI that is not listed, return the items to which it may refer."""
     declaration = declarations.get(name)
     if declaration is not None or kind not in ("resource", "resource template"):
         return [] if declaration is None else [declaration]

@@ -32,7 +32,7 @@ class Transform(Struct, frozen=True, kw_only=True):
 
 
 def transform_declaration(transform: Transform, declaration: Any) -> Any:
-    """Change the title, description and arguments of an item's definition. `NameMap` changes its name."""
+    """Change the title, description and arguments of a definition. `NameMap` changes the name."""
     updates: dict[str, Any] = {}
     if transform.title is not None:
         updates["title"] = transform.title
@@ -87,7 +87,7 @@ def _check_unique_names(item_name: str, names: list[str]) -> None:
 
 
 def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
-    """Yield a message for each change of an argument that does not fit this tool or prompt."""
+    """Yield a message for each argument transform that does not fit this tool or prompt."""
     try:
         transform_declaration(transform, declaration)
     except ValueError as exc:
@@ -127,13 +127,13 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
 
 
 def is_outer_argument(transform: Transform, name: str) -> bool:
-    """Return whether callers may pass an argument with this name. It must not be fixed, and must not be an old name."""
+    """Return whether callers may pass an argument with this name. Old names and fixed arguments are not allowed."""
     argument_transforms = transform.arguments or {}
     return name not in argument_transforms or name in _get_inner_names(argument_transforms)
 
 
 def _get_inner_names(arguments: Mapping[str, ArgTransform]) -> dict[str, str]:
-    """Return the inner name of each changed argument that callers may pass. The keys are the outer names."""
+    """Return the names of changed arguments on the mounted server, by the name that callers use."""
     return {argument.name or name: name for name, argument in arguments.items() if argument.value is UNSET}
 
 
@@ -142,7 +142,7 @@ def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
 
 
 def _format_unknown(argument: ArgTransform, name: str) -> str:
-    """Format the old name of an argument, and the new name unless the argument is fixed."""
+    """Format the old name of an argument. If callers can pass the argument, add its new name."""
     hint = f" (use `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
     return f"`{clip(name)}`{hint}"
 
@@ -160,7 +160,7 @@ def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | N
 
 
 def get_inner_argument(transform: Transform, name: str) -> str:
-    """Return the name on the mounted server of an argument that callers may pass."""
+    """Return the name of a caller's argument on the mounted server."""
     return _get_inner_names(transform.arguments or {}).get(name, name)
 
 

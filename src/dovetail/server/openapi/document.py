@@ -16,7 +16,7 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-# If the schemas of an operation have more nodes, further references are kept.
+# If an operation's schemas have more nodes than this, further references are kept.
 _MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
@@ -40,7 +40,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     location: ParameterLocation
     explode: bool = True
     style: str = "form"
-    is_file: bool = False  # The value is the content of a file in base64.
+    is_file: bool = False  # True if the value is a file in base64
 
 
 class OpenAPIOperation(Struct, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON Schema of successful responses. Return None if there is no such schema, or more than one."""
+    """Return the JSON Schema of successful responses. If there is no such schema or more than one, return None."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
@@ -180,7 +180,7 @@ def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, An
     schemas.reset()
     schema = schemas.expand_schema(json_schemas[0])
     schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
-    # A schema with writeOnly properties is not used, because responses never contain them.
+    # Responses never contain writeOnly properties, so a schema with such properties is not used.
     return None if not schema or b'"writeOnly":true' in encode(schema) else schema
 
 
@@ -210,7 +210,7 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """Add the request body to the arguments. Return its media type, and the name of the argument for the whole body.
+    """Add the request body to the arguments. Return its media type, and the argument for the whole body.
 
     The name is None if each property of the body is an argument.
     """
@@ -268,7 +268,7 @@ def _make_unique_name(proposed: str, used_names: set[str]) -> str:
 
 
 class _SchemaResolver:
-    """Resolves references to schemas of a document, and collects the definitions that one operation needs."""
+    """Resolves references to schemas in a document. Collects the definitions that an operation needs."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
@@ -286,7 +286,9 @@ class _SchemaResolver:
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """Return a node, or its target if it is a reference. A reference to another document becomes an empty node."""
+        """Return a node. If it is a reference, return its target. A reference to another document becomes an empty
+        node.
+        """
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, Mapping):
                 return {}
@@ -306,7 +308,7 @@ class _SchemaResolver:
         return node
 
     def expand_schema(self, node: Any, ref_path: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Replace references in a schema with their targets, and convert OpenAPI keywords to JSON Schema."""
+        """Replace references in a schema with their targets. Convert OpenAPI keywords to JSON Schema."""
         if not isinstance(node, Mapping):
             return {}
         self._remaining_nodes -= 1

@@ -57,7 +57,7 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # A tool with an invalid output schema is registered without this schema.
+        # If an output schema is invalid, the tool is registered without it.
         # If the registration fails again, the operation is skipped.
         for output in (operation.output_schema if validate_output else None, None):
             try:
@@ -82,7 +82,7 @@ def add_operations(
 
 
 def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the tool name of each operation. Raise ValueError for an unknown operation or a duplicate name."""
+    """Return the tool name of each operation. Raise ValueError for unknown operations and duplicate names."""
     from dovetail.server.parameters.argument_errors import format_names
 
     check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")

@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # The tool has an output schema, which promises a JSON response.
+        self._promises_json = promises_json  # True if the output schema promises a JSON response
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -53,7 +53,7 @@ class OperationCall:
         extra_headers = await self._get_headers(ctx)
         names = {name.lower() for name in extra_headers}
         for name in [header_name for header_name in request.headers if header_name.lower() in names]:
-            # Headers that the author set replace generated headers. The names of headers are case-insensitive.
+            # The author's headers replace generated headers. Header names are case-insensitive.
             del request.headers[name]
         request.headers.update(extra_headers)
         try:
@@ -165,7 +165,7 @@ def _to_text(value: Any) -> str:
 def _encode_segment(parameter: Parameter, value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
     texts = [_to_text(part) for part in parts]
-    # Encoded slashes are rejected too, because many servers decode a path before they split it.
+    # Many servers decode a path before they split it, so encoded slashes are rejected, too.
     if any("/" in text or "\\" in text for text in texts):
         raise ToolError(
             f"Invalid arguments. {parameter.argument} is one segment of a path and must not contain '/' or '\\'."
@@ -177,7 +177,7 @@ def _encode_segment(parameter: Parameter, value: Any) -> str:
 
 
 def _check_path(path: str) -> None:
-    """Reject `.` and `..` segments in any encoding, because servers and proxies resolve them."""
+    """Reject `.` and `..` segments in any encoding. Servers and proxies would resolve them."""
     if any(unquote(part).replace("\\", "/").strip() in (".", "..") for part in path.split("/")):
         raise ToolError("Invalid arguments. A path segment must not be '.' or '..'.")
     if "{" in path:

@@ -35,7 +35,7 @@ def get_base_url(client: Any) -> str | None:
 
 
 def _check_async(client: Any) -> None:
-    """Raise TypeError for a client that is not async, because it would block the event loop."""
+    """Raise TypeError for a sync client. It would block the event loop."""
     is_async = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
     if not is_async:
         raise TypeError(f"client= must be an async client such as httpx.AsyncClient, not {type(client).__name__}")
@@ -108,7 +108,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
 
     async def receive() -> Any:
         if not request_messages:
-            # The application waits for a disconnect, which does not happen before the response is complete.
+            # The application waits for a disconnect, but the client disconnects only after the response is complete.
             await asyncio.Event().wait()
         return request_messages.pop()
 
@@ -127,7 +127,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
         raise
     except Exception as exc:
         if not response_start.get("whole") or int(response_start["status"]) >= 500:
-            # The message of an MCPError would be sent to the model, so another type of exception is raised.
+            # The model would see the message of an MCPError, so another type of exception is raised.
             if isinstance(exc, MCPError):
                 raise RuntimeError(f"the ASGI application failed: {type(exc).__name__}: {exc}") from exc
             raise

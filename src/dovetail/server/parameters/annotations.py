@@ -26,7 +26,7 @@ _FLOAT_CONTAINER_TYPES: Final = frozenset((float, dict, list, tuple))
 
 
 def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the JSON Schemas of annotations, and the definitions of recursive types.
+    """Return the JSON Schemas of annotations. Also return the definitions of recursive types.
 
     Raises:
         TypeError: an annotation cannot be represented in JSON. The message gives the reason in one line.
@@ -81,7 +81,7 @@ def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data that `convert_with_hook` rejected, with less strict and slower rules.
+    """Convert JSON data that `convert_with_hook` rejected. The rules are less strict, but slower.
 
     Raise the errors of msgspec.
     """
@@ -116,13 +116,13 @@ def to_json(value: Any) -> tuple[Any, bytes]:
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class, which are not in its JSON Schema. The keys are field names in JSON."""
+    """Return the default factories of a class by JSON field name. A JSON Schema does not contain them."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
 
 def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
-    """Format an error in one line with its location, but without the value, which may be long or secret."""
+    """Format an error in one line with its location. The value is left out, because it may be long or secret."""
     text = str(exc)
     location = re.search(_LOCATION_PATTERN, text)
     text_without_path = text[: location.start()] if location else text
@@ -166,7 +166,7 @@ def _encode_hook(value: Any) -> Any:
         case _ if is_table_type(type(value)):
             return _table_to_json(value)
         case _ if is_pydantic_type(type(value)) or type(value).__module__.startswith("pydantic."):
-            # This import takes no time, because the user's code has already imported pydantic.
+            # The user's code has already imported pydantic, so this import takes no time.
             from dovetail.server.parameters import pydantic_types
 
             return pydantic_types.dump(value)
@@ -233,7 +233,7 @@ def _find_non_finite(data: Any, /) -> str:
 
 
 def _find_literal_values(annotations: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each Literal in their written order, which msgspec does not keep."""
+    """Yield the values of each Literal in their written order. msgspec does not keep this order."""
     for annotation in iter_reachable_types(annotations):
         if typing.get_origin(annotation) is typing.Literal:
             yield typing.get_args(annotation)

@@ -18,13 +18,13 @@ from dovetail.wire.codec import decode
 MAX_LISTED_NAMES: Final = 20
 MAX_NAME_CHARS: Final = 64
 MAX_TEXT_BYTES: Final = 2048
-_MAX_SUGGESTIONS: Final = 5  # More suggestions would take too long, because it is slow to compare names.
+_MAX_SUGGESTIONS: Final = 5  # Comparing names is slow, so the number is limited.
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
 _MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
-_MAX_STEPS: Final = 250_000  # Several steps for each of the 50,000 members that a message can have.
+_MAX_STEPS: Final = 250_000  # A message can have 50,000 members, and each needs several steps.
 _REF_PREFIX: Final = "#/$defs/"
 
 _FORMAT_EXAMPLES: Final = {
@@ -59,7 +59,7 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(NamedTuple):
-    """A rejected part of a value, and the reason. `branch` is the path of the union that contains the part."""
+    """A rejected part of a value, and the reason. If the part is in a union, `branch` is the path of the union."""
 
     path: Path
     reason: str
@@ -67,7 +67,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if parts of a value do not match their type. `messages` has the problems that pydantic does not find."""
+    """Raised if parts of a value do not match their type. `messages` contains problems that pydantic does not find."""
 
     def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
         self.mismatches = mismatches
@@ -82,7 +82,7 @@ def format_path(path: Iterable[str | int], root: str = "") -> str:
 
 
 class OverlookedMessage(str):
-    """A message about a problem that msgspec and pydantic miss: an unknown field, or a boolean instead of a number."""
+    """A message about a problem that msgspec and pydantic do not find, such as an unknown field."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class BooleanMessage(OverlookedMessage):
 
 
 class _SchemaSteps:
-    """Limits the time for checking a value, because schemas from other servers and values from callers may be large."""
+    """Limits the time for checking a value. Schemas from other servers and values from callers may be large."""
 
     __slots__ = ("_left",)
 
@@ -120,7 +120,7 @@ class _Location(NamedTuple):
     path: str
     steps: _SchemaSteps | None = None  # None for a schema of this server
     depth: int = 0
-    branches: int = 0  # Number of unions on the path in which several alternatives match.
+    branches: int = 0  # the number of unions on the path with several matching alternatives
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -157,7 +157,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 
 
 def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
-    """Yield a message for each problem of an argument. If the schema check has found the same problem, use its message.
+    """Yield a message for each problem of an argument. Prefer the message of the schema check for the same problem.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
@@ -267,7 +267,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
     elif len(matching) == 1 or location.branches >= _MAX_BRANCHES:
         yield from _find_value_mismatches(location._replace(schema=matching[0]), value)
     else:
-        # Each nested union doubles the work, so the number of nested unions that are checked is limited.
+        # Each nested union doubles the work, so only a few levels are checked.
         branch_location = location._replace(branches=location.branches + 1)
         yield from min(
             ([*_find_value_mismatches(branch_location._replace(schema=schema), value)] for schema in matching), key=len
@@ -275,7 +275,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Return whether a string is probably broken JSON, because the schema allows only an object or an array."""
+    """Return whether a string is probably broken JSON. The schema allows only an object or an array here."""
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
@@ -306,8 +306,9 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Return the field that distinguishes the alternatives, and its allowed values. Return None if the field is
-    valid.
+    """Return the field that distinguishes the alternatives, and its allowed values.
+
+    If the field is valid, return None.
     """
     tags_by_schema = [_get_constant_members(schema) for schema in schemas] if isinstance(value, dict) else []
     for name in tags_by_schema[0] if tags_by_schema else ():
@@ -318,7 +319,7 @@ def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, lis
 
 
 def _check_format(schema: Schema, value: str) -> str:
-    """Return a message if a string lacks the required format, such as a date. Otherwise return an empty string."""
+    """Return a message if a string does not have the required format, such as a date. Otherwise return ""."""
     if "format" not in schema and "contentEncoding" not in schema:
         return ""
     import datetime
@@ -359,7 +360,7 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
 
 
 def _expand_alternatives(location: _Location) -> list[Schema]:
-    """Return the alternatives of a schema. The list is empty if the schema allows any value."""
+    """Return the alternatives of a schema. If the schema allows any value, return an empty list."""
     pending, alternatives = [location.schema], list[Schema]()
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -385,7 +386,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the alternatives that allow the type of a value. For an object, prefer alternatives with the same tag."""
+    """Return the alternatives that allow the type of a value. Prefer alternatives with the tag of an object."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [
@@ -400,7 +401,7 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """Return the fields of an object schema that allow only one value, and this value."""
+    """Return the fields of an object schema that allow only one value. Each field is mapped to this value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()

@@ -17,9 +17,9 @@ from dovetail.server.parameters.argument_errors import (
 from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
 from dovetail.wire.codec import encode
 
-# If the arguments have more members, only the first error is reported.
+# If the arguments have more members than this, only the first error is reported.
 _MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256
-_MAX_SCHEMA_NODES: Final = 100_000  # The validation of one value may visit at most this many schemas.
+_MAX_SCHEMA_NODES: Final = 100_000  # the maximum number of schemas that one validation may visit
 _DEFINITIONS: Final = ("$defs", "definitions")
 
 
@@ -52,8 +52,8 @@ class CustomSchemaSignature:
         if not self._validator.is_valid(arguments):
             arguments = repair_arguments(self.schema, arguments)
             self._check_arguments(arguments)
-        # The function may change its copy of the arguments.
-        # The original must not change, because the encryption of requestState depends on it.
+        # The function may change its arguments, so it gets a copy.
+        # The encryption of requestState depends on the original arguments.
         copied_arguments = deepcopy(arguments)
         kwargs: dict[str, Any] = (
             copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}
@@ -65,7 +65,7 @@ class CustomSchemaSignature:
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
         if self._validator.is_valid(arguments):
             return
-        # The search for all errors in large arguments takes seconds, so it stops at the first error.
+        # Finding all errors in large arguments takes seconds, so the search stops at the first error.
         is_small = encode(arguments).count(b",") < _MAX_MEMBERS_FOR_ALL_ERRORS
         all_errors = self._validator.iter_errors(arguments) if is_small else [self._find_first_error(arguments)]
         errors = [*itertools.islice(all_errors, 10)]
@@ -122,7 +122,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
     _check_node_count(schema, where)
     try:
-        # This regex engine takes linear time. The retriever refuses to fetch references.
+        # This regex engine takes linear time. The retriever rejects all references to other documents.
         return jsonschema_rs.validator_for(
             schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval, mask="value"
         )
@@ -131,7 +131,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
 
 def _check_node_count(schema: dict[str, Any], where: str) -> None:
-    """Raise ValueError if references lead to so many schemas that a validation would block the event loop."""
+    """Raise ValueError if the references lead to too many schemas. The validation would block the event loop."""
     try:
         node_count = _count_nodes(schema, schema, {})
     except RecursionError:
@@ -148,7 +148,7 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        # A cycle counts as 0, because validation follows it only as deep as the value is nested.
+        # A cycle counts as 0. Validation follows a cycle only as deep as the value is nested.
         count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0

@@ -10,7 +10,7 @@ from dovetail.server.parameters.type_hints import iter_reachable_types
 
 
 class _ClassInfo(NamedTuple):
-    """The fields of a class, their defaults, and the fields that may contain other dataclass objects."""
+    """The fields and defaults of a class, and the fields that may contain dataclass objects."""
 
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -21,7 +21,7 @@ ClassInfos = Mapping[type, _ClassInfo]
 
 
 def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return a function that sets missing fields of dataclasses. Return None if no type needs it."""
+    """Return a function that sets missing fields of dataclasses. If no type needs it, return None."""
     incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
     if not incomplete_names:
         return None
@@ -41,7 +41,7 @@ def _has_defaults(annotation: Any) -> bool:
 
 
 def _may_have_defaults(annotation: Any) -> bool:
-    """Return whether the type of a field may be a class with defaults. A type variable may be any class."""
+    """Return whether a field may contain a class with defaults. A type variable may be any class."""
     return _has_defaults(annotation) or any(isinstance(type_, TypeVar) for type_ in iter_reachable_types([annotation]))
 
 
@@ -57,10 +57,10 @@ def _inspect_class(class_type: type) -> _ClassInfo:
 
 
 def _get_defaults(class_type: Any) -> dict[str, Any]:
-    # For classes with slots, msgspec sets the defaults on the objects itself.
+    # For classes with slots, msgspec already sets the defaults on the objects.
     if not hasattr(class_type, "__dataclass_fields__") or not class_type.__dictoffset__:
         return {}
-    # This import takes no time, because the user's code has already imported dataclasses.
+    # The user's code has already imported dataclasses, so this import takes no time.
     import dataclasses
 
     fields = dataclasses.fields(class_type)

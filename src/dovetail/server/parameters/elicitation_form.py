@@ -56,7 +56,7 @@ def compile_form(source: Any) -> Form:
 
 
 def _check_flat_schema(schema: dict[str, Any]) -> None:
-    """Raise ValueError unless each field has a primitive type or is a choice. spec: elicitation#requested-schema"""
+    """Raise ValueError if a field is not a primitive type or a choice. spec: elicitation#requested-schema"""
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, dict):
         raise ValueError('the schema of a form must have "type": "object" and "properties"')
@@ -105,7 +105,7 @@ def _compile_value_form(annotation: Any) -> Form:
 
 
 def _compile_tuple_form(class_type: Any, hints: dict[str, Any]) -> Form:
-    """Create a form from a named tuple. As JSON it would be an array, but a form needs names for its fields."""
+    """Create a form from a named tuple. Its JSON is an array, but a form needs field names."""
     fields = [(name, hint, _make_tuple_field(class_type, name)) for name, hint in hints.items()]
     form = _compile_fields_form(dataclasses.make_dataclass(class_type.__qualname__, fields), hints)
     return Form(form.schema, lambda content: class_type(**vars(form.read(content))))
@@ -135,7 +135,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     preset_values: dict[str, Any] = {}
     for name, member in full_schema.get("properties", {}).items():
         if name not in hints:
-            # The tag of a struct has only one value, so the form does not ask for it.
+            # The tag of a struct has only one possible value, so the form does not ask for the tag.
             preset_values[name] = member["enum"][0]
             continue
         schema, is_optional = _strip_null(member)
@@ -150,7 +150,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
 
 
 def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
-    """Return the schema of a class, and a function that creates an object of the class from an answer."""
+    """Return the schema of a class. Also return a function that converts an answer to an object of the class."""
     library, _ = resolve_types({"": class_type})
     if library == "msgspec":
         return build_schema(class_type), functools.partial(convert_value, class_type)
@@ -161,7 +161,7 @@ def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str
 
 
 def _strip_null(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the schema of a field without null, and whether null was allowed. Such a field is optional in the form."""
+    """Remove null from the schema of a field. Return the schema, and whether null was allowed."""
     match schema:
         case {"anyOf": [member, {"type": "null"}], **rest} | {"anyOf": [{"type": "null"}, member], **rest}:
             return {**member, **rest}, True
@@ -193,7 +193,7 @@ def _compile_field(name: str, schema: dict[str, Any], annotation: Any) -> dict[s
 
 
 def _to_inclusive_bounds(schema: dict[str, Any]) -> dict[str, int]:
-    """Convert exclusive bounds of an integer to inclusive bounds, because forms support only those."""
+    """Convert exclusive bounds of an integer to inclusive bounds. Forms support only inclusive bounds."""
     bounds = {"minimum": ("exclusiveMinimum", 1), "maximum": ("exclusiveMaximum", -1)}
     return {
         key: schema[exclusive_key] + step for key, (exclusive_key, step) in bounds.items() if exclusive_key in schema

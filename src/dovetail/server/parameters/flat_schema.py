@@ -26,7 +26,7 @@ def flatten_schema(schema: Schema) -> Schema:
 
 
 def extract_schema(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Return a schema that is part of another one, with the definitions that it needs. Its root is not a reference."""
+    """Return a part of a schema with the definitions that it needs. The root of the result is not a reference."""
     if (name := _get_reference_name(schema)) in definitions:
         schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
     reachable = _find_reachable_names(schema, definitions)
@@ -57,7 +57,7 @@ def _inline_references(schema: Schema, definitions: Mapping[str, Schema]) -> Sch
 
 
 def _map_subschemas(key: str, value: Any, transform: Callable[[Schema], Schema]) -> Any:
-    """Apply a function to all schemas that the value of a keyword contains."""
+    """Apply a function to all schemas in the value of a keyword."""
     if key in _MAPPING_KEYWORDS and isinstance(value, dict):
         return {name: transform(subschema) for name, subschema in cast("dict[str, Schema]", value).items()}
     if key in _LIST_KEYWORDS and isinstance(value, list):

@@ -44,7 +44,7 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # Names of recursive types, and of types whose schemas are not complete yet.
+        self._names: dict[Any, str] = {}  # names of recursive and of unfinished types
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
@@ -86,7 +86,7 @@ class SchemaWriter:
 
     def _write_string(self, node: Any) -> Schema:
         # Schemas of arguments contain the format, because models need it.
-        # A result may lack the time zone that a format requires, so schemas of results contain no format.
+        # Schemas of results do not, because a result may lack the time zone that a format requires.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"
@@ -127,16 +127,14 @@ class SchemaWriter:
                 options.sort(key=list(order).index)
                 break
         types = {type(value) for value in options}
-        # Some model providers reject an enum that has no type or that contains null.
+        # Some model providers reject an enum without a type, or with null.
         schema: Schema = {"enum": options}
         if types in ({str}, {int}):
             schema = {"type": "string" if types == {str} else "integer", **schema}
         return {"anyOf": [schema, {"type": "null"}]} if has_null else schema
 
     def _write_class(self, node: Any) -> Schema:
-        """Return the schema of a class. A class that contains itself becomes a definition, which references point
-        to.
-        """
+        """Return the schema of a class. If a class contains itself, the schema is a reference to a definition."""
         if node.cls in self._names:
             self._recursive_types.add(node.cls)
             return {"$ref": REF_PREFIX + self._names[node.cls]}
@@ -178,7 +176,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # An unknown field in an argument is a mistake of the caller. A result may have new fields in a later version.
+        # An unknown field in an argument is a mistake of the caller. Results may have new fields in a later version.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 
@@ -193,7 +191,7 @@ def _build_tuple_schema(items: list[Schema], min_items: int | None = None) -> Sc
 
 
 def build_items_schema(prefix_items: list[Schema]) -> Schema:
-    """Return a schema for all items of a tuple, because OpenAI rejects an array without `items`."""
+    """Return a schema for all items of a tuple. OpenAI rejects an array without `items`."""
     unique = [item for index, item in enumerate(prefix_items) if item not in prefix_items[:index]]
     return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
 
@@ -203,7 +201,7 @@ def _sort_none_last(nodes: Iterable[Any]) -> list[Any]:
 
 
 def get_own_docstring(class_type: Any) -> str:
-    """Return the docstring of a class. Return an empty string if the docstring is generated or inherited."""
+    """Return the docstring of a class. If the docstring is generated or inherited, return an empty string."""
     class_type = getattr(class_type, "__origin__", class_type)
     doc = inspect.cleandoc(class_type.__dict__.get("__doc__") or "")
     is_generated = doc.startswith(f"{class_type.__name__}(") and doc.endswith(")")
@@ -216,6 +214,6 @@ def _build_description(class_type: Any) -> Schema:
 
 
 def _add_default(schema: Schema, value: Any) -> None:
-    # If the default cannot be represented in JSON, the schema does not contain it.
+    # A default that cannot be represented in JSON is left out of the schema.
     with contextlib.suppress(TypeError, ValueError):
         schema["default"] = to_builtins(value, str_keys=True)

@@ -23,7 +23,7 @@ _PYDANTIC_HOOK: Final = "__get_pydantic_core_schema__"
 
 
 class _Need(NamedTuple):
-    """A type or metadata that only one library supports, and the parameter in which it is used."""
+    """A type or metadata that only one library supports, and the parameter that uses it."""
 
     library: Library
     name: str
@@ -42,7 +42,7 @@ def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, An
         TypeError: neither library supports all annotations.
     """
     if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
-        # The user's code has not imported pydantic or annotated_types, so no annotation uses them.
+        # Without an import of pydantic or annotated_types, no annotation can use them.
         return "msgspec", {**annotations}
     needs: list[_Need] = []
     for parameter, annotation in annotations.items():
@@ -91,7 +91,7 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
     if _is_pydantic_note(note):
         yield _Need("pydantic", name)
     elif isinstance(note, msgspec.Meta):
-        # Metadata in class fields cannot be translated, and pydantic has no equivalent for time zones.
+        # Metadata in class fields cannot be translated. pydantic has no equivalent for time zones.
         if field is not None or note.tz is not None:
             yield _Need("msgspec", name)
     elif field is not None and is_constraint(note):

@@ -25,7 +25,7 @@ from dovetail.server.parameters.json_schema import get_own_docstring
 from dovetail.server.parameters.type_hints import rewrite_annotation
 from dovetail.wire.codec import encode
 
-UNKNOWN_DEFAULT: Final = object()  # the default of a parameter whose factory runs in each call
+UNKNOWN_DEFAULT: Final = object()  # the default if a factory creates the value
 _ARGUMENT_CONFIG: Final = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 
 
@@ -56,7 +56,7 @@ class PydanticType:
             raise MismatchError([Mismatch((), "a string contains half a surrogate pair")]) from None
         except RecursionError:
             raise MismatchError([Mismatch((), "nested too deeply")]) from None
-        # pydantic accepts booleans as numbers. Its strict mode is not used, because it also rejects dates as strings.
+        # pydantic accepts booleans as numbers. Its strict mode would also reject dates as strings.
         has_boolean = b"true" in text or b"false" in text
         messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
         try:
@@ -91,7 +91,7 @@ class PydanticArguments:
 
     def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
         self._names = types.keys()
-        # The key `**` stores additional arguments. No parameter can have this name.
+        # The key `**` stores additional arguments, because no parameter can have this name.
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
@@ -116,7 +116,7 @@ class PydanticArguments:
         return {} if self._extra is None else self._extra.read(self._select(arguments, extra=True))
 
     def find_mismatches(self, arguments: dict[str, Any]) -> Iterator[Mismatch]:
-        """Yield all problems of the arguments. Each path starts with the name of the argument."""
+        """Yield all problems of the arguments. Each path starts with an argument name."""
         for read in (self.read, self.read_extra):
             try:
                 read(arguments)
@@ -155,7 +155,7 @@ def _to_field(meta: msgspec.Meta) -> Any:
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Builds pydantic's schemas. Classes that do not configure `extra` get `additionalProperties: false`."""
+    """Builds pydantic's schemas. Unless a class configures `extra`, its schema has `additionalProperties: false`."""
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
         return self._finish_class(super().model_schema(schema), schema["cls"])
@@ -180,7 +180,10 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def _lists_all_fields(type_: Any) -> bool:
-    """Return whether the schema of a class lists all accepted fields. Aliases, `extra` or validators may add more."""
+    """Return whether the schema of a class lists all accepted fields.
+
+    Aliases, `extra` and validators may accept more.
+    """
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
     decorators = getattr(type_, "__pydantic_decorators__", None)
@@ -199,13 +202,13 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
         if location[-1:] == ("[key]",):
             location, reason = location[:-1], f"invalid key: {reason}"
         path, branch = _resolve_location(location, value, is_missing=is_missing)
-        # If a union tag is wrong, pydantic's message contains the value, which may be secret.
+        # For a wrong union tag, pydantic's message contains the value, which may be secret.
         is_tag_wrong = error["type"].startswith("union_tag_")
         yield Mismatch(path, reason, path if is_tag_wrong else branch)
 
 
 def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
-    """Return the path of a problem in the value, and the path of the first union on that path.
+    """Return the path of a problem in the value. Also return the path of the first union on the way.
 
     pydantic's location also contains the names of alternatives, which are removed.
     """
@@ -241,7 +244,7 @@ def _to_type_error(exc: PydanticUserError | PydanticUndefinedAnnotation) -> Type
 
 
 def get_default(field: FieldInfo) -> tuple[bool, Any]:
-    """Return whether a `Field(...)` used as a parameter's default has a default value, and that value.
+    """Return whether a `Field(...)` has a default value, and that value.
 
     The value of a factory is `UNKNOWN_DEFAULT`, because pydantic calls the factory in each call.
     """

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def _unwrap_function(function: Any) -> Any:
-    """Return the function that has the annotations, without its wrappers."""
+    """Return the function that has the annotations. Wrappers around it are removed."""
     while True:
         if isinstance(function, functools.partial):
             function = typing.cast("functools.partial[Any]", function).func
@@ -87,7 +87,7 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
         try:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
-            # The user's code may import the context class only for type checkers, so its name must be defined here.
+            # The user's code may import the context class only for type checkers, so the name is defined here.
             local_names = {context_type.__name__: context_type}
             return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
@@ -117,8 +117,8 @@ _FIRST_FIELD: Final = re.compile(r"Invalid arguments\. (?:Missing: |Unknown: )?`
 
 
 class InvalidArguments(ToolError):
-    """Raised if the arguments of a call are invalid. The message lists all problems, so that a model can correct
-    them.
+    """Raised if the arguments of a call are invalid. The message lists all problems, so that a model can correct the
+    call.
     """
 
     def __init__(self, format_message: Callable[[ArgumentNamer], str], rename: ArgumentNamer = str) -> None:
@@ -149,7 +149,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """The input schema of a function. It converts the arguments of calls. Create it with `compile_signature`."""
+    """The input schema of a function, and the conversion of arguments. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -178,8 +178,8 @@ class Signature:
         self.choices: dict[str, tuple[str, ...]] = {
             name: choices for name, annotation in layout.types.items() if (choices := _list_choices(annotation))
         }
-        self.returns: Any = layout.returns  # A function without a return annotation has the return type Any.
-        self.where: str = layout.where  # Error messages start with this name, file and line of the function.
+        self.returns: Any = layout.returns  # Any if the function has no return annotation
+        self.where: str = layout.where  # the name, file and line of the function for error messages
         self._layout = layout
         self._struct_type = layout.build_struct()
         self._is_strict = not lax
@@ -188,7 +188,7 @@ class Signature:
         self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
         self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
-        # These functions check the input before msgspec, which accepts some invalid input and is slow with other input.
+        # These functions check the input before msgspec, which accepts some invalid input and may be slow.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
         self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (
@@ -206,7 +206,7 @@ class Signature:
             raw_arguments, struct = self._read_checked(raw_arguments)
         else:
             try:
-                # The option `strict=` doubles the time of the conversion, so it is passed only if needed.
+                # The option `strict=` makes the conversion twice as slow, so it is passed only if needed.
                 struct = (
                     convert(raw_arguments, self._struct_type)
                     if self._is_strict
@@ -267,7 +267,7 @@ class Signature:
 
     def _read_extra_arguments(self, raw_arguments: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in raw_arguments if name not in self._layout.types]
-        # Callers must not pass parameters whose values come from the server.
+        # Callers must not pass parameters that the server sets.
         if not self._layout.reserved_names.isdisjoint(names):
             raise self._make_error(raw_arguments)
         try:
@@ -364,12 +364,12 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Return the results of `rename` for all names, without None."""
+    """Apply `rename` to all names, and leave out the results that are None."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
 class ContextSignature(Signature):
-    """The signature of a function whose runner needs the context as the first argument."""
+    """The signature of a function whose runner gets the context as its first argument."""
 
     __slots__ = ()
 
@@ -391,7 +391,7 @@ def compile_signature(
     skip: Collection[str] = (),
     passes_context: bool = False,
 ) -> Signature:
-    """Create the signature of a function. If `lax` is True, the arguments may be text, such as "3" for an int.
+    """Create the signature of a function. If `lax` is True, arguments may be text, such as "3" for an int.
 
     `bind` passes the context to the parameter annotated with `context_type`. Parameters in `skip` are not in the
     schema, and the caller of the function passes them by keyword. If `passes_context` is True, the context is the first
@@ -429,22 +429,22 @@ def compile_signature(
 
 
 def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
-    """Raise TypeError if the function is a method that was registered inside its class."""
+    """Raise TypeError if the function is an unbound method."""
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls") and first not in hints:
         raise TypeError(f"{where}: parameter `{first}`: the method is not bound to an object{METHOD_HINT}")
 
 
 class _Layout:
-    """The parameters of a function: the source of each value, and how it is passed."""
+    """The parameters of a function. For each parameter, it stores where the value comes from and how it is passed."""
 
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
-        self._descriptions = descriptions  # The descriptions come from the docstring.
+        self._descriptions = descriptions  # from the docstring
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.positional_count = 0  # Number of parameters in `types` that are passed by position.
+        self.positional_count = 0  # the number of parameters in `types` that are positional
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
@@ -559,7 +559,7 @@ class _Layout:
         }
 
     def _build_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the schemas of the parameters, the schema of additional arguments, and the definitions of both."""
+        """Return the schemas of the parameters and of additional arguments, with their definitions."""
         if (arguments := self.pydantic_arguments) is not None:
             return arguments.properties, arguments.extra_schema, arguments.definitions
         annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}
@@ -580,7 +580,7 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        # The schema contains no default if it cannot be represented in JSON, or if a factory creates it in each call.
+        # A default that is not JSON, or that a factory creates in each call, is left out of the schema.
         return
 
 
@@ -591,7 +591,7 @@ def _replace_iterable(annotation: Any) -> Any:
 
 
 def _add_description(annotation: Any, description: str | None) -> Any:
-    """Add the description of a parameter. A string or Doc in Annotated takes precedence over the docstring."""
+    """Add the description of a parameter. A string or Doc in Annotated is preferred to the docstring."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
     descriptions = [text for text in texts if isinstance(text, str)]
@@ -604,7 +604,7 @@ def _add_description(annotation: Any, description: str | None) -> Any:
 
 def _unpack_field(annotation: Any, field: Any) -> tuple[Any, Any]:
     """Move a pydantic `Field(...)` from the default to the annotation. Return the annotation and the new default."""
-    # This import takes no time, because the user's code has already imported pydantic.
+    # The user's code has already imported pydantic, so this import takes no time.
     from dovetail.server.parameters import pydantic_types
 
     has_default, default = pydantic_types.get_default(field)
@@ -635,7 +635,7 @@ def _format_choice(value: Any) -> str:
 
 
 def _make_pattern_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for the patterns in a schema. Return None if the schema has no patterns.
+    """Return a validator for the patterns in a schema. Without patterns, return None.
 
     The validator runs before msgspec, whose regex engine can be very slow.
     """
@@ -647,14 +647,14 @@ def has_pattern(schema: dict[str, Any]) -> bool:
 
 
 def make_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for a schema that was built from annotations. Its error messages contain no values."""
+    """Return a validator for a schema of annotations. Its error messages contain no values."""
     # This import is here because only some servers need the package.
     import jsonschema_rs
 
     try:
         return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions(), mask="value")
     except ValueError:
-        # The linear-time engine does not support lookaround, so another engine with a step limit is used.
+        # The linear-time regex engine does not support lookaround. For lookaround, an engine with a step limit is used.
         return jsonschema_rs.validator_for(
             schema,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS),
@@ -663,7 +663,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 
 
 def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
-    """Return the pattern errors of each argument. An argument with an empty list may have other errors."""
+    """Return the pattern errors of each argument. If the list is empty, the argument may still have other errors."""
     messages_by_argument: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
-# The `|` operator creates a types.UnionType or a typing.Union, depending on its operands.
+# The `|` operator creates a types.UnionType or a typing.Union. This depends on its operands.
 UNION_ORIGINS: Final = (types.UnionType, vars(typing)["Union"])
 _FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
 _PYDANTIC_MARKERS: Final = ("__pydantic_validator__", "__get_pydantic_core_schema__", "__pydantic_config__")
@@ -40,7 +40,8 @@ def list_alternatives(annotation: Any) -> list[Any]:
 
 
 def rewrite_annotation(annotation: Any, rewrite: Callable[[Any], Any], aliases: tuple[Any, ...] = ()) -> Any:
-    """Apply `rewrite` to each part of an annotation, innermost first. The fields of classes are not changed.
+    """Apply `rewrite` to each part of an annotation, starting with the innermost part. Fields of classes are not
+    changed.
 
     If nothing changes, return the same object. Aliases of typing_extensions are replaced, because msgspec does not
     support them.
@@ -79,18 +80,18 @@ def is_pydantic_type(annotation: Any) -> bool:
 
 
 def is_path_type(annotation: Any) -> bool:
-    """Return whether an annotation is a path class, without an import of pathlib, which is slow."""
+    """Return whether an annotation is a path class. Importing pathlib for this check would be slow."""
     pathlib = sys.modules.get("pathlib")
     return pathlib is not None and is_subclass_of(annotation, pathlib.PurePath)
 
 
 def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | None]]:
-    """Yield an annotation and all its parts, each with the class and field in which it is used.
+    """Yield an annotation and all its parts. Each part comes with the class and the field that use it.
 
     The fields of pydantic classes are not included.
     """
     pending: list[tuple[Any, tuple[type, str] | None]] = [(annotation, None)]
-    seen: dict[tuple[int, bool], Any] = {}  # References to the annotations ensure that their IDs are not reused.
+    seen: dict[tuple[int, bool], Any] = {}  # The dict keeps the annotations alive, so that their IDs are not reused.
     while pending:
         part, field = pending.pop(0)
         if (key := (id(part), field is None)) in seen:

@@ -16,8 +16,8 @@ _REF_PREFIX: Final = "#/$defs/"
 
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
-    """Create a check for unknown fields of objects in the arguments. Return None if no argument needs it."""
-    # Unknown arguments are rejected elsewhere, so only the schema of additional arguments counts.
+    """Create a check for unknown fields in the arguments. If no argument needs the check, return None."""
+    # Unknown arguments are rejected elsewhere, so the top level accepts them here.
     extra_schema = schema.get("additionalProperties")
     open_schema = {**schema, "additionalProperties": extra_schema if isinstance(extra_schema, dict) else True}
     return _CheckCompiler(schema.get("$defs", {})).compile_object(open_schema)
@@ -50,7 +50,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # While the schema is compiled, recursive references use this function, which looks up the check later.
+            # During compilation, recursive references use this function. It looks up the finished check later.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]
@@ -63,7 +63,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # Most unions consist of an object and null, so they need only one check.
+            return present_checks[0]  # Most unions are an object or null, and need only one check.
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas

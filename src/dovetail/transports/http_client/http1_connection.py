@@ -18,7 +18,7 @@ import httptools
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 
-_STEP_BYTES = 64 * 1024  # Each step decompresses at most this many bytes.
+_STEP_BYTES = 64 * 1024  # the maximum number of bytes to decompress at once
 
 
 class ResponseTooLarge(TransportError):
@@ -30,7 +30,7 @@ class InvalidHTTPResponse(TransportError):
 
 
 class Decompressor:
-    """Decompresses gzip or deflate data in small steps, and rejects data that expands too much."""
+    """Decompresses gzip or deflate data in small steps. It rejects data that expands too much."""
 
     __slots__ = ("_has_more", "_input_bytes", "_is_gzip", "_limits", "_output_bytes", "_stream", "_tail")
 
@@ -47,7 +47,7 @@ class Decompressor:
         """Add compressed data. Call this only when `read` returns nothing."""
         if self._stream is None:
             # Some servers send deflate data without the zlib header.
-            # The low four bits of a zlib header are 8, and those of raw deflate data are not.
+            # The low four bits are 8 in a zlib header, but not in raw deflate data.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
         self._has_more = True
@@ -83,9 +83,9 @@ class Decompressor:
             raise InvalidHTTPResponse("The compressed body of the response is incomplete")
 
 
-_PIECE_OVERHEAD_BYTES = 64  # Each queued chunk uses this much memory in addition to its bytes.
+_PIECE_OVERHEAD_BYTES = 64  # the memory that a queued chunk needs in addition to its bytes
 
-_LINGER_S = 0.5  # The client waits this long for the rest of a response that is no longer needed.
+_LINGER_S = 0.5  # the seconds to wait for the rest of a response that is no longer needed
 
 
 class ConnectionBroken(TransportError):
@@ -101,7 +101,7 @@ class ConnectionBroken(TransportError):
 
 
 class ClientResponse:
-    """A response whose headers have arrived. Read the whole body with `read`, or iterate over its chunks."""
+    """A response whose headers have arrived. Read the whole body with `read`, or read its chunks with `chunks`."""
 
     __slots__ = (
         "_connection",
@@ -130,7 +130,7 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # The `wait` method awaits this future, first for the headers and then for the body.
+        # The `wait` method awaits this future, first for the headers and later for the body.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
@@ -183,12 +183,12 @@ class ClientResponse:
         self._queued_bytes = 0
 
     def release(self) -> None:
-        """Stop reading. If the rest of the body arrives soon, keep the connection for other requests."""
+        """Stop reading. If the rest of the body arrives soon, other requests can use the connection."""
         if self._connection is not None:
             self._loop.call_later(_LINGER_S, self.close)
 
     async def wait(self) -> None:
-        """Wait for the headers, more data, the end or an error of the response. Cancelling this task cancels the
+        """Wait until headers, data, the end or an error of the response arrive. Cancelling this task cancels the
         request.
         """
         self._waiter = self._loop.create_future()
@@ -326,15 +326,15 @@ class HTTP1Connection(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether an idle connection was closed or has received data.
+        """Return whether the server closed an idle connection, or sent data on it.
 
         The event loop may not have noticed this yet.
         """
         return self._is_closed or self.transport.is_closing() or self._has_unread_data()
 
     async def send(self, request: bytes, url: str, *, has_no_body: bool = False) -> ClientResponse:
-        """Send a request and wait for the headers of the response. `has_no_body` is True if the response cannot have
-        a body.
+        """Send a request and wait for the headers of the response. Pass `has_no_body` if the response cannot have a
+        body.
         """
         if self._is_closed or self.transport.is_closing():
             self.abort()
@@ -394,7 +394,7 @@ class HTTP1Connection(asyncio.Protocol):
                 f"The response has more than {self.limits.max_header_block_bytes} bytes of headers"
             )
         if not self._response:
-            # The response is complete, so more data is unexpected.
+            # The response is already complete, so this data is unexpected.
             self._finish()
         elif error_found is not None:
             self._fail(error_found)
@@ -406,7 +406,7 @@ class HTTP1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._parser = None  # The parser refers to this connection, so this breaks a reference cycle.
+        self._parser = None  # The parser refers to this connection, so this line breaks a reference cycle.
         self.drop("was lost" if exc is not None else "was closed by the server")
         self._on_lost(self)
 

@@ -45,16 +45,16 @@ _TOKEN_PATTERN = re.compile(FIELD_NAME.encode())
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
 # Callers cannot set these headers.
-# A second value could split one request into two, or send the proxy's credentials to the server.
+# A second value could split a request into two, or send the proxy's credentials to the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
-_MAX_CACHED_ROUTES = 256  # The caches for routes and for header names have this size.
+_MAX_CACHED_ROUTES = 256  # the size of the caches for routes and header names
 
 
 class HostUnreachable(TransportError):
-    """Raised if the client could not connect to the host, so that nothing was sent. `reason` explains why."""
+    """Raised if the client could not connect to the host. Nothing was sent, and `reason` explains why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class HostUnreachable(TransportError):
 
 
 class Origin(NamedTuple):
-    """The target of a connection. A request can use any idle connection with the same origin."""
+    """The target of a connection. Requests to the same origin can share an idle connection."""
 
     scheme: str
     host: str
@@ -76,7 +76,7 @@ class Origin(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The target and the encoded start of all requests with the same method and URL."""
+    """The target of requests with the same method and URL, and the encoded start of these requests."""
 
     origin: Origin
     head: bytes
@@ -92,11 +92,11 @@ class HTTPClient:
         proxy: str | None = None,
         trust_env: bool = True,
         connect_timeout: float = 10.0,
-        # Idle connections are closed after this time. Servers such as uvicorn and Node close theirs after five seconds.
+        # Idle connections are closed after this time. uvicorn and Node close idle connections after five seconds.
         idle_timeout: float = 4.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        # This function returns whether an address is allowed. Proxies are not checked, because the user chose them.
+        # This function decides which addresses are allowed. The user chose the proxies, so they are not checked.
         | None = None,
     ) -> None:
         self._tls = tls
@@ -147,7 +147,7 @@ class HTTPClient:
         return HTTPResponse(response.status, response_headers, body)
 
     async def close(self) -> None:
-        """Close every connection, so that running requests fail."""
+        """Close every connection. Running requests fail."""
         self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -233,7 +233,7 @@ class HTTPClient:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.cancelled():
-                    with contextlib.suppress(ValueError):  # A waiter that was woken is no longer in the queue.
+                    with contextlib.suppress(ValueError):  # A request that can continue is no longer in the queue.
                         self._waiters.remove(waiter)
                 else:
                     self._wake_waiter()
@@ -245,7 +245,7 @@ class HTTPClient:
     async def _open_connection(self, origin: Origin) -> HTTP1Connection:
         assert self._loop is not None
         connection = HTTP1Connection(self._loop, self._limits, self._release, self._forget)
-        # Loading certificates takes time that should not count toward the connect timeout.
+        # Loading certificates takes time, which should not count toward the connect timeout.
         tls = self._get_tls_context() if origin.scheme == "https" else None
         timeout = asyncio.timeout(self._connect_timeout)
         self._opening_count += 1
@@ -269,7 +269,7 @@ class HTTPClient:
 
     async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        # A TLS server name does not have a trailing dot, or a zone such as "%eth0".
+        # TLS server names have no trailing dot, and no zone such as "%eth0".
         server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
         sock = (
             await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
@@ -306,7 +306,7 @@ class HTTPClient:
         if not 200 <= response.status < 300:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
-        # In TLS, the client sends first, so data that has already arrived does not come from the server.
+        # In TLS, the client sends first. Data that has already arrived therefore does not come from the server.
         if tunnel.is_dead:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")
@@ -369,7 +369,7 @@ class HTTPClient:
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
-    """Split a URL into scheme, host, port and path. Reject URLs that other programs may read differently."""
+    """Split a URL into scheme, host, port and path. Reject URLs that programs may read differently."""
     if _FORBIDDEN_PATTERN.search(url):
         raise ValueError("the URL contains a space or a control character")
     parts = urlsplit(url)

@@ -91,7 +91,7 @@ class RemoteServer:
                 if is_permanent:
                     self.url = url
             elif authorizer is None or response.status not in (401, 403) or method == "DELETE":
-                return response  # A DELETE only ends the session, so the client does not log in for it.
+                return response  # A DELETE only ends the session, so no login is needed.
             else:
                 refusals += 1
                 if not await self._handle_challenge(authorizer, response, auth_headers, refusals):
@@ -216,7 +216,10 @@ def _quote_body(response: ClientResponse, text: bytes) -> str:
 
 
 def _quote(text: str, max_chars: int = 200) -> str:
-    """Return text of a server for an error. Servers repeat the URL of the client, which may contain a secret."""
+    """Quote text of a server for an error.
+
+    The text may repeat the client's URL with a secret, so secrets are masked.
+    """
     from dovetail.protocol.redaction import mask_text  # only errors need this module
 
     return clip(mask_text(text), max_chars)
@@ -241,7 +244,7 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
 
 
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
-# This pattern is not a full parser, so the values are only used in messages.
+# The values are used only in messages, so this simple pattern is enough.
 _CHALLENGE_PARAM_PATTERN: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')
 _CONNECT_HINT: Final = "is the server running, and is the address correct?"
 _CERTIFICATE_HINT: Final = (
@@ -278,7 +281,7 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         scopes = f": {params['scope']}" if "scope" in params else ""
-        # For older clients, the challenge also repeats the scopes that the token has.
+        # For older clients, the challenge also lists the scopes that the token already has.
         error = Forbidden(f"the credentials do not have every scope that this request needs{scopes}")
         hint = "pass a token that has these scopes" + (', or log in: auth="oauth"' if can_log_in else "")
     elif status == 403:

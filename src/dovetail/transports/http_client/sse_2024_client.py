@@ -19,8 +19,9 @@ from dovetail.wire.raw_message import RawMessage
 
 
 class SSE2024Client(DuplexClient):
-    """A client connection over HTTP+SSE. It reads an event stream, and posts messages to the URL from the first
-    event.
+    """A client connection over HTTP+SSE.
+
+    It reads an event stream. The first event contains the URL for messages.
     """
 
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:

@@ -42,15 +42,15 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
 _ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
 _CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
-# Some servers report an expired session with status 400 and one of these messages.
+# If a session has expired, some servers send status 400 and one of these messages.
 _SESSION_GONE_PATTERN: Final = re.compile(
     r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
     r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
     re.IGNORECASE,
 )
 _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_UNRELATED_IDS: Final = (None, "server-error")  # An error response with one of these IDs does not belong to a request.
-# After these status codes, the client should try to open the stream again.
+_UNRELATED_IDS: Final = (None, "server-error")  # An error response with one of these IDs does not answer a request.
+# After one of these status codes, the client opens the stream again.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
@@ -74,12 +74,12 @@ class StreamableHTTPClient:
         self._end_error: TransportError | None = None
         self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
-        self._listen_settled = asyncio.Event()  # This event is set when the GET stream is open or has failed.
+        self._listen_settled = asyncio.Event()  # set when the GET stream is open or has failed
         self._has_no_stream = False  # True if the server does not offer a GET stream
         self._unsolicited_count = 0  # the number of messages on the GET stream
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Store the receiver for messages from the server. The first request opens the connection."""
+        """Store the object that receives messages from the server. The first request opens the connection."""
         self._receiver = self._remote.receiver = receiver
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class StreamableHTTPClient:
         return await read_body(response, self._remote.url)
 
     def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
-        """Return the response to a request from a list of messages. Pass all other messages to the receiver."""
+        """Find the response to a request in a list of messages. Pass all other messages to the receiver."""
         answer = None
         for message in messages:
             if message.is_response:
@@ -183,7 +183,7 @@ class StreamableHTTPClient:
         return answer
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """Read the response from an event stream. In protocol versions with a handshake, resume a broken stream."""
+        """Read the response from an event stream. If a stream breaks in a handshake version, resume it."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -253,7 +253,9 @@ class StreamableHTTPClient:
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """Return how many seconds to wait before opening a stream again. The server can only increase this time."""
+        """Return how many seconds to wait before the client opens a stream again. The server can only increase this
+        time.
+        """
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -281,7 +283,7 @@ class StreamableHTTPClient:
                     return
             finally:
                 self._listen_settled.set()
-            # Proxies close idle streams, so a stream that was open for a while does not count as a failed attempt.
+            # Proxies close idle streams. A stream that was open for a while therefore does not count as a failure.
             was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
@@ -291,7 +293,10 @@ class StreamableHTTPClient:
             parser = _continue_parser(parser)
 
     async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
-        """Read the GET stream until it ends. A repeated stream without an event ID may have missed messages."""
+        """Read the GET stream until it ends.
+
+        If the stream has no event IDs, messages may be lost between two attempts.
+        """
         response = await self._open_stream(parser.last_event_id)
         self._listen_settled.set()
         try:
@@ -317,7 +322,7 @@ class StreamableHTTPClient:
     def _should_give_up(self, cause: MCPError) -> bool:
         """Return whether the client should give up after many failed attempts.
 
-        While the server answers, the client tries less often.
+        If the server answers, the client continues, but tries less often.
         """
         if isinstance(cause, ConnectError):
             self._end_session("the server can no longer be reached")
@@ -351,7 +356,10 @@ class StreamableHTTPClient:
             response.close()
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request with a notification. In stateless protocol versions, closing its stream is enough."""
+        """Cancel a request with a notification.
+
+        In stateless protocol versions, closing the stream cancels the request.
+        """
         if request.is_stateless or request.method == "initialize" or self._end_error is not None:
             return None
         notice = request.encode_cancellation(reason)
@@ -410,7 +418,7 @@ def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> boo
     """Return whether an error response means that the session has expired and the request was not executed.
 
     Status 404 means an expired session. Some servers send 400 and explain the expiry in the error message. The client
-    accepts such an error only if it does not answer the request, because an answered request may have run. spec:
+    accepts such an error only if it has another ID, because an answered request may have run. spec:
     handshake/transports#session-management
     """
     if status != 400 or not isinstance(refused_message, RawMessage) or refused_message.error is None:
@@ -430,7 +438,7 @@ def _unsent_error(reason: str) -> ConnectionLost:
 
 
 def _continue_parser(parser: SSEParser) -> SSEParser:
-    """Create a parser that continues a stream after the last event of another parser."""
+    """Create a parser for the rest of a stream, after the last event of another parser."""
     continued = SSEParser(parser.max_event_bytes)
     continued.last_event_id = parser.last_event_id
     continued.retry = parser.retry

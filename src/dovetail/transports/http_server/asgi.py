@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 
-_LIFESPAN_ENDED: Final = "over"  # This internal message means that the lifespan of the application has ended.
+_LIFESPAN_ENDED: Final = "over"  # the internal message for the end of a lifespan
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> N
 
 
 class FallbackRouter:
-    """Sends each request to the server or to another ASGI application, and runs the lifespan of both."""
+    """Sends each request to the server or to another ASGI application. Runs the lifespan of both."""
 
     def __init__(self, endpoint: Endpoint, fallback: ASGIApp) -> None:
         self._endpoint = endpoint
@@ -59,7 +59,7 @@ class FallbackRouter:
             await self._fallback(scope, receive, send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run both lifespans. Report the shutdown when both have ended, because the process may exit then."""
+        """Run both lifespans. Report the shutdown after both have ended, because the process may exit then."""
         shutdown_messages: list[Any] = []
 
         async def hold_shutdown(message: Any) -> None:

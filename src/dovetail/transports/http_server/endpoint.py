@@ -51,7 +51,7 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
-_CLIENT_CLOSED_REQUEST: Final = 499  # The log of nginx shows this status if a client disconnects before the response.
+_CLIENT_CLOSED_REQUEST: Final = 499  # nginx logs this status if a client disconnects
 _STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)
 _EXPOSED_HEADERS = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
 _ALLOWED_HEADERS = (
@@ -61,7 +61,7 @@ _ALLOWED_HEADERS = (
 _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
 
 
-_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # The endpoint watches for a disconnect if a call takes longer than this.
+_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # the duration after which the endpoint watches for a disconnect
 
 
 class Endpoint:
@@ -168,7 +168,7 @@ class Endpoint:
                     and self._other_apps is not None
                     and (other_path := self._other_apps.find_path(scope)) is not None
                 ):
-                    # No application exists on this path, which a caller without credentials cannot see.
+                    # The path may have no application. Callers without credentials must not learn this.
                     guard = guard.at_path(other_path)
                 document = guard.get_document(path, request)
                 if document is not None:
@@ -187,7 +187,7 @@ class Endpoint:
             await send_json(send, refusal.status, body, refusal.headers + cors_headers)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles a request other than a POST to the MCP path."""
+        """Handle a request other than a POST to the MCP path."""
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
@@ -221,7 +221,10 @@ class Endpoint:
             raise Refusal(500, "The caller could not be authenticated. The log of the server has the details") from None
 
     async def _read_message(self, request: EndpointRequest) -> bool:
-        """Read the message of a POST request. If it is not valid JSON, send an error response and return False."""
+        """Read the message of a POST request.
+
+        If the body is not valid JSON, send an error response and return False.
+        """
         request.response_mode = self._choose_mode(request.headers)
         body = await self._read_body(request)
         try:
@@ -233,9 +236,9 @@ class Endpoint:
         return True
 
     def _handle_message(self, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles a POST request.
+        """Handle a POST request.
 
-        This method is not a coroutine, because that would cost a frame per request.
+        This method returns an awaitable instead of being a coroutine, which would cost a frame per request.
         """
         message = request.message
         if self._stateless_protocol.is_served and (
@@ -270,7 +273,7 @@ class Endpoint:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
         del message
-        request.message = None  # The exchange has a copy, so this reference to the message is freed.
+        request.message = None  # The exchange has a copy of the message, so this reference is freed.
         exchange.emit = writer.emit
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
@@ -278,7 +281,7 @@ class Endpoint:
         watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)
         try:
             try:
-                # No reference to a large result is kept, so that it is freed while the client reads the response.
+                # A large result must be freed while the client reads the response, so no reference stays here.
                 final_write = writer.finish(
                     self._stateless_protocol.seal(
                         exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
@@ -300,7 +303,7 @@ class Endpoint:
                 raise
             exchange.task.uncancel()
             if not writer.is_streaming:
-                # The client does not receive this response, but middleware in front of the endpoint waits for one.
+                # The client has disconnected, but middleware in front of the endpoint waits for a response.
                 await send_body(request.send, _CLIENT_CLOSED_REQUEST, [], b"")
 
     def _refuse(
@@ -313,7 +316,7 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Return the response mode of the server if the client accepts it. Otherwise return the mode that the client
+        """Return the response mode of the server if the client accepts it. Otherwise return a mode that the client
         accepts.
         """
         content_type = headers.get(b"content-type")
@@ -333,7 +336,7 @@ class Endpoint:
             if b"transfer-encoding" in request.headers:
                 _check_transfer_encoding(request)
         elif not length.isdigit() or len(length) > 12 or int(length) > limit:
-            # The connection stays open, so that a client that is sending gets this response instead of a reset.
+            # A client that is still sending gets this response, because the connection stays open.
             raise Refusal(413, f"The request body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
@@ -356,7 +359,7 @@ class Endpoint:
                         raise Refusal(400, "The connection closed before the request body was complete")
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
-                    del message  # The buffer has stored this chunk, so its memory is freed.
+                    del message  # The buffer has a copy of this chunk, so its memory is freed.
                     if spool.is_disk_full:
                         raise Refusal(503, "The server has no space to store the body", [(b"retry-after", b"5")])
             return spool.read()
@@ -479,7 +482,7 @@ class _DisconnectWatcher:
             self._due_times.pop(self, None)
         if self._task is not None:
             self._task.cancel()
-            self._task = None  # The task refers to this object, and a reference cycle would need the garbage collector.
+            self._task = None  # The task refers to this object, so this line breaks a reference cycle.
 
 
 def _as_collection(names: Collection[str]) -> Collection[str]:
@@ -496,13 +499,13 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _check_encoding(raw_path: bytes, path: str) -> None:
-    """Reject a path with unnecessary encoding, such as /%6dcp, because a proxy's rule for /mcp would not match it."""
+    """Reject a path with unnecessary encoding, such as /%6dcp. A proxy's rule for /mcp would not match it."""
     if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
         raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
 
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
-    """Reject a Transfer-Encoding for which a proxy may find a different end of the body. RFC 9112, section 6.1"""
+    """Reject a Transfer-Encoding that proxies may read differently. RFC 9112, section 6.1"""
     if request.scope.get("http_version") == "1.0":
         raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":
@@ -510,8 +513,8 @@ def _check_transfer_encoding(request: EndpointRequest) -> None:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """Return the address of the client, or its network for IPv6. Return None on loopback, where all clients have the
-    same address.
+    """Return the address of the client, or its network for IPv6. Return None on loopback, where all addresses are
+    equal.
     """
     client = scope.get("client")
     address = None if client is None or client[0] in LOOPBACK else client[0]

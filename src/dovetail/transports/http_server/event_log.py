@@ -14,7 +14,7 @@ from dovetail.protocol import sse
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.spool import MemoryBudget
 
-_MAX_ENDED_STREAMS = 10_000  # Each finished stream takes half a kilobyte of memory, so their number is limited.
+_MAX_ENDED_STREAMS = 10_000  # Each finished stream takes half a kilobyte of memory.
 
 
 class EventLog:
@@ -29,7 +29,7 @@ class EventLog:
         self._ended_streams: deque[EventStream] = deque()
 
     def add_ended(self, stream: "EventStream") -> None:
-        """Add a finished stream. Older streams may be deleted to make room."""
+        """Add a finished stream. To make room, older streams may be deleted."""
         self._ended_streams.append(stream)
         self.evict_ended()
 
@@ -76,7 +76,7 @@ class EventStream:
         self.is_done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # the HTTP response that reads the stream
-        self.unread_since: float | None = None  # the time when the last reader left, or None while there is a reader
+        self.unread_since: float | None = None  # the time when the last reader left, or None if there is a reader
         self._wake_reader: Callable[[], None] | None = None
         self._event_log = event_log
         # Most streams have one event, and a deque would need ten times the memory of a list.
@@ -93,7 +93,7 @@ class EventStream:
         if self._read_streams is not None:
             self._read_streams.add(self)
         if wake_previous is not None:
-            wake_previous()  # The previous reader notices that it was replaced, and ends.
+            wake_previous()  # The previous reader ends, because it was replaced.
 
     def detach(self, reader: object) -> None:
         """Remove the reader from the stream, unless another reader has replaced it."""
@@ -123,7 +123,7 @@ class EventStream:
         )
 
     def allocate_id(self) -> str:
-        """Return the next event ID, after which a client can resume the stream."""
+        """Return the next event ID. A client can resume the stream after this event."""
         self._next_number += 1
         return f"{self.name}-{self._next_number - 1}"
 

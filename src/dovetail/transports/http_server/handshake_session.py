@@ -17,7 +17,7 @@ from dovetail.transports.client_requests import ClientRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
-STANDALONE_STREAM: Final = "0"  # This stream is for messages that are not part of a response.
+STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
 _MAX_PENDING_NOTIFICATIONS: Final = 16
 
 
@@ -55,7 +55,7 @@ class HandshakeSession:
     ) -> None:
         self.id = id
         self.handshake = handshake
-        # True if streams start with an event that contains only an ID. Older clients fail on such an event.
+        # True if each stream starts with an event that has only an ID. Older clients fail on such an event.
         self.has_priming_events = not is_older(handshake.caller.protocol_version, NEWEST_HANDSHAKE_REVISION)
         self.address = address
         self.loop = loop  # the event loop that opened the session
@@ -66,13 +66,13 @@ class HandshakeSession:
         self._pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: ClientRequests | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
-            None  # the stream on which each request to the client was sent
+            None  # the stream of each request to the client
         )
         self._streams_by_name: dict[str, EventStream] | None = None
         self._read_streams: set[EventStream] | None = None  # the streams that have a reader
         self._next_stream_number = 1
         self._stop_listening: Callable[[], None] | None = None
-        self.service: Service | None = None  # the service, after the handshake is complete
+        self.service: Service | None = None  # the service, set when the handshake is complete
         self._stream_principal: Principal | None = None  # the caller that opened the GET stream
 
     @property
@@ -82,7 +82,7 @@ class HandshakeSession:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the session has no running call, and no client reads one of its streams.
+        """Return whether the session is idle. An idle session has no running call, and no client reads its streams.
 
         A call that waits for the client does not count as running.
         """
@@ -110,7 +110,7 @@ class HandshakeSession:
         return self.handshake.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change on the GET stream. If the stream is not open, store the change once and send it later."""
+        """Send a change on the GET stream. If the stream is not open, send the change once it opens."""
         stream = self._streams.get(STANDALONE_STREAM)
         for subscribed_uri in self.handshake.get_subscribed_uris(uri):
             if stream is None or stream.reader is None:
@@ -138,14 +138,14 @@ class HandshakeSession:
     def _can_receive(self, uri: str | None) -> bool:
         """Return whether the caller that opened the GET stream may receive a change.
 
-        The token of this caller may have fewer scopes than the token with which it subscribed.
+        The token of this caller may have fewer scopes than when the caller subscribed.
         """
         if uri is None or self._stream_principal is None or self.service is None:
             return True
         return self.service.can_receive_updates(uri, self._stream_principal)
 
     def send_pending(self, stream: EventStream, principal: Principal | None) -> None:
-        """Send the notifications that waited for the GET stream. `principal` is the caller that opened it."""
+        """Send the notifications that waited for the GET stream. `principal` is the caller that opened the stream."""
         self._stream_principal = principal
         for method, uri in self._pending_changes or {}:
             if self._can_receive(uri):
@@ -183,7 +183,7 @@ class HandshakeSession:
     async def ask_client(
         self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
-        """Send a request to the client on the stream of a response. The client answers in another POST."""
+        """Send a request to the client on the stream of a response. The client answers with another POST."""
         if self.is_closed:
             raise ConnectionLost("The session ended")
         self._client_requests = self._client_requests or ClientRequests()
@@ -203,7 +203,7 @@ class HandshakeSession:
         return params if self._client_requests is None else self._client_requests.read_progress(params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """Fail requests to the client if their stream had no reader for `max_age` seconds."""
+        """Fail requests to the client if nobody has read their stream for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
                 future.set_exception(ConnectionLost("The client disconnected before it answered"))
@@ -237,7 +237,7 @@ class HandshakeSession:
             self._client_requests.close("The session ended")
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
-        # The tuple is a copy, because `finish` may delete streams.
+        # `finish` may delete streams, so the loop uses a copy.
         for stream in tuple(self._streams.values()):
             stream.finish()
             if stream.reader is None:

@@ -51,7 +51,7 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _MAX_EVICTION_STEPS: Final = 100
 _SWEEP_INTERVAL_S: Final = 5.0
 
-# An owner is a pair: whether the caller is authenticated, and its principal or address.
+# An owner is (True, principal) for an authenticated caller, and (False, address) for any other caller.
 Owner: TypeAlias = tuple[bool, str]
 
 
@@ -71,16 +71,16 @@ class HandshakeSessionManager:
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # A request without the header has this version. A session has its own version, so no default is needed.
+        # A request without this header has this version. Sessions know their version and need no default.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
         self._event_log = EventLog(service.limits, budget)
         self._timers = timers
         self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter for each event loop
-        # The session that was unused for the longest time is first.
+        # The least recently used session is first.
         self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()
-        self._has_logged_unknown = False  # The warning is logged once, because any client can cause it.
+        self._has_logged_unknown = False  # Any client can cause this warning, so it is logged once.
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
@@ -203,7 +203,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # The caller of this method converts these errors to an HTTP status, except in a batch.
+            raise  # Outside a batch, the caller of this method converts these errors to an HTTP status.
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -217,12 +217,12 @@ class HandshakeSessionManager:
         finally:
             running.discard(exchange)
             session.last_used_at = loop.time()
-            if session.id in self._sessions:  # Without stored sessions, each request has a separate session object.
+            if session.id in self._sessions:  # Without stored sessions, each request has a separate session.
                 self._sessions.move_to_end(session.id)
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
-        return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if it has a result.
+        return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if the call has a result.
 
     def _handle_notification(
         self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]
@@ -293,13 +293,13 @@ class HandshakeSessionManager:
             if response is not None:
                 self._event_log.budget.count_added(
                     len(response)
-                )  # the responses of a batch are encoded before they are sent
+                )  # The responses of a batch are encoded before they are sent.
             return response
         except ProtocolError as exc:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
     async def handle_get(self, request: EndpointRequest) -> None:
-        """Handle a GET request, which opens the stream for unsolicited messages or resumes an interrupted stream."""
+        """Handle a GET request. It opens the stream for messages at any time, or resumes an interrupted stream."""
         _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
@@ -371,7 +371,7 @@ class HandshakeSessionManager:
         if session is not None and self._is_expired(session, now):
             self._end_session(session)
             session = None
-        # For the session of another caller, the error is the same as for an unknown session.
+        # A session of another caller gets the same error as an unknown session.
         if session is None or session.handshake.caller.principal != principal:
             if session is None and not self._has_logged_unknown:
                 self._has_logged_unknown = True
@@ -407,7 +407,7 @@ class HandshakeSessionManager:
         return session
 
     def _evict_idle(self) -> bool:
-        """End one of the sessions that were idle for the longest time. Its client can open a new session.
+        """End one of the sessions with the longest idle time. Its client can open a new session.
 
         To limit the work, sessions with a reader or a running call move to the end of the order.
         """
@@ -488,14 +488,14 @@ def _check_has_sessions(request: EndpointRequest) -> None:
 
 
 def _get_owner(principal: Principal | None, address: str | None) -> Owner | None:
-    """Return whose limits apply to a session, or None for anonymous callers on this machine, who have no limits."""
+    """Return the owner whose limits apply to a session. Anonymous callers on this machine have no limits."""
     if principal is not None:
         return True, principal
     return None if address is None else (False, address)
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """Return the error for an older protocol version on a server that only supports stateless versions.
+    """Return the error for an old protocol version on a server that supports only stateless versions.
 
     spec: streamable-http#protocol-version-header
     """

@@ -25,11 +25,11 @@ class EndpointRequest(Struct):
     send: Send
     headers: dict[bytes, bytes]
     cors_headers: Headers  # the CORS headers for the response
-    # The address of the client, or None on loopback, where all clients have the same address.
+    # The address of the client. None on loopback, because all clients have the same address there.
     client_address: str | None
     principal: Principal | None = None  # the authenticated caller
     metadata_url: str | None = None  # the URL of the protected resource metadata
-    # A function that chooses the scopes for a challenge. `build_error_headers` calls it.
+    # A function that chooses the scopes for a challenge. `build_error_headers` calls this function.
     guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None
     message: Any = None  # the decoded message of a POST
     size: int = 0
@@ -37,7 +37,7 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Return for how many more seconds the caller's credentials are valid, or None if this is unknown.
+        """Return for how many more seconds the caller's credentials are valid, or None if the time is unknown.
 
         The streams of the caller end at that time.
         """
@@ -75,7 +75,7 @@ class OtherApps(Protocol):
         ...
 
     def find_path(self, scope: Scope) -> str | None:
-        """Return the MCP path that a request refers to, even if no application exists there.
+        """Return the MCP path of a request. The path may have no application.
 
         Return None for a path that no application can have.
         """

@@ -15,11 +15,11 @@ from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
 # A response without data becomes an event stream after this time.
-# Proxies wait up to a minute for the first byte, and clients can only resume a stream that has started.
+# Proxies wait up to a minute for the first byte, and clients can resume only streams that have started.
 _OPEN_AFTER_S = 10.0
-# In mode "sse", a stream starts after this short delay, so that a fast call sends its headers and result in one write.
+# In mode "sse", a stream starts after this delay. A fast call can then send headers and result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-SPOOL_AFTER_S = 0.5  # A response moves to disk if the client reads nothing for this time.
+SPOOL_AFTER_S = 0.5  # the seconds without reading after which a response moves to disk
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -38,7 +38,7 @@ async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> N
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Send a large part of a response in slices. If the client reads too slowly, move the rest to disk.
+    """Send a large response in slices. If the client reads too slowly, move the rest to disk.
 
     If the disk and the memory for slow clients are full, the response ends incomplete. The HTTP server then
     closes the connection.
@@ -62,7 +62,7 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Moves a response to disk if sending it takes long, and cancels the response if disk and memory are full."""
+    """Moves a slow response to disk. If disk and memory are full, cancels the response."""
 
     __slots__ = ("_spool", "_task", "_timer", "dropped_task")
 
@@ -261,7 +261,7 @@ class ResponseWriter:
 
     async def _write_large(self, spool: Spool, *, has_more: bool) -> None:
         try:
-            async with self._write_lock:  # Nothing may be sent between two slices of an event.
+            async with self._write_lock:  # No other data may be sent between two slices of an event.
                 await send_spool(self._send, spool, has_more=has_more)
         finally:
             spool.close()
@@ -273,7 +273,7 @@ class ResponseWriter:
             self._due_times = timer.add(self)
 
     def handle_timer(self) -> None:
-        """Open the event stream, or send a comment on an open stream, because no data was sent for a while."""
+        """Handle a pause without data. Open the event stream, or send a comment on an open stream."""
         self._due_times = None
         if self.is_streaming:
             self._start_keep_alive()
@@ -286,7 +286,7 @@ class ResponseWriter:
             await self.open_stream(sse.encode_comment())
 
     async def _send_comment(self) -> None:
-        # A stream with a write in progress needs no comment.
+        # While data is being written, no comment is needed.
         if self._due_times is not None and not self._write_lock.locked():
             await self._write(sse.encode_comment())
 
@@ -325,4 +325,4 @@ def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ignore_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # This marks the exception as retrieved. Another task handles the disconnect.
+        task.exception()  # This call marks the exception as retrieved. Another task handles the disconnect.

@@ -40,7 +40,7 @@ class SessionResponseWriter(ResponseWriter):
         self._is_released = False
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Let the handler of a request send messages and requests to the client on this response."""
+        """Let the handler of a request send messages to the client on this response."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
@@ -89,7 +89,7 @@ class SessionResponseWriter(ResponseWriter):
         return self._await_and_end(final_write) if self.is_streaming or self._mode == "sse" else final_write
 
     async def _finish_complete_stream(self, data: bytes) -> None:
-        """Send the result as the only event of a finished stream."""
+        """Send the result as the only event of a stream, and finish the stream."""
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()
@@ -110,15 +110,15 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """End this response, because another response now sends the stream."""
+        """End this response, because another response continues the stream."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
             await self._write(b"", has_more=False)
 
     async def release_connection(self, retry_ms: int) -> None:
-        """Close the connection but keep the stream. The client reconnects after `retry_ms` milliseconds and reads
-        the rest.
+        """Close the connection but keep the stream. The client reconnects after `retry_ms` milliseconds and reads the
+        rest.
         """
         if not self.is_streaming:
             await self.open_stream()
@@ -182,7 +182,7 @@ class EventStreamReader:
         self._worker = EagerWorker(self._send_events, starter)
 
     def wake(self) -> None:
-        """Send the new events of the stream, or end if another reader has replaced this one."""
+        """Send the new events of the stream. If another reader has replaced this one, end."""
         self._worker.wake()
 
     async def write(self, data: bytes) -> None:

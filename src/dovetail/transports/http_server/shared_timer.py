@@ -19,13 +19,13 @@ DueTimes = dict[TimerTarget, float]
 
 
 class SharedTimer:
-    """Calls `handle_timer` of each target once after the same delay, in the event loop of the target."""
+    """Calls `handle_timer` of each target after the same delay, in the event loop of the target."""
 
     __slots__ = ("_delay", "_due_times_by_loop")
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        # The keys are the event loops with a running timer.
+        # The keys are event loops with a running timer.
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:

@@ -17,7 +17,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Receiv
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 
-# While this many bytes wait for a client to read them, the server reads no messages from it.
+# If a client has this many unread bytes, the server reads no more messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
@@ -32,7 +32,7 @@ class SSE2024Server:
         self._limits = service.limits
         prefix = path.rstrip("/")
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
-        # A proxy removes this part of the public URL before it passes on a request.
+        # A proxy removes this part of the public URL from a request.
         public_path = "" if public_url is None else urlsplit(public_url).path.rstrip("/")
         self._public_root = public_path.removesuffix(prefix) if public_path.endswith(prefix) else None
         self._post_paths = frozenset(self._post_path_by_stream.values())
@@ -49,7 +49,7 @@ class SSE2024Server:
         return path in self._post_path_by_stream or path in self._post_paths
 
     async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
-        """Check the session of a POST request before its body is read. Wait while too many bytes are queued for the
+        """Check the session of a POST request before its body is read. Wait if too many bytes are queued for the
         client.
         """
         if path in self._post_paths and request.method == "POST":
@@ -110,7 +110,7 @@ class SSE2024Server:
 
 
 class _SSEConnection:
-    """The connection of one client, which receives messages as events of a stream."""
+    """The connection of one client. The client receives messages as events of a stream."""
 
     def __init__(self, service: Service, principal: Principal | None, budget: MemoryBudget) -> None:
         self.principal = principal
@@ -144,7 +144,10 @@ class _SSEConnection:
             await self._sent.wait()
 
     def set_expiry(self, seconds: float | None) -> None:
-        """End the connection when the caller's credentials expire. A later message may extend this time."""
+        """End the connection when the caller's credentials expire.
+
+        A message with newer credentials extends this time.
+        """
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-_BACKLOG = 2048  # The default backlog of uvicorn is the same.
+_BACKLOG = 2048  # uvicorn has the same default.
 _MAX_HELD_BYTES = 16 * 1024  # Larger data is written immediately.
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -41,9 +41,7 @@ class FlushQueue:
         self._transports: list[CoalescingTransport] = []
 
     def add(self, transport: "CoalescingTransport", loop: asyncio.AbstractEventLoop) -> None:
-        """Schedule a connection to write its data at the end of the loop iteration. All connections share one
-        callback.
-        """
+        """Schedule a write at the end of the loop iteration. All connections share one callback."""
         if not self._transports:
             loop.call_soon(self._flush_all)
         self._transports.append(transport)
@@ -55,7 +53,7 @@ class FlushQueue:
 
 
 class CoalescingTransport:
-    """A transport that collects writes until the end of the loop iteration, so that headers and body are sent together.
+    """A transport that collects writes until the end of the loop iteration. Headers and body are then sent together.
 
     uvicorn writes headers and body separately, and each write is a system call. The transport collects only small
     amounts, so that flow control works for slow clients.
@@ -93,7 +91,7 @@ class CoalescingTransport:
         self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Collect data until the end of the loop iteration. Write it immediately if there is too much."""
+        """Collect data until the end of the loop iteration. Write large data immediately."""
         if not self._pieces:
             self._flush_queue.add(self, self._loop)
         self._pieces.append(data)
@@ -107,7 +105,7 @@ class CoalescingTransport:
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
             self._held_bytes = 0
-            # An exception here would stop the writes of other connections.
+            # Without this, an exception would stop the writes of other connections.
             if not self.is_closing():
                 self._transport.write(data)
 
@@ -123,7 +121,7 @@ class CoalescingTransport:
 
 
 class LightEvent(asyncio.Event):
-    """An event that needs less memory than asyncio's Event, whose deque takes 0.6 KB per open stream."""
+    """An event that needs less memory than asyncio's Event. The deque of that Event takes 0.6 KB per stream."""
 
     def __init__(self) -> None:
         self._value = False
@@ -140,12 +138,12 @@ class LightFlowControl(FlowControl):
 
 
 class Pipeline(list[Any]):
-    """The requests that a client sent without waiting for responses. An empty list needs less memory than a deque."""
+    """Requests that a client sent without waiting for responses. An empty list needs less memory than a deque."""
 
     __slots__ = ()
 
     def appendleft(self, entry: Any) -> None:
-        """Add the newest request. The `pop` method removes the oldest one."""
+        """Add the newest request. `pop` removes the oldest request."""
         self.insert(0, entry)
 
 
@@ -160,7 +158,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     limits: ServerLimits
     flush_queue: FlushQueue
 
-    # Slots save 1.5 KB per connection, because Python does not share dicts with more than thirty attributes.
+    # Slots save 1.5 KB per connection. Python does not share dicts with more than thirty attributes.
     __slots__ = (
         "_awaits_body",
         "_awaits_head",
@@ -200,7 +198,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._awaits_head:
-            # The headers are incomplete, so all bytes so far belong to them.
+            # The headers are incomplete, so all bytes so far are headers.
             if self._head_bytes > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._head_timer is None:
@@ -220,8 +218,8 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        # Headers that are together smaller than the limit for one header need no check.
-        # The size is 0 if the headers arrived together with those of the previous request.
+        # If all headers together are smaller than the limit for one header, no check is needed.
+        # The size is 0 if the headers arrived together with the headers of the previous request.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif self.url[:1] != b"/" and not self._is_target_unambiguous():
@@ -231,7 +229,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             if self.cycle is not previous_cycle:
                 self.cycle.message_event = LightEvent()  # No task waits for the old event yet.
-        # The list `self.headers` is part of the scope, and uvicorn would add trailers to it.
+        # The scope contains the list `self.headers`, and uvicorn would add trailers to this list.
         # Trailers must not count as headers, because no proxy or guard has checked them.
         self.headers = []
 
@@ -245,7 +243,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     def _is_target_unambiguous(self) -> bool:
         """Return whether an absolute request target has the same host as the Host header.
 
-        The host of the target counts, but a proxy may have checked the header. RFC 9112, section 3.2.2
+        The server uses the host of the target, but a proxy may have checked the header. RFC 9112, section 3.2.2
         """
         scheme, separator, rest = self.url.partition(b"://")
         hosts = [value.strip(b" \t").lower() for name, value in self.headers if name == b"host"]
@@ -273,7 +271,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        # The cycle is None before the first request, although uvicorn's type does not include None.
+        # Before the first request, the cycle is None, although uvicorn's type does not say so.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -298,7 +296,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
     def _reject(self, response: bytes) -> None:
-        # The stall timer continues, because the client may read data before the connection closes.
+        # The client may still read data before the connection closes, so the stall timer continues.
         _cancel_timers(self._head_timer, self._body_timer)
         self._head_timer = self._body_timer = None
         if self.transport.is_closing():
@@ -355,7 +353,7 @@ class UvicornServer(uvicorn.Server):
         self._signal_count += 1
         self._on_stop(self._signal_count)
         super().handle_exit(sig, frame)
-        # Without this line, uvicorn would send the signal again, and the process would exit with an error.
+        # Without this line, uvicorn would send the signal again and the process would exit with an error.
         self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -375,7 +373,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration with these limits, in which uvicorn does not configure logging."""
+    """Return a uvicorn configuration with these limits. uvicorn does not configure logging."""
     return uvicorn.Config(
         app,
         http=create_limited_protocol(limits),
@@ -394,14 +392,14 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Opening it before uvicorn starts raises a plain OSError if the port is in use."""
+    """Return a listening socket. If the port is in use, raise an OSError before uvicorn starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The event loop only disables Nagle's algorithm for sockets with an explicit protocol.
+    # The event loop disables Nagle's algorithm only for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # From here on, new clients wait instead of being refused.
+        listener.listen(_BACKLOG)  # From here on, new clients wait and are not refused.
     except OSError as exc:
         listener.close()
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None

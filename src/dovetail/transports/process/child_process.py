@@ -37,7 +37,7 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # If another process keeps the pipe open, the last output is read for this long.
+_DRAIN_TIMEOUT_S = 0.25  # the seconds for reading the last output if another process keeps the pipe open
 
 
 class ChildProcess:
@@ -69,7 +69,7 @@ class ChildProcess:
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
     ) -> "ChildProcess":
-        """Start a command and pass its stdout to the protocol. While the pipe to its stdin is full, pause the protocol.
+        """Start a command and pass its stdout to the protocol. The protocol is paused while the pipe to stdin is full.
 
         env: variables for the child, in addition to the inherited variables.
         inherit: "minimal" passes the variables that a program needs to run, and none that could be a secret. "all"
@@ -118,7 +118,7 @@ class ChildProcess:
         self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        # A transport closes the pipe that it receives, even if opening the transport fails.
+        # A transport closes its pipe, even if opening the transport fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
             self._group.start_watching(
@@ -188,7 +188,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
     """Return a function that sets the result of a future from another thread."""
 
     def resolve(value: Any = None) -> None:
-        with contextlib.suppress(RuntimeError):  # The event loop is closed, so no task waits for the future.
+        with contextlib.suppress(RuntimeError):  # After the event loop is closed, no task waits for the future.
             loop.call_soon_threadsafe(settle, value)
 
     def settle(value: Any) -> None:
@@ -218,7 +218,7 @@ class _Input(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._is_paused:
-            self.resume_writing()  # Tasks that wait for writing must see that the pipe is closed.
+            self.resume_writing()  # Tasks that wait for writing must notice the closed pipe.
 
     def drop(self) -> None:
         """Discard the data that was not sent."""
@@ -255,11 +255,11 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # Each entry contains the arrival time of data and the number of bytes before it.
+        # Each entry has the arrival time of data, and the number of bytes before the data.
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
-        # Pieces of lines, and whether the line is complete.
+        # The queue contains pieces of lines. Each piece has a flag for the end of the line.
         self._waiting_pieces: PacedQueue[tuple[bytes, bool]] = PacedQueue(self._handle_piece, self._loop)
         self._has_logged_failure = False
 

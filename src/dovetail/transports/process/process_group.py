@@ -29,13 +29,13 @@ class PosixProcessGroup:
         reaper.add(self._group)
 
     def wait(self) -> None:
-        """Wait until the child has exited. Keep its process ID, so that the system cannot reuse the group ID."""
+        """Wait until the child has exited. Keep its process ID reserved, so that the group ID is not reused."""
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
         else:
-            # On macOS, os.waitid only exists since Python 3.13.
-            # Without os.waitid, the group ID could be reused just before the group is cleaned up.
+            # On macOS, os.waitid exists only since Python 3.13.
+            # Without os.waitid, the system could reuse the group ID just before the clean-up.
             self._process.wait()
 
     def terminate(self) -> None:
@@ -58,7 +58,7 @@ class PosixProcessGroup:
         try:
             os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
-            return False  # A PermissionError means that only processes of other users are left, or zombies on macOS.
+            return False  # Only processes of other users are left, or zombies on macOS.
         return True
 
 
@@ -99,7 +99,7 @@ class ProcessGroup:
         self.process = process
         self._members = Members(process)
         self._owner = os.getpid()
-        self._lock = threading.RLock()  # The lock is reentrant, because a finalizer may run while this thread holds it.
+        self._lock = threading.RLock()  # The lock is reentrant, because a finalizer may need it in the same thread.
         self._is_terminated = False
         self._is_gone = False
 
@@ -112,7 +112,7 @@ class ProcessGroup:
         threading.Thread(target=self._watch, args=(on_exit, on_gone), name=name, daemon=True).start()
 
     def terminate(self) -> None:
-        """Send SIGTERM to all processes of the group, but only once, because many programs abort on a second signal."""
+        """Send SIGTERM to all processes of the group, but only once. Many programs abort on a second signal."""
         if self._is_owner():
             with self._lock:
                 if not (self._is_terminated or self._is_gone):
@@ -127,13 +127,13 @@ class ProcessGroup:
                     self._members.kill()
 
     def _is_owner(self) -> bool:
-        return os.getpid() == self._owner  # A forked process is not the owner.
+        return os.getpid() == self._owner  # A forked process does not own the group.
 
     def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
         self._members.wait()
         with self._lock:
-            self.terminate()  # The signal is sent before the system can reuse the child's process ID.
+            self.terminate()  # The signal must be sent before the system can reuse the child's process ID.
             code = self.process.wait()
         on_exit(code)
         self._end_remaining()

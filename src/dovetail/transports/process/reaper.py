@@ -17,7 +17,7 @@ SHELL = "/bin/sh"
 GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.1
 
-# This script runs in any POSIX shell. A shell starts in 1 ms and needs a tenth of Python's memory.
+# This script runs in any POSIX shell. A shell starts in 1 ms and needs little memory.
 # The script checks each group before a signal, because a process ID may be reused.
 # The script uses `kill -s NAME --`, because dash does not accept `--` after `-NAME`.
 _SCRIPT = """
@@ -81,7 +81,7 @@ class Reaper:
                 self._start()
 
     def reset_after_fork(self) -> None:
-        """Forget the helper in a forked process, because the helper belongs to the parent process."""
+        """Forget the helper in a forked process. The helper belongs to the parent process."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         self._groups.clear()

@@ -54,7 +54,7 @@ class Accounting(ctypes.Structure):
 
 
 def load_kernel32() -> Any:
-    """Load the Windows functions for job objects and set their argument types. A handle has the size of a pointer."""
+    """Load the Windows functions for job objects and set their argument types."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     library = ctypes.WinDLL("kernel32", use_last_error=True)
     library.CreateJobObjectW.restype = handle
@@ -68,8 +68,9 @@ def load_kernel32() -> Any:
 
 
 class WindowsJob:
-    """A process and all processes that it starts. Without permission to create a job, only the process itself is
-    included.
+    """A process and all processes that it starts.
+
+    If this process may not create a job, only the process itself is included.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -95,7 +96,7 @@ class WindowsJob:
         self._process.wait()
 
     def terminate(self) -> None:
-        """Kill the processes of the job, because a process without a console cannot receive a signal."""
+        """Kill the processes of the job. A process without a console cannot receive a signal."""
         self.kill()
 
     def kill(self) -> None:
