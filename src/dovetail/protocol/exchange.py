@@ -105,6 +105,7 @@ class IncomingExchange(Exchange, eq=False):
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
     # A function that checks whether the caller may make this call. It raises the same error as the call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
+    parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
 
     async def notify(self, method: str, params: object = None) -> None:
         """Send a notification to the caller before the result."""
@@ -118,8 +119,36 @@ class IncomingExchange(Exchange, eq=False):
             self.emit = None  # Only the response may be sent after the end.
             self.task.cancel()
 
+    def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":
+        """Create a request that a function makes to its own server while it handles this request.
+
+        The nested request has the same caller, and its messages belong to this request.
+        """
+
+        async def emit(message: bytes) -> None:
+            if self.emit is not None:
+                await self.emit(message)
+
+        return IncomingExchange(
+            self.id,
+            method,
+            params,
+            {},
+            self.caller,
+            self.headers,
+            _extra=self._extra and dict(self._extra),
+            origin=self.origin,
+            mount_path=self.mount_path,
+            emit=emit,
+            ask=self.ask,
+            close_stream=self.close_stream,
+            parent=self,
+        )
+
     def pause(self, now: float) -> None:
-        """Pause the time limit of a call while the client answers an input request."""
+        """Pause the time limits of a call and its parents while the client answers an input request."""
+        if self.parent is not None:
+            self.parent.pause(now)
         if not self.questions:
             self.questions = []
             self.paused_at = now
@@ -128,9 +157,11 @@ class IncomingExchange(Exchange, eq=False):
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Remove the input request that was sent at `asked_at`. Resume the time limit if no other input request is
+        """Remove the input request that was sent at `asked_at`. Resume the time limits if no other input request is
         open.
         """
+        if self.parent is not None:
+            self.parent.resume(asked_at, now)
         assert self.questions is not None
         self.questions.remove(asked_at)
         if self.questions:

@@ -5,12 +5,11 @@ the same for every protocol version and transport.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.server.input_requests import (
     AnyInputRequest,
@@ -21,7 +20,8 @@ from dovetail.server.input_requests import (
     ListRoots,
     Sample,
 )
-from dovetail.wire.codec import convert, decode, to_plain
+from dovetail.wire.base import Result
+from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.jsonrpc import RequestId
@@ -36,6 +36,9 @@ from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, Sampli
 from dovetail.wire.tools import Tool
 
 T = TypeVar("T")
+# Handles a request that a function makes to its own server. The arguments are the request that runs the function, the
+# method and the parameters.
+NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -66,7 +69,7 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The current call and its caller. In `Context[State]`, `State` is the type of the value from the lifespan."""
 
-    __slots__ = ("_dispatch", "_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
+    __slots__ = ("_exchange", "_handle_nested", "_input_requests", "_last_progress", "_logger", "lifespan")
 
     def __init__(
         self,
@@ -74,11 +77,11 @@ class Context(Generic[State]):
         _input_requests: InputRequests,
         _logger: str,
         _lifespan: State,
-        _dispatch: Handler | None = None,
+        _handle_nested: NestedHandler | None = None,
         /,
     ) -> None:
         self._exchange = _exchange
-        self._dispatch = _dispatch  # a function that handles a request to the same server
+        self._handle_nested = _handle_nested
         self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
@@ -174,7 +177,7 @@ class Context(Generic[State]):
         """
         token = self._exchange.progress_token
         if token is None:
-            if self.protocol_version != DRAFT:
+            if self.protocol_version != DRAFT or self._exchange.parent is not None:
                 return
             token = self._exchange.id
         # spec: progress#progress-flow
@@ -314,32 +317,28 @@ class Context(Generic[State]):
     async def read_resource(self, uri: str) -> ReadResourceResult:
         """Read a resource of this server, with the rights of the caller.
 
-        Middleware and access rules apply as if the caller had sent the request.
+        Middleware and access rules apply as if the caller had sent the request. The `timeout=` of the resource applies,
+        too. The time in which the user answers counts neither for the resource nor for your function.
 
         Raises:
             ResourceNotFound: the server has no such resource, or the caller may not see it.
             InsufficientScope: the caller's token lacks scopes.
+            InternalError: the resource took longer than its `timeout=`.
             NotSupported: the resource asks the caller for input, which is not possible here in this protocol version.
         """
-        assert self._dispatch is not None
-        outer = self._exchange
-        inner = IncomingExchange(
-            outer.id,
-            "resources/read",
-            {"uri": uri},
-            {},
-            outer.caller,
-            outer.headers,
-            origin=outer.origin,
-            mount_path=outer.mount_path,
-            emit=outer.emit,
-            ask=outer.ask,
-        )
-        result = await self._dispatch(inner)
+        return await self._request_item("resources/read", {"uri": uri}, ReadResourceResult, f"the resource {uri}")
+
+    async def _request_item(self, method: str, params: dict[str, Any], result_type: type[T], item: str) -> T:
+        """Send a request for an item of this server, and return its result."""
+        assert self._handle_nested is not None
+        result = await self._handle_nested(self._exchange, method, params)
         if isinstance(result, bytes):  # Mounted servers in other processes return bytes.
-            result = convert(decode(result), ReadResourceResult, label="result")
-        if not isinstance(result, ReadResourceResult):
-            raise NotSupported(f"the resource {uri} asks the caller for input, so a function cannot read it")
+            from dovetail.wire.raw_message import decode_body, decode_input_required
+
+            label = f"the result of {method}"
+            result = decode_input_required(result, method) or decode_body(result, result_type, label)
+        if not isinstance(result, result_type):
+            raise NotSupported(f"{item} asks the caller for input, so a function cannot use it")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:

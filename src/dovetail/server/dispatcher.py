@@ -45,7 +45,7 @@ from dovetail.server.item_handlers import ItemHandlers
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.registry import Registry
-from dovetail.server.thread_pool import ThreadPool
+from dovetail.server.thread_pool import ThreadPool, lend_current_slot
 from dovetail.server.tool import build_error_result
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
@@ -72,6 +72,7 @@ _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for 
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # The event loop runs other tasks after this many URIs of a subscription.
+_MAX_NESTED_REQUESTS: Final = 16  # How many requests of functions to their own server may be nested.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
@@ -130,7 +131,7 @@ class Dispatcher:
             thread_pool=self._thread_pool,
             sealer=RequestStateSealer(secret_keys),
             get_lifespan_value=None if lifespan is None else self._get_lifespan_value,
-            dispatch=self.dispatch,
+            handle_nested=self.handle_nested,
             debug=debug,
         )
         self._middleware: list[Middleware] = []
@@ -272,6 +273,35 @@ class Dispatcher:
             return await self._wrapped_handlers[exchange.method](exchange)
         finally:
             exchange.check = previous_check
+
+    async def handle_nested(self, parent: IncomingExchange, method: str, params: dict[str, Any]) -> Result | bytes:
+        """Handle a request that a function makes to this server while it handles the request `parent`.
+
+        The nested request has the rights of the caller. It runs in a separate task, so that the timeout of its item
+        stops only the nested request. It counts as part of its parent, so limits on running calls do not apply.
+
+        Raises:
+            RecursionError: the functions call each other without end.
+        """
+        exchange = parent.create_nested(method, params)
+        _check_nesting(exchange)
+        state = self._get_state()
+        exchange.task = state.loop.create_task(self._run_nested(exchange))
+        state.nested_exchanges.add(exchange)
+        self._start_sweeping(state)
+        try:
+            with lend_current_slot():
+                return await exchange.task
+        finally:
+            state.nested_exchanges.discard(exchange)
+            exchange.emit = None
+
+    async def _run_nested(self, exchange: IncomingExchange) -> Result | bytes:
+        try:
+            return await self.dispatch(exchange)
+        except asyncio.CancelledError as exc:
+            # The function that made the request receives all other exceptions unchanged.
+            raise self._mask_exception(exchange, exc) from None
 
     async def _check_exchange(self, exchange: IncomingExchange) -> None:
         kind, field = _ITEM_FIELD_BY_METHOD[exchange.method]
@@ -449,8 +479,7 @@ class Dispatcher:
             exchange.task = asyncio.current_task(loop)
         exchange.deadline = loop.time() + self._call_timeout
         if not state.is_sweeping:
-            state.is_sweeping = True
-            loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
+            self._start_sweeping(state)
         running_exchanges.add(exchange)
         exchange.waiting_calls = state.waiting_calls
         if exchange.size > _LARGE_MESSAGE_BYTES:
@@ -621,14 +650,19 @@ class Dispatcher:
     def _get_sweep_interval(self) -> float:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
+    def _start_sweeping(self, state: LoopState) -> None:
+        if not state.is_sweeping:
+            state.is_sweeping = True
+            state.loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
+
     def _sweep_overdue(self, state: LoopState) -> None:
         """Stop all calls that take too long.
 
         This check runs periodically, because one timer per call would cost more.
         """
-        loop, running_exchanges = state.loop, state.running_exchanges
-        now = loop.time()
-        for exchange in tuple(running_exchanges):
+        now = state.loop.time()
+        exchanges = (*state.running_exchanges, *state.nested_exchanges)
+        for exchange in exchanges:
             if exchange.questions:
                 is_overdue, verdict = now > exchange.questions[0] + self.limits.request_state_ttl, "unanswered"
             else:
@@ -637,10 +671,9 @@ class Dispatcher:
                 if exchange.time_limit is None:
                     exchange.time_limit = self.limits.call_timeout
                 exchange.end(verdict)
-        if running_exchanges:
-            loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
-        else:
-            state.is_sweeping = False
+        state.is_sweeping = False
+        if exchanges:
+            self._start_sweeping(state)
 
     def _mask_exception(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
         operation = f"{_ITEM_NOUNS.get(exchange.method, exchange.method)} {get_target_name(exchange)}".rstrip()
@@ -651,6 +684,17 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
     tasks = [exchange.task for exchange in state.running_exchanges if exchange.task is not asyncio.current_task()]
     if tasks:
         await asyncio.wait(tasks, timeout=timeout)
+
+
+def _check_nesting(exchange: IncomingExchange) -> None:
+    """Raise RecursionError if a nested request has too many parents. Each request has a separate task, so Python does
+    not detect the recursion.
+    """
+    depth, ancestor = 0, exchange.parent
+    while ancestor is not None:
+        depth, ancestor = depth + 1, ancestor.parent
+    if depth > _MAX_NESTED_REQUESTS:
+        raise RecursionError(f"more than {_MAX_NESTED_REQUESTS} functions of {exchange.method} wait for each other")
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:

@@ -33,7 +33,9 @@ def mask_exception(
         # The event loop has ended, so no client can receive an error.
         raise exc
     if isinstance(exc, asyncio.CancelledError):
-        if task is not None and exchange.verdict in _ERROR_BY_END_REASON:
+        # If the parent of a nested request was stopped, the cancellation must reach the function of the parent.
+        is_parent_stopped = exchange.parent is not None and exchange.parent.verdict is not None
+        if task is not None and exchange.verdict in _ERROR_BY_END_REASON and not is_parent_stopped:
             task.uncancel()
             return _ERROR_BY_END_REASON[exchange.verdict](exchange)
         if task is not None and task.cancelling():

@@ -26,7 +26,7 @@ from dovetail.protocol.request_state import (
     create_empty_state,
     hash_request,
 )
-from dovetail.server.thread_pool import current_slot
+from dovetail.server.thread_pool import lend_current_slot
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
@@ -391,20 +391,19 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # Only a function that runs in a thread has a slot.
-        is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
-            return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+            with lend_current_slot():
+                try:
+                    return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+                finally:
+                    for token in tokens:
+                        self._progress_handlers.remove(self._exchange.caller.session_id, token)
+                    for task in tasks:
+                        task.cancel()
+                    # The cancellations must be sent before all other messages.
+                    await asyncio.wait(tasks)
         finally:
-            for token in tokens:
-                self._progress_handlers.remove(self._exchange.caller.session_id, token)
-            for task in tasks:
-                task.cancel()
-            # The cancellations must be sent before all other messages.
-            await asyncio.wait(tasks)
-            if slot is not None and is_lent:
-                slot.take_back()
             self._exchange.resume(asked_at, loop.time())
 
     def _add_progress_tokens(

@@ -26,7 +26,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.completer import build_completion, find_matching
-from dovetail.server.context import Context
+from dovetail.server.context import Context, NestedHandler
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded, ProgressHandlers
 from dovetail.server.invocation import Runner
@@ -62,7 +62,7 @@ class ItemHandlers:
         thread_pool: ThreadPool,
         sealer: RequestStateSealer,
         get_lifespan_value: Callable[[], Any] | None,
-        dispatch: Handler,
+        handle_nested: NestedHandler,
         debug: bool,
     ) -> None:
         self.sealer = sealer
@@ -73,7 +73,7 @@ class ItemHandlers:
         self._limits = limits
         self._thread_pool = thread_pool
         self._get_lifespan_value = get_lifespan_value
-        self._dispatch = dispatch
+        self._handle_nested = handle_nested
         self._debug = debug
 
     async def call_tool(self, exchange: IncomingExchange) -> Result:
@@ -91,7 +91,7 @@ class ItemHandlers:
             arguments = {}
         elif type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
-        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
+        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless and exchange.parent is None:
             check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
         try:
@@ -216,7 +216,7 @@ class ItemHandlers:
             self.progress_handlers,
         )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
-        return Context(exchange, input_requests, self._server_name, lifespan_value, self._dispatch), input_requests
+        return Context(exchange, input_requests, self._server_name, lifespan_value, self._handle_nested), input_requests
 
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]

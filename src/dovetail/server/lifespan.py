@@ -209,6 +209,7 @@ class LoopState:
         "large_bytes_by_origin",
         "lifespan_run",
         "loop",
+        "nested_exchanges",
         "running_exchanges",
         "starter",
         "subscriptions_by_origin",
@@ -219,6 +220,7 @@ class LoopState:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running_exchanges: set[IncomingExchange] = set()
+        self.nested_exchanges: set[IncomingExchange] = set()  # Requests that functions made to their own server.
         self.calls_by_origin: Counter[str] = Counter()
         self.waiting_calls = WaitingCalls()
         # The size of the large messages in running calls, by caller.

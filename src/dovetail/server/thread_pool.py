@@ -1,8 +1,8 @@
 """A bounded pool of daemon threads for synchronous functions.
 
 The threads are daemons, because a blocked function must not keep the process alive. A call that gets no thread in time
-is rejected, so that a few blocked functions do not block all callers. While a function waits for a user's answer,
-another call can use its slot in the pool.
+is rejected, so that a few blocked functions do not block all callers. While a function waits for a user's answer or for
+a nested request, another call can use its slot in the pool.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # the seconds after which an idle thread ends
-# Each thread needs memory, so the number of threads that wait for a user is limited.
+# Each thread needs memory, so the number of threads whose slots are lent is limited.
 _MAX_LENT_PER_THREAD = 4
 
 
@@ -55,8 +55,20 @@ class ThreadSlot:
             self._thread_pool.release(self._origin)
 
 
-# The slot of the function that is running in the current thread.
-current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
+# The slot of the function that is running in the current thread. Coroutine functions have no slot.
+_current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
+
+
+@contextlib.contextmanager
+def lend_current_slot() -> Generator[None]:
+    """Let another function use the slot of the current function, if it has one, while the context is open."""
+    slot = _current_slot.get()
+    is_lent = slot is not None and slot.lend()
+    try:
+        yield
+    finally:
+        if slot is not None and is_lent:
+            slot.take_back()
 
 
 class _Job:
@@ -70,7 +82,7 @@ class _Job:
         self.kwargs = kwargs
         self.slot = slot
         self.context = contextvars.copy_context()
-        self.context.run(current_slot.set, slot)
+        self.context.run(_current_slot.set, slot)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
