@@ -11,7 +11,6 @@ import copy
 import json
 import os
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
@@ -68,16 +67,20 @@ def make_private_dir(path: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step. After a crash, the file has either the old or the new content."""
-    # `mkstemp` creates a file that only the user can read.
-    handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+def replace_file(path: Path, data: bytes, mode: int | None = 0o600) -> None:
+    """Replace a file in one step. After a crash, the file has either the old or the new content.
+
+    If `mode` is None, the file gets the mode of any new file, which depends on the umask.
+    """
+    temporary_path = path.with_name(f".new-{os.urandom(8).hex()}")
+    initial_mode = 0o666 if mode is None else 0o600
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary_path, "xb", opener=lambda name, flags: os.open(name, flags, initial_mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary_path, mode)
+        if mode is not None:
+            os.chmod(temporary_path, mode)
         os.replace(temporary_path, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -125,11 +125,29 @@ async def test_a_cassette_is_written_once_and_compared_from_then_on(
     monkeypatch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
     (await conversation()).assert_matches(cassette)
     written = cassette.read_bytes()
-    assert os.name == "nt" or stat.S_IMODE(cassette.stat().st_mode) == 0o600
     (await conversation(3)).assert_matches(cassette)
     assert cassette.read_bytes() == written
     monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES")
     (await conversation(5)).assert_matches(cassette)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="platform: modes and owners of files")
+async def test_a_cassette_is_an_ordinary_file_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
+    new, theirs = tmp_path / "new.jsonl", tmp_path / "theirs.jsonl"
+    theirs.write_bytes(b"old")
+    # Another user owns the file, for example because root runs the tests in a container.
+    monkeypatch.setattr("os.geteuid", lambda: 12345 if os.getuid() != 12345 else 12346)
+    monkeypatch.setattr("dovetail.storage._ROOT_USER_ID", -1)
+    previous_mask = os.umask(0o022)
+    try:
+        for cassette in (new, theirs):
+            (await conversation()).assert_matches(cassette)
+            assert stat.S_IMODE(cassette.stat().st_mode) == 0o644
+    finally:
+        os.umask(previous_mask)
+    assert theirs.read_bytes() == new.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["new.jsonl", "theirs.jsonl"]
 
 
 async def test_a_difference_is_shown_as_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

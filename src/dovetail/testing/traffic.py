@@ -26,7 +26,7 @@ from dovetail.protocol.recording_format import (
     encode_line,
     read_frames,
 )
-from dovetail.storage import write_private_file
+from dovetail.storage import replace_file, write_private_file
 from dovetail.wire.base import UNSET
 
 RECORD_ENV_VAR: Final = "DOVETAIL_RECORD_CASSETTES"
@@ -166,7 +166,9 @@ class Traffic:
         if os.environ.get(RECORD_ENV_VAR):
             cassette.parent.mkdir(parents=True, exist_ok=True)
             heading = create_header(self._header.server)
-            write_private_file(cassette, b"".join(map(encode_line, (heading, *frames))))
+            content = b"".join(map(encode_line, (heading, *frames)))
+            # A cassette belongs to the project, like a test, so it has the mode of any new file.
+            replace_file(cassette.resolve(), content, mode=None)
             return
         if not cassette.exists():
             raise AssertionError(f"cassette {cassette} not found. Record it with --mcp-record or {RECORD_ENV_VAR}=1")
