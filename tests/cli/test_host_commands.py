@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from agent.models.provider_server import ProviderServer, ScriptedReply
 from cli.command_process import TIMEOUT_S, UNSAFE_CHARACTERS, RunCommand, ServerProcess
 from cli.terminal import open_terminal
 from dovetail import Client
+from dovetail.cli.commands import chat
 from dovetail.cli.host_setup import is_gateway
 from dovetail.host.config.server_entry import ServerConfig
+from dovetail.testing import ScriptedModel
 from host.polling import wait_until
 
 HOSTED = Path(__file__).with_name("hosted_server.py")
@@ -361,6 +364,23 @@ def model(maker: ProviderServer) -> str:
 
 SUM = ScriptedReply("I add.", (("c1", "sums__add", {"a": 1, "b": 2}),))
 DELETE = ScriptedReply(None, (("c2", "sums__delete", {"path": "notes\x1b[2J"}),))
+
+
+@pytest.mark.parametrize("replies", [("hello",), ()], ids=["answer", "failure"])
+def test_the_model_is_closed_at_the_end_of_a_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_home: dict[str, str], replies: tuple[str, ...]
+) -> None:
+    closed: list[bool] = []
+
+    class ClosableModel(ScriptedModel):
+        async def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr("dovetail.cli.commands.chat.load_model", lambda name: ClosableModel(*replies))
+    monkeypatch.setenv("HOME", at_home["HOME"])
+    options = [str(config(tmp_path)), "--model", "m", "-p", "hi"]
+    CliRunner().invoke(chat.command, options, standalone_mode=False)
+    assert closed == [True]
 
 
 def test_one_prompt_without_anybody(

@@ -1,10 +1,13 @@
 """Test the model adapters, with the providers' client libraries, against a fake provider server."""
 
 import asyncio
+import gc
 import importlib
 import json
 import subprocess
 import sys
+import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +19,7 @@ from dovetail.agent.agent import Agent, FinishedEvent
 from dovetail.agent.models.anthropic_model import AnthropicModel
 from dovetail.agent.models.openai_model import OpenAIModel
 from dovetail.agent.models.preferences import ModelInfo
+from dovetail.agent.models.provider_client import ProviderClient
 from dovetail.agent.models.provider_messages import ToolAliases
 from dovetail.errors import InputRequestError, ModelError
 from dovetail.host import Allow, ConsentRequest
@@ -208,6 +212,26 @@ def test_a_model_works_in_several_event_loops(kind: str) -> None:
             ]
             for runner in (first, second):
                 runner.run(model.close())
+
+
+def test_the_clients_of_closed_event_loops_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeClient:
+        def __init__(self) -> None:
+            self.loop = asyncio.get_running_loop()
+
+    package: Any = types.ModuleType("fake_provider")
+    package.FakeClient, package.FakeError = FakeClient, RuntimeError
+    monkeypatch.setitem(sys.modules, "fake_provider", package)
+    provider = ProviderClient("fake_provider", "FakeClient", "FakeError", {})
+    clients: list[weakref.ref[Any]] = []
+
+    async def remember(client: Any) -> None:
+        clients.append(weakref.ref(client))
+
+    for _ in range(3):
+        asyncio.run(provider.send("m", remember))
+    gc.collect()
+    assert [client() is None for client in clients] == [True, True, False]
 
 
 @pytest.mark.parametrize("kind", MAKERS)

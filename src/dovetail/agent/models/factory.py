@@ -1,8 +1,10 @@
 """Create a model from a name such as `openai:NAME`, `anthropic:NAME` or `URL#NAME`."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dovetail.protocol.language_model import Model
+if TYPE_CHECKING:
+    from dovetail.agent.models.anthropic_model import AnthropicModel
+    from dovetail.agent.models.openai_model import OpenAIModel
 
 _LOCAL_URLS: Final = {
     "ollama": "http://127.0.0.1:11434/v1",
@@ -15,7 +17,7 @@ MODEL_NAME_HELP: Final = (
 )
 
 
-def load_model(name: str, **options: Any) -> Model:
+def load_model(name: str, **options: Any) -> "AnthropicModel | OpenAIModel":
     """Return the model with a name such as "openai:gpt-5.2". The options are passed to the provider's client.
 
     Args:
@@ -37,7 +39,7 @@ def load_model(name: str, **options: Any) -> Model:
     raise ValueError(f"unknown model {name!r}. The name must be {MODEL_NAME_HELP}")
 
 
-def _create_openai_model(name: str, **options: Any) -> Model:
+def _create_openai_model(name: str, **options: Any) -> "OpenAIModel":
     from dovetail.agent.models.openai_model import OpenAIModel
 
     return OpenAIModel(name, **options)

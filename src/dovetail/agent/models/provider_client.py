@@ -4,7 +4,6 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from dovetail.agent.models.provider_messages import describe_failure
 from dovetail.error_context import add_context
@@ -22,7 +21,8 @@ class ProviderClient:
         self._client_class = client_class
         self._error_class = error_class
         self._options = options
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        # A client refers to its event loop, so weak keys would never be removed.
+        self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     async def send(self, model: str, request: Callable[[Any], Awaitable[Any]]) -> Any:
         """Call a function that sends a request with the client. Return the response, or raise ModelError on failure."""
@@ -40,6 +40,9 @@ class ProviderClient:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
+            for other_loop in tuple(self._clients):
+                if other_loop.is_closed():
+                    self._clients.pop(other_loop, None)
             client = self._clients[loop] = getattr(module, self._client_class)(**self._options)
         return client
 

@@ -80,10 +80,13 @@ def command(
     agent = Agent(host, language_model, system_prompt=system_prompt, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
-        async with host:
-            if initial_prompt is not None:
-                return await _run_prompt(agent, initial_prompt, as_json)
-            return await _run_conversation(agent, as_json)
+        try:
+            async with host:
+                if initial_prompt is not None:
+                    return await _run_prompt(agent, initial_prompt, as_json)
+                return await _run_conversation(agent, as_json)
+        finally:
+            await language_model.close()
 
     with LogPrinter(verbose):
         return run_to_exit_code(run, as_json)
