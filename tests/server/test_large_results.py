@@ -7,6 +7,8 @@ import pytest
 from dovetail import Client as RealClient
 from dovetail import Image, LargeResultSettings, Server
 from dovetail.errors import ResourceNotFound
+from dovetail.types import CallToolResult, TextContent
+from dovetail.wire.codec import encode
 from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, Client, text
 
@@ -109,15 +111,23 @@ async def test_failures_and_older_revisions() -> None:
     assert [one["type"] for one in old["content"]] == ["text", "resource_link"]
 
 
+def build_similar_result() -> CallToolResult:
+    """Return an object that looks like a wrapped value: its text is only the value of its field."""
+    value = [*range(100)]
+    return CallToolResult(content=[TextContent(text=encode(value).decode())], structured_content={"result": value})
+
+
 @pytest.mark.parametrize("is_listed", [True, False])
 async def test_a_value_whose_text_is_kept_back_arrives_as_it_was_returned(is_listed: bool) -> None:
     app = server()
     app.add_tool(lambda: {"result": [*range(100)]}, name="object", output_schema={"type": "object"})
+    app.add_tool(build_similar_result, name="similar", output_schema={"type": "object"})
     async with RealClient(app) as client:
         if is_listed:
             await client.list_tools()
         assert await client.call("rows", n=100) == [*range(100)]
         assert await client.call("object") == {"result": [*range(100)]}
+        assert await client.call("similar") == {"result": [*range(100)]}
 
 
 async def test_a_text_that_cannot_be_stored_is_sent_in_full() -> None:

@@ -393,6 +393,7 @@ async def test_large_results_of_mounted_tools_are_kept_back_too(*, far: bool) ->
         assert len(told.text) < 200
         assert await client.read(link.uri) == "x" * 1000
         assert (await client.call_tool("in_rows", {})).structured_content == {"result": [*range(1000)]}
+        assert await client.call("in_rows") == [*range(1000)]
         assert "999" not in str(await client.call_tool("in_untold", {}))
 
 

@@ -7,13 +7,13 @@ for a limited time, under keys that cannot be guessed. Only the principal that m
 import secrets
 import time
 from collections import Counter, OrderedDict
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from dovetail.errors import ResourceNotFound
 from dovetail.protocol.principal import Principal
 from dovetail.server.context import Context
 from dovetail.wire.base import UNSET, Result, Struct, replace
-from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -23,7 +23,7 @@ from dovetail.wire.content import (
     ResourceLink,
     TextContent,
 )
-from dovetail.wire.tools import CallToolResult
+from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult
 
 # This mark is for clients that have not listed the tool.
 # The shortened text does not show that the value is wrapped. fastmcp uses the same mark.
@@ -61,7 +61,9 @@ class ResultStore:
         self._chars_by_owner: Counter[Principal | None] = Counter()
         self._total_chars = 0
 
-    def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
+    def store_large_parts(
+        self, result: Result, owner: Principal | None, output_schema: Mapping[str, Any] | None
+    ) -> Result:
         """Store the large blocks of a result and replace them with links. Only the owner can read them.
 
         If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
@@ -72,9 +74,10 @@ class ResultStore:
         content = [part for block in result.content for part in self._shrink_block(block, owner)]
         if content == result.content:
             return result
-        if not has_output_schema:
+        if output_schema is None:
             return replace(result, content=content, structured_content=UNSET)
-        meta = (result.meta or {}) | _WRAPPED_RESULT_META if _is_wrapped(result) else result.meta
+        is_wrapped = output_schema.get(WRAPPED_RESULT_KEYWORD) is True
+        meta = (result.meta or {}) | _WRAPPED_RESULT_META if is_wrapped else result.meta
         return replace(result, content=content, meta=meta)
 
     def fetch(self, key: str, ctx: Context) -> ResourceContents:
@@ -143,12 +146,3 @@ class ResultStore:
         del self._keys_by_owner[owner][key]
         if not self._keys_by_owner[owner]:
             del self._keys_by_owner[owner], self._chars_by_owner[owner]
-
-
-def _is_wrapped(result: CallToolResult) -> bool:
-    """Return whether the structured content is `{"result": value}` and the text of the result is this value."""
-    structured = result.structured_content
-    if type(structured) is not dict or structured.keys() != {"result"} or len(result.content) != 1:
-        return False
-    block = result.content[0]
-    return isinstance(block, TextContent) and block.text == encode(structured["result"]).decode()

@@ -363,10 +363,11 @@ class MountedServers:
                 return build_error_result(str(translated))
         store = self._server.registry.result_store
         if store is not None and isinstance(result, CallToolResult):
-            has_output_schema = result.structured_content is UNSET or await self._has_output_schema(
-                mount, route.inner_name, exchange
+            has_structured_content = result.structured_content is not UNSET
+            output_schema = (
+                await self._find_output_schema(mount, route.inner_name, exchange) if has_structured_content else {}
             )
-            return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
+            return store.store_large_parts(result, exchange.caller.principal, output_schema)
         return result
 
     async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
@@ -391,13 +392,17 @@ class MountedServers:
             self._routes[name] = route
         return route
 
-    async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a tool has an output schema. If this is unknown, return True."""
+    async def _find_output_schema(
+        self, mount: Mount, tool_name: str, exchange: IncomingExchange
+    ) -> Mapping[str, Any] | None:
+        """Return the output schema of a tool, or None if it has none. If this is unknown, return an empty schema, which
+        allows every result.
+        """
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
         except MCPError:
-            return True
-        return declaration is None or declaration.output_schema is not None
+            return {}
+        return {} if declaration is None else declaration.output_schema
 
     async def _get_prompt(self, exchange: IncomingExchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
