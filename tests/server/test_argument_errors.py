@@ -96,6 +96,28 @@ def refusal(function: Any, given: dict[str, Any]) -> str:
     return str(caught.value)
 
 
+def move(steps: list[Leg], days: dict[int, str] | None = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "steps"),
+        ({"steps": [], "ste`ps": 1}, "ste`ps"),
+        ({"steps": 7}, "steps"),
+        ({"steps": [{"start": "a", "km": "far"}]}, "steps[0].km"),
+        ({"steps": [], "days": {"monday": "x"}}, "days"),
+    ],
+)
+def test_an_error_names_the_first_invalid_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        compile_signature(move, context_type=Nobody).bind(given, None)
+    assert caught.value.field == field
+    renamed = caught.value.rename_arguments(lambda name: name.upper())
+    assert renamed.field == field.replace(field.split("[")[0], field.split("[")[0].upper())
+    assert caught.value.rename_arguments(lambda _: None).field is None
+
+
 def plan(trip: Trip, seats: int, box: Closed | None = None, **more: int) -> None: ...
 
 

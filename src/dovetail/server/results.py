@@ -336,8 +336,7 @@ def _add_location(annotation: Any, data: Any, reason: str) -> str:
     from dovetail.server.parameters.argument_errors import find_mismatches
 
     schema = build_schema(annotation, output=True)
-    message = next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)
-    return message.replace("`.", "`", 1)
+    return next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)
 
 
 class _SchemaCheck:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dovetail.error_context import clip
+from dovetail.server.parameters.argument_errors import ArgumentMessage
 from dovetail.server.parameters.type_hints import is_path_type, is_pydantic_type, iter_reachable_types
 from dovetail.wire.codec import encode
 
@@ -121,7 +122,7 @@ def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
 
-def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
+def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> ArgumentMessage:
     """Format an error in one line with its location. The value is left out, because it may be long or secret."""
     text = str(exc)
     location = re.search(_LOCATION_PATTERN, text)
@@ -134,9 +135,9 @@ def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collect
         )
     text_without_path = clip(text_without_path[:1].lower() + text_without_path[1:], MAX_REASON_CHARS)
     path = f"{root}{path}".removeprefix(".")
-    if not path:
-        return text_without_path
-    return f"a key of `{path}`: {text_without_path}" if location and location[1] else f"`{path}`: {text_without_path}"
+    if path and location and location[1]:
+        return ArgumentMessage(f"a key of `{path}`: {text_without_path}", path)
+    return ArgumentMessage.about(path, text_without_path)
 
 
 def _build_custom_schema(type_: type) -> dict[str, Any]:

@@ -6,7 +6,7 @@ overhead.
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
 
@@ -81,7 +81,28 @@ def format_path(path: Iterable[str | int], root: str = "") -> str:
     return f"{root}{''.join(steps)}".removeprefix(".")
 
 
-class OverlookedMessage(str):
+class ArgumentMessage(str):
+    """A message about an argument, with the path of the wrong part. The path is empty if the message is about all
+    arguments.
+    """
+
+    __slots__ = ("path",)
+
+    path: str
+
+    def __new__(cls, text: str, path: str) -> Self:
+        message = super().__new__(cls, text)
+        message.path = path
+        return message
+
+    @classmethod
+    def about(cls, path: str, reason: str) -> Self:
+        """Create a message that begins with the path."""
+        path = path.removeprefix(".")
+        return cls(f"`{path}`: {reason}" if path else reason, path)
+
+
+class OverlookedMessage(ArgumentMessage):
     """A message about a problem that msgspec and pydantic do not find, such as an unknown field."""
 
     __slots__ = ()
@@ -142,7 +163,7 @@ def repair_arguments(schema: Schema, value: Any) -> Any:
         return value
 
 
-def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[str]:
+def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[ArgumentMessage]:
     """Yield a message for each part of a value that does not match its schema.
 
     Messages do not contain the value, because it may be long or secret.
@@ -153,28 +174,31 @@ def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) 
 def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
     """Return a message for each boolean that should be a number."""
     messages = find_mismatches(schema, value, _get_object(schema, "$defs"), "")
-    return [message.replace("`.", "`", 1) for message in messages if isinstance(message, BooleanMessage)]
+    return [message for message in messages if isinstance(message, BooleanMessage)]
 
 
-def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
+def merge_mismatches(
+    mismatches: Iterable[Mismatch], schema_messages: Sequence[ArgumentMessage], root: str
+) -> Iterator[ArgumentMessage]:
     """Yield a message for each problem of an argument. Prefer the message of the schema check for the same problem.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
-    confirmed_messages: set[str] = {message for message in schema_messages if isinstance(message, OverlookedMessage)}
+    confirmed_messages: set[ArgumentMessage] = {
+        message for message in schema_messages if isinstance(message, OverlookedMessage)
+    }
     for path, reason, branch in mismatches:
         full_path = format_path(path[1:], root)
         branch_path = None if branch is None else format_path(branch[1:], root)
         same_messages = [message for message in schema_messages if _is_about(message, full_path, branch_path)]
         confirmed_messages.update(same_messages)
         if not same_messages:
-            yield f"`{full_path}`: {clip(reason[:1].lower() + reason[1:], _MAX_REASON_CHARS)}"
+            yield ArgumentMessage.about(full_path, clip(reason[:1].lower() + reason[1:], _MAX_REASON_CHARS))
     yield from (message for message in schema_messages if message in confirmed_messages)
 
 
-def _is_about(message: str, path: str, branch_path: str | None) -> bool:
-    message_path = message[1:].partition("`")[0]
-    return _contains_path(message_path, path) or (branch_path is not None and _contains_path(branch_path, message_path))
+def _is_about(message: ArgumentMessage, path: str, branch_path: str | None) -> bool:
+    return _contains_path(message.path, path) or (branch_path is not None and _contains_path(branch_path, message.path))
 
 
 def _contains_path(outer: str, inner: str) -> bool:
@@ -188,6 +212,11 @@ def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
         matches = find_similar(name[:MAX_NAME_CHARS], candidates) if index < _MAX_SUGGESTIONS else ()
         texts.append(f"`{clip(name, MAX_NAME_CHARS)}`" + (f" (did you mean `{matches[0]}`?)" if matches else ""))
     return ", ".join(texts) + (f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else "")
+
+
+def describe_names(problem: str, names: Sequence[str], candidates: Collection[str] = ()) -> ArgumentMessage:
+    """Return a message about a problem that several arguments have, such as "Missing". Its path is the first name."""
+    return ArgumentMessage(f"{problem}: {format_names(names, candidates)}", clip(names[0], MAX_NAME_CHARS))
 
 
 def format_pattern_mismatch(pattern: str) -> str:
@@ -250,20 +279,22 @@ def _is_omitted(location: _Location, name: str) -> bool:
     return bool(schemas) and not any(_allows_type(schema, None) for schema in schemas)
 
 
-def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
+def _find_mismatches(location: _Location, value: Any) -> Iterator[ArgumentMessage]:
     schemas = _expand_alternatives(location)
     if not schemas or location.depth > _MAX_DEPTH:
         return
     matching = select_matching(schemas, value)
     if not matching:
         actual = "text that is not JSON of this type" if _is_broken_json(schemas, value) else f"`{_type_name(value)}`"
-        message = f"`{location.path}`: expected {_format_alternatives(schemas)}, got {actual}"
+        reason = f"expected {_format_alternatives(schemas)}, got {actual}"
         is_number_expected = any(schema["type"] in ("integer", "number") for schema in schemas)
-        yield BooleanMessage(message) if isinstance(value, bool) and is_number_expected else message
+        message_type = BooleanMessage if isinstance(value, bool) and is_number_expected else ArgumentMessage
+        yield message_type.about(location.path, reason)
     elif len(matching) > 1 and (discriminator := _find_discriminator(matching, value)):
         name, options = discriminator
-        member_path = f"`{location.path}.{clip(name, MAX_NAME_CHARS)}`"
-        yield f"{member_path}: {'expected' if name in value else 'missing, expected'} one of {_format_options(options)}"
+        member_path = f"{location.path}.{clip(name, MAX_NAME_CHARS)}"
+        verb = "expected" if name in value else "missing, expected"
+        yield ArgumentMessage.about(member_path, f"{verb} one of {_format_options(options)}")
     elif len(matching) == 1 or location.branches >= _MAX_BRANCHES:
         yield from _find_value_mismatches(location._replace(schema=matching[0]), value)
     else:
@@ -279,17 +310,17 @@ def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
-def _find_value_mismatches(location: _Location, value: Any) -> Iterator[str]:
+def _find_value_mismatches(location: _Location, value: Any) -> Iterator[ArgumentMessage]:
     schema = location.schema
     if "enum" in schema and value not in schema["enum"]:
-        yield f"`{location.path}`: expected one of {_format_options(schema['enum'])}"
+        yield ArgumentMessage.about(location.path, f"expected one of {_format_options(schema['enum'])}")
         return
     measured = len(value) if isinstance(value, (str, list)) else value
     for keyword, message, is_satisfied in _BOUNDS:
         if keyword in schema and not is_satisfied(measured, schema[keyword]):
-            yield f"`{location.path}`: {message} {schema[keyword]}"
+            yield ArgumentMessage.about(location.path, f"{message} {schema[keyword]}")
     if isinstance(value, str) and (problem := _check_format(schema, value)):
-        yield f"`{location.path}`: {problem}"
+        yield ArgumentMessage.about(location.path, problem)
     if isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _find_mismatches(location.descend(_item_schema(schema, index), f"[{index}]"), item)
@@ -343,16 +374,16 @@ def _check_format(schema: Schema, value: str) -> str:
     return ""
 
 
-def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Iterator[str]:
+def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Iterator[ArgumentMessage]:
     properties: Mapping[str, Any] = location.schema.get("properties", {})
     missing = [name for name in location.schema.get("required", ()) if name not in value]
     for name in missing[:MAX_LISTED_NAMES]:
-        yield f"`{location.path}.{clip(name, MAX_NAME_CHARS)}`: missing"
+        yield ArgumentMessage.about(f"{location.path}.{clip(name, MAX_NAME_CHARS)}", "missing")
     if location.schema.get("additionalProperties") is False:
         unknown = [name for name in value if name not in properties]
         unused = [name for name in properties if name not in value][:MAX_LISTED_NAMES]
         if unknown:
-            yield OverlookedMessage(f"`{location.path}`: unknown {format_names(unknown, unused)}")
+            yield OverlookedMessage.about(location.path, f"unknown {format_names(unknown, unused)}")
     for name, member in value.items():
         yield from _find_mismatches(
             location.descend(_member_schema(location.schema, name), f".{clip(name, MAX_NAME_CHARS)}"), member

@@ -7,12 +7,13 @@ from urllib.parse import unquote
 
 from dovetail.error_context import clip
 from dovetail.server.parameters.argument_errors import (
+    ArgumentMessage,
+    describe_names,
     format_names,
     format_path,
     format_pattern_mismatch,
     format_type_mismatch,
     repair_arguments,
-    truncate,
 )
 from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
 from dovetail.wire.codec import encode
@@ -21,6 +22,7 @@ from dovetail.wire.codec import encode
 _MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256
 _MAX_SCHEMA_NODES: Final = 100_000  # the maximum number of schemas that one validation may visit
 _DEFINITIONS: Final = ("$defs", "definitions")
+_NO_MESSAGE: Final = ArgumentMessage("", "")
 
 
 class CustomSchemaSignature:
@@ -69,7 +71,7 @@ class CustomSchemaSignature:
         is_small = encode(arguments).count(b",") < _MAX_MEMBERS_FOR_ALL_ERRORS
         all_errors = self._validator.iter_errors(arguments) if is_small else [self._find_first_error(arguments)]
         errors = [*itertools.islice(all_errors, 10)]
-        raise InvalidArguments(lambda rename: _format_errors(errors, rename))
+        raise InvalidArguments(lambda rename: [*filter(None, (format_error(error, rename) for error in errors))])
 
     def _find_first_error(self, arguments: dict[str, Any]) -> Any:
         try:
@@ -78,32 +80,27 @@ class CustomSchemaSignature:
             return error
 
 
-def _format_errors(errors: list[Any], rename: ArgumentNamer) -> str:
-    problems = [f"{message}." for error in errors if (message := format_error(error, rename))]
-    return truncate(f"Invalid arguments. {' '.join(problems)}") if problems else ""
-
-
-def format_error(error: Any, rename: ArgumentNamer = str) -> str:
+def format_error(error: Any, rename: ArgumentNamer = str) -> ArgumentMessage:
     """Format an error with its location and reason, but without the value.
 
-    Return an empty string if `rename` hides the argument.
+    Return an empty message if `rename` hides the argument.
     """
     kind, path = error.kind, [*error.instance_path]
     outer_name = rename(str(path[0])) if path else ""
     if outer_name is None:
-        return ""
+        return _NO_MESSAGE
     path[:1] = [outer_name] if path else []
     match str(error.schema_path[-1]) if error.schema_path else "":
         case "required" if path:
-            return f"`{format_path([*path, kind.property])}`: missing"
+            return ArgumentMessage.about(format_path([*path, kind.property]), "missing")
         case "required":
             name = rename(kind.property)
-            return "" if name is None else f"Missing: `{clip(name, 64)}`"
+            return _NO_MESSAGE if name is None else describe_names("Missing", [name])
         case "additionalProperties" if hasattr(kind, "unexpected"):
             if path:
-                return f"`{format_path(path)}`: unknown {format_names(kind.unexpected)}"
+                return ArgumentMessage.about(format_path(path), f"unknown {format_names(kind.unexpected)}")
             unknown = rename_all(kind.unexpected, rename)
-            return f"Unknown: {format_names(unknown)}" if unknown else ""
+            return describe_names("Unknown", unknown) if unknown else _NO_MESSAGE
         case "type":
             reason = format_type_mismatch(kind.types, error.instance)
         case "pattern":
@@ -112,7 +109,7 @@ def format_error(error: Any, rename: ArgumentNamer = str) -> str:
             reason = "expected one of " + ", ".join(f"`{clip(str(option), 64)}`" for option in kind.options[:20])
         case _:
             reason = clip(error.message, 200)
-    return f"`{format_path(path)}`: {reason}" if path else reason
+    return ArgumentMessage.about(format_path(path), reason)
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:

@@ -7,10 +7,9 @@ compiled signature does not inspect the function again.
 import functools
 import inspect
 import itertools
-import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -33,10 +32,11 @@ from dovetail.server.parameters.annotations import (
 from dovetail.server.parameters.argument_errors import (
     MAX_LISTED_NAMES,
     MAX_NAME_CHARS,
+    ArgumentMessage,
     MismatchError,
     OverlookedMessage,
+    describe_names,
     find_mismatches,
-    format_names,
     format_path,
     format_pattern_mismatch,
     merge_mismatches,
@@ -112,8 +112,7 @@ _IMMUTABLE_TYPES: Final = (str, int, float, bytes, Enum, types.NoneType)
 _READ_ERRORS: Final = (msgspec.ValidationError, MismatchError, RecursionError)
 
 ArgumentNamer = Callable[[str], str | None]
-
-_FIRST_FIELD: Final = re.compile(r"Invalid arguments\. (?:Missing: |Unknown: )?`([^`]+)`")
+MessageFinder = Callable[[ArgumentNamer], Sequence[ArgumentMessage]]
 
 
 class InvalidArguments(ToolError):
@@ -121,19 +120,14 @@ class InvalidArguments(ToolError):
     call.
     """
 
-    def __init__(self, format_message: Callable[[ArgumentNamer], str], rename: ArgumentNamer = str) -> None:
-        super().__init__(format_message(rename))
-        self._format_message = format_message
+    def __init__(self, find_messages: MessageFinder, rename: ArgumentNamer = str) -> None:
+        messages = find_messages(rename)
+        texts = (f"{message}." for message in messages)
+        super().__init__(truncate(" ".join(("Invalid arguments.", *texts))) if messages else "")
+        # The path of the first invalid argument, such as `lines[0].sku`. None if no message is about one argument.
+        self.field = next((message.path for message in messages if message.path), None)
+        self._find_messages = find_messages
         self._rename = rename
-
-    @property
-    def field(self) -> str | None:
-        """Return the path of the first invalid argument, such as `lines[0].sku`.
-
-        Return None if the error is not about an argument.
-        """
-        match = _FIRST_FIELD.match(str(self))
-        return match and match[1]
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
         """Return the same error with other argument names.
@@ -145,7 +139,7 @@ class InvalidArguments(ToolError):
             inner_name = self._rename(name)
             return None if inner_name is None else rename(inner_name)
 
-        return InvalidArguments(self._format_message, rename_both)
+        return InvalidArguments(self._find_messages, rename_both)
 
 
 class Signature:
@@ -281,9 +275,9 @@ class Signature:
             raise self._make_error(raw_arguments) from None
 
     def _make_error(self, raw_arguments: dict[str, Any]) -> InvalidArguments:
-        return InvalidArguments(lambda rename: self._format_errors(raw_arguments, rename))
+        return InvalidArguments(lambda rename: self._describe_problems(raw_arguments, rename))
 
-    def _format_errors(self, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> str:
+    def _describe_problems(self, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> list[ArgumentMessage]:
         """Describe the problems of all arguments.
 
         Each argument is checked separately, because a conversion stops at the first problem.
@@ -301,30 +295,28 @@ class Signature:
             for name in raw_arguments
             if name in layout.types or (allows_extra and name not in layout.reserved_names)
         ]
-        texts = ["Invalid arguments."]
+        messages: list[ArgumentMessage] = []
         if missing := rename_all(missing, rename):
-            texts.append(f"Missing: {format_names(missing)}.")
+            messages.append(describe_names("Missing", missing))
         if unknown := rename_all(unknown, rename):
             unused = rename_all([name for name in layout.types if name not in raw_arguments], rename)[:MAX_LISTED_NAMES]
-            texts.append(f"Unknown: {format_names(unknown, unused)}.")
+            messages.append(describe_names("Unknown", unknown, unused))
         pattern_errors = _find_pattern_errors(self._pattern_validator, raw_arguments, rename)
         outer_names = {
             name: clip(outer_name, MAX_NAME_CHARS) for name in known_names if (outer_name := rename(name)) is not None
         }
-        messages = (
+        mismatches = (
             self._find_mismatches(raw_arguments, outer_names, pattern_errors)
             if self._pydantic_arguments is None
             else self._find_pydantic_mismatches(self._pydantic_arguments, raw_arguments, outer_names)
         )
-        texts += (f"{message}." for message in itertools.islice(messages, MAX_LISTED_NAMES))
-        texts += (
-            f"{message}." for message in itertools.islice(itertools.chain(*pattern_errors.values()), MAX_LISTED_NAMES)
-        )
-        return truncate(" ".join(texts)) if len(texts) > 1 else ""
+        messages += itertools.islice(mismatches, MAX_LISTED_NAMES)
+        messages += itertools.islice(itertools.chain(*pattern_errors.values()), MAX_LISTED_NAMES)
+        return messages
 
     def _find_mismatches(
         self, raw_arguments: dict[str, Any], outer_names: Mapping[str, str], pattern_errors: Collection[str]
-    ) -> Iterator[str]:
+    ) -> Iterator[ArgumentMessage]:
         for name, outer_name in outer_names.items():
             messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
             if name in pattern_errors:
@@ -333,13 +325,15 @@ class Signature:
             else:
                 yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
 
-    def _find_schema_mismatches(self, name: str, value: Any, outer_name: str) -> list[str]:
+    def _find_schema_mismatches(self, name: str, value: Any, outer_name: str) -> list[ArgumentMessage]:
         schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
         definitions = self.schema.get("$defs", {})
         mismatches = find_mismatches(schema, value, definitions, outer_name) if isinstance(schema, dict) else ()
         return [*itertools.islice(mismatches, MAX_LISTED_NAMES)]
 
-    def _find_argument_mismatches(self, name: str, value: Any, outer_name: str, messages: list[str]) -> Iterator[str]:
+    def _find_argument_mismatches(
+        self, name: str, value: Any, outer_name: str, messages: list[ArgumentMessage]
+    ) -> Iterator[ArgumentMessage]:
         annotation = self._layout.types.get(name, self._layout.extra_type)
         try:
             convert_leniently(annotation, value, strict=self._is_strict)
@@ -348,15 +342,15 @@ class Signature:
             may_be_null = ("null",) if choices and _accepts_none(annotation) else ()
             yield from messages or [format_reason(exc, outer_name, choices + may_be_null)]
         except RecursionError:
-            yield f"`{outer_name}`: nested too deeply"
+            yield ArgumentMessage.about(outer_name, "nested too deeply")
         else:
             yield from (message for message in messages if isinstance(message, OverlookedMessage))
 
     def _find_pydantic_mismatches(
         self, arguments: "PydanticArguments", raw_arguments: dict[str, Any], outer_names: Mapping[str, str]
-    ) -> Iterator[str]:
+    ) -> Iterator[ArgumentMessage]:
         mismatches = [*arguments.find_mismatches(raw_arguments)]
-        yield from (mismatch.reason for mismatch in mismatches if not mismatch.path)
+        yield from (ArgumentMessage(mismatch.reason, "") for mismatch in mismatches if not mismatch.path)
         for name, outer_name in outer_names.items():
             own_mismatches = [mismatch for mismatch in mismatches if mismatch.path[:1] == (name,)]
             messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
@@ -662,9 +656,11 @@ def make_validator(schema: dict[str, Any]) -> Any:
         )
 
 
-def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
+def _find_pattern_errors(
+    validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer
+) -> dict[str, list[ArgumentMessage]]:
     """Return the pattern errors of each argument. If the list is empty, the argument may still have other errors."""
-    messages_by_argument: dict[str, list[str]] = {}
+    messages_by_argument: dict[str, list[ArgumentMessage]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:
         keyword = str(error.schema_path[-1]) if error.schema_path else ""
@@ -672,7 +668,8 @@ def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: 
             first, *rest = error.instance_path
             messages = messages_by_argument.setdefault(str(first), [])
             if keyword == "pattern" and (outer_name := rename(str(first))) is not None:
-                messages.append(f"`{format_path([outer_name, *rest])}`: {format_pattern_mismatch(error.kind.pattern)}")
+                reason = format_pattern_mismatch(error.kind.pattern)
+                messages.append(ArgumentMessage.about(format_path([outer_name, *rest]), reason))
     return (
         messages_by_argument
         if len(errors) < _MAX_ERRORS
