@@ -177,9 +177,8 @@ class ItemHandlers:
             kind, ref_name = "prompt", params.ref.name
             item: Any = self._registry.prompts.get(ref_name)
         else:
-            kind, ref_name = "resource template", params.ref.uri
-            item = self._registry.find_template(ref_name)
-            ref_name = ref_name if item is None else item.declaration.uri_template
+            kind, ref_name = "resource template", self._registry.get_template_name(params.ref.uri)
+            item = self._registry.templates.get(ref_name)
         if item is None or not self._visibility.is_available(exchange, kind, ref_name):
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         argument, value = params.argument.name, params.argument.value

@@ -81,7 +81,7 @@ class Registry:
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
         # These are the last indexed templates, and the index by normalized text.
         # If several templates have the same normalized text, the value is None.
-        self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, ResourceTemplate | None]] = ({}, {})
+        self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, str | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
         # This dict contains all items in the order of registration, also disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
@@ -293,20 +293,21 @@ class Registry:
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
-    def find_template(self, name: str) -> ResourceTemplate | None:
-        """Return the enabled template with this text, or with an equivalent text."""
+    def get_template_name(self, name: str) -> str:
+        """Return the registered text of the enabled template that is equivalent to `name`. If there is none, return
+        `name`.
+        """
         templates = self.templates
-        template = templates.get(name)
-        if template is not None or not templates:
-            return template
+        if name in templates or not templates:
+            return name
         indexed, index = self._template_index
         if indexed is not templates:
-            index = dict[str, ResourceTemplate | None]()
-            for text, template in templates.items():
+            index = dict[str, str | None]()
+            for text in templates:
                 key = template_key(text)
-                index[key] = None if key in index else template
+                index[key] = None if key in index else text
             self._template_index = templates, index
-        return index.get(template_key(name))
+        return index.get(template_key(name)) or name
 
     def _find_registered_name(self, kind: str, name: str) -> str:
         """Return the registered form of a name. If only one URI or template matches, the spelling may differ."""

@@ -51,8 +51,8 @@ class Visibility:
     def has_item(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
         """Return whether this caller sees an item with this name, or a resource or template for this URI."""
         access_rules = self._registry.access_rules
-        if kind == "resource template" and (template := self._registry.find_template(name)) is not None:
-            name = template.declaration.uri_template
+        if kind == "resource template":
+            name = self._registry.get_template_name(name)
         if kind != "resource":
             return name in self._registry.get_items(kind) and (
                 access_rules is None or access_rules.is_listed(kind, name, principal)
@@ -79,8 +79,8 @@ class Visibility:
             with contextlib.suppress(ResourceNotFound):
                 self.find_resource(name, principal)
         else:
-            if kind == "resource template" and (template := self._registry.find_template(name)) is not None:
-                name = template.declaration.uri_template
+            if kind == "resource template":
+                name = self._registry.get_template_name(name)
             if name in self._registry.get_items(kind):
                 self._registry.access_rules.check(kind, name, principal)
 
