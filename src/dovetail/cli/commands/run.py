@@ -152,9 +152,7 @@ def create_proxy_server(options: Any) -> Any:
     from dovetail.client.client import Client
     from dovetail.server.server import Server, describe_as, get_dispatcher
 
-    target, extra_args = options.split_target()
-    if extra_args:
-        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
+    target, _ = options.split_target()
     try:
         # The client has no elicitation handler, so the proxy forwards elicitations to the caller.
         client = Client(target, **build_client_options(options, target))

@@ -41,9 +41,7 @@ def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
     from dovetail.recording.trace import RecordingWriter
 
     options = read_target_options(ctx, **params)
-    target, extra_args = options.split_target()
-    if extra_args:
-        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
+    target, _ = options.split_target()
     location = locate_target(options, target)
     try:
         recording = RecordingWriter(
