@@ -193,8 +193,11 @@ def test_a_client_left_open_does_not_hold_up_the_end_of_a_program() -> None:
     assert said.strip().isdigit()
 
 
+# Python 3.12 and later warn about every fork of a process with threads.
 FORKED = """
 import os
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 from dovetail import Server, SyncClient
 app = Server("forked")
 @app.tool
@@ -210,7 +213,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
 @pytest.mark.parametrize("function", ["def", "async def"])
 def test_a_forked_process_has_a_loop_and_threads_of_its_own(function: str) -> None:
     assert run(FORKED.replace("FUNCTION", function)).strip() == "1"
@@ -218,6 +220,8 @@ def test_a_forked_process_has_a_loop_and_threads_of_its_own(function: str) -> No
 
 KEPT = """
 import os, sys
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 from dovetail import SyncClient
 with SyncClient([sys.executable, *sys.argv[1:]]) as client:
     mine = client.call("pid")
@@ -229,7 +233,6 @@ with SyncClient([sys.executable, *sys.argv[1:]]) as client:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
 def test_a_client_copied_into_a_fork_connects_again() -> None:
     assert run(KEPT, str(TESTS / "client" / "crashing_server.py"), "unused").strip() == "0 True"
 

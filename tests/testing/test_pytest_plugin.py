@@ -153,6 +153,7 @@ def test_tests_of_two_classes_have_different_cassettes(project: pytest.Pytester)
 
 
 def test_recording_ends_with_the_run(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
     monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES", raising=False)
     project.makepyfile(
         """
