@@ -32,6 +32,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/change-notices",
         "guide/mounting",
         "guide/openapi",
+        "guide/extensions",
         "guide/developing",
         "guide/testing",
         "guide/desktop-hosts",

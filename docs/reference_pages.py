@@ -30,11 +30,12 @@ MODULES = (
     "dovetail.middleware",
     "dovetail.testing",
     "dovetail.agent",
+    "dovetail.extensions",
 )
 HOMES = ("dovetail.errors", *(module for module in MODULES if module not in ("dovetail.errors", "dovetail.types")))
-PROVISIONAL = {"dovetail.agent"}
+PROVISIONAL = {"dovetail.agent", "dovetail.extensions"}
 # These come first on their page. All others follow in alphabetical order.
-FIRST = ("Server", "Context", "Client", "SyncClient", "Host", "Policy", "Guard", "Agent")
+FIRST = ("Server", "Context", "Client", "SyncClient", "Host", "Policy", "Guard", "Agent", "Extension")
 # The specification explains the fields of its types, and an error explains itself.
 SPECIFIED = ("dovetail.wire.", "dovetail.errors")
 

@@ -25,6 +25,7 @@ PUBLIC_MODULES = (
     "dovetail.agent",
     "dovetail.auth",
     "dovetail.errors",
+    "dovetail.extensions",
     "dovetail.host",
     "dovetail.middleware",
     "dovetail.testing",

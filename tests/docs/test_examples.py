@@ -41,6 +41,12 @@ def test_hello() -> None:
     assert _text(answer) == "Hello, Ada!"
 
 
+def test_custom_extension() -> None:
+    command = [sys.executable, str(EXAMPLES / "custom_extension.py")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert run.stdout.splitlines() == ["2026-07-28 Bonjour, Ada!", "2025-11-25 Bonjour, Ada!"]
+
+
 def test_weather() -> None:
     forecast, page, prompt, completion, unknown = _stdio(
         "weather.py",

@@ -55,6 +55,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         implementation=ours,
         instructions="Count.",
         protocol_versions=revisions,
+        requests=REQUESTS,
         capabilities=lambda: capabilities,
         limits=ServerLimits(max_meta_bytes=1000),
         can_subscribe=lambda uri, principal: True,
@@ -178,7 +179,7 @@ def test_what_is_kept_of_an_introduction_has_a_size() -> None:
 
 def test_an_exchange_within_a_session_has_its_caller() -> None:
     session, _ = opened()
-    exchange = session.admit(request("tools/call", name="add", _meta={"progressToken": 1}))
+    exchange = session.admit(request("tools/call", name="add", _meta={"progressToken": 1}), REQUESTS)
     assert exchange.caller is session.caller
     assert (exchange.id, exchange.method, exchange.meta) == (5, "tools/call", {"progressToken": 1})
     assert exchange.params["name"] == "add"
@@ -188,14 +189,14 @@ def test_an_exchange_within_a_session_has_its_caller() -> None:
 def test_a_meta_that_is_not_an_object_is_refused(meta: Any) -> None:
     session, _ = opened()
     with pytest.raises(InvalidParams) as caught:
-        session.admit(request("tools/call", _meta=meta))
+        session.admit(request("tools/call", _meta=meta), REQUESTS)
     assert caught.value.data == {"field": "_meta"}
 
 
 def test_a_meta_or_params_of_null_is_like_none() -> None:
     session, _ = opened()
-    assert session.admit(request("tools/call", _meta=None)).meta == {}
-    assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}).params == {}
+    assert session.admit(request("tools/call", _meta=None), REQUESTS).meta == {}
+    assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}, REQUESTS).params == {}
 
 
 @pytest.mark.parametrize("revision", [*HANDSHAKE_REVISIONS, DRAFT])
@@ -203,16 +204,16 @@ def test_a_session_knows_the_methods_of_its_revision_and_no_other(revision: str)
     session, _ = opened(revision)
     for method in {method for table in REQUESTS.values() for method in table} - {"initialize"}:
         if method in REQUESTS[revision]:
-            assert session.admit(request(method)).method == method
+            assert session.admit(request(method), REQUESTS).method == method
         else:
             with pytest.raises(MethodNotFound):
-                session.admit(request(method))
+                session.admit(request(method), REQUESTS)
 
 
 def test_a_session_is_opened_once() -> None:
     session, _ = opened()
     with pytest.raises(InvalidRequest):
-        session.admit(initialize())
+        session.admit(initialize(), REQUESTS)
 
 
 def test_only_one_revision_sends_batches() -> None:
@@ -223,7 +224,7 @@ def test_only_one_revision_sends_batches() -> None:
 
 
 def own(session: HandshakeState, method: str, behind: Service | None = None, **params: Any) -> Any:
-    return session.handle_session_request(session.admit(request(method, **params)), behind or service())
+    return session.handle_session_request(session.admit(request(method, **params), REQUESTS), behind or service())
 
 
 def test_pings_and_farewells_are_answered_at_once() -> None:
@@ -272,9 +273,9 @@ def test_the_bytes_of_subscriptions_are_limited() -> None:
 def test_a_long_progress_token_is_refused() -> None:
     session, _ = opened()
     for token in ("x" * 256, 10**30):
-        session.admit(request("tools/list", _meta={"progressToken": token}))
+        session.admit(request("tools/list", _meta={"progressToken": token}), REQUESTS)
     with pytest.raises(InvalidParams, match="progressToken"):
-        session.admit(request("tools/list", _meta={"progressToken": "x" * 257}))
+        session.admit(request("tools/list", _meta={"progressToken": "x" * 257}), REQUESTS)
 
 
 def test_a_session_hears_of_lists_and_of_the_resources_it_subscribed_to() -> None:
@@ -336,7 +337,7 @@ def test_results_are_worded_for_the_revision() -> None:
     bodies = {}
     for revision in HANDSHAKE_REVISIONS:
         session, _ = opened(revision)
-        message = json.loads(handshake.seal(session.admit(request("tools/call")), value, 1000))
+        message = json.loads(handshake.seal(session.admit(request("tools/call"), REQUESTS), value, 1000))
         assert (message["jsonrpc"], message["id"]) == ("2.0", 5)
         bodies[revision] = message["result"]
     text = {"content": [{"type": "text", "text": "[4]"}]}
@@ -346,13 +347,13 @@ def test_results_are_worded_for_the_revision() -> None:
 
 def test_what_is_encoded_already_passes_through() -> None:
     session, _ = opened()
-    listing = session.admit(request("tools/list"))
+    listing = session.admit(request("tools/list"), REQUESTS)
     assert json.loads(handshake.seal(listing, b'{"tools":["%s"]}' % (b"x" * 2000), 1000))["result"]["tools"]
 
 
 def test_the_result_of_a_tool_has_a_limit() -> None:
     session, _ = opened()
-    call = session.admit(request("tools/call"))
+    call = session.admit(request("tools/call"), REQUESTS)
     handshake.seal(call, CallToolResult(content=[TextContent(text="x" * 900)]), 1000)
     with pytest.raises(InternalError, match="1000"):
         handshake.seal(call, CallToolResult(content=[TextContent(text="x" * 1000)]), 1000)
@@ -360,7 +361,7 @@ def test_the_result_of_a_tool_has_a_limit() -> None:
 
 def test_a_farewell_is_answered_with_null() -> None:
     session, _ = opened()
-    message = json.loads(handshake.seal(session.admit(request("shutdown")), EmptyResult(), 1000))
+    message = json.loads(handshake.seal(session.admit(request("shutdown"), REQUESTS), EmptyResult(), 1000))
     assert message == {"jsonrpc": "2.0", "id": 5, "result": None}
 
 

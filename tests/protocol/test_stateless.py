@@ -22,6 +22,7 @@ from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import TextContent
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.lifecycle import Implementation
+from dovetail.wire.methods import REQUESTS
 from dovetail.wire.revisions import REVISIONS
 from dovetail.wire.tools import CallToolResult
 
@@ -41,6 +42,7 @@ class Described:
 
     def __init__(self, name: str = "calc", title: str | None = None) -> None:
         self.implementation = Implementation(name=name, version="1.2", title=title)
+        self.requests = REQUESTS
 
 
 ERA = StatelessProtocol(Described(title="Calc"), REVISIONS, 1000)

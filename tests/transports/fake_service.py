@@ -11,6 +11,7 @@ from dovetail.protocol.sse import ServerSentEvent, SSEParser
 from dovetail.wire.base import Result
 from dovetail.wire.content import TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
+from dovetail.wire.methods import REQUESTS
 from dovetail.wire.revisions import REVISIONS
 from dovetail.wire.tools import CallToolResult
 
@@ -52,6 +53,7 @@ class FakeService:
         self.instructions: str | None = None
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
+        self.requests = REQUESTS
         self.limits = ServerLimits(**limits)
         self.recorder = None
         self.work = work

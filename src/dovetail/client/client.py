@@ -32,7 +32,7 @@ from dovetail.protocol.negotiation import Era
 from dovetail.protocol.stats import ClientStats
 from dovetail.protocol.uri_key import uri_key
 from dovetail.version import VERSION
-from dovetail.wire.base import JSONValue, replace
+from dovetail.wire.base import JSONValue, Params, Result, replace
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import (
@@ -56,10 +56,13 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-if TYPE_CHECKING:  # Few clients are mounted, so only type checkers import this module.
+if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
     from dovetail.client.mounted_client import InputFilter, MountedClient
+    from dovetail.protocol.extension import Extension, ExtensionMethod
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Params)
+R = TypeVar("R", bound=Result)
 ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult | RequestAwaitingInput
 
 
@@ -85,6 +88,7 @@ class ManagedClientOptions(TypedDict, total=False):
     cache: bool
     validate_results: bool
     middleware: Sequence[Middleware]
+    extensions: "Sequence[Extension]"
     recording: str | Path | None
 
 
@@ -127,6 +131,7 @@ class Client:
         cache: Whether to reuse results that the server marks as cacheable.
         validate_results: Whether to check results of tools against their output schemas.
         middleware: Functions that wrap every request. The first function is the outermost.
+        extensions: Extensions of the protocol that the client declares and handles.
         recording: A file to which every message is written.
     """
 
@@ -155,6 +160,7 @@ class Client:
         cache: bool = True,
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
+        extensions: "Sequence[Extension]" = (),
         recording: str | Path | None = None,
         **unknown_options: Never,
     ) -> None:
@@ -187,12 +193,15 @@ class Client:
             cache=cache,
             validate_results=validate_results,
             middleware=middleware,
+            extensions=extensions,
         )
         recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
         if recording_path:
             from dovetail.recording.trace import RecordingWriter
 
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
+        if extensions:
+            session.set_extension_client(self)
         self._sender = session.sender
         # Every request must run in the event loop of the session.
         self._run = session.run_on_loop
@@ -686,18 +695,39 @@ class Client:
             raise self._sender.add_request_context(error, method, params)
         await self._run(self._sender.send, METHODS[method], params)
 
+    @overload
+    async def request(
+        self, method: "ExtensionMethod[P, R]", params: P | None = None, *, timeout: float | None = None
+    ) -> R: ...
+    @overload
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
+    ) -> Any: ...
+    async def request(
+        self,
+        method: "ExtensionMethod[Any, Any] | str",
+        params: Params | Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Any:
-        """Send a request with any method, for protocol extensions, and return the result as plain JSON.
+        """Send a request of a protocol extension.
 
-        The client never retries such a request, and does not check whether the server declared the capability.
+        If `method` is a method of an `Extension`, the parameters and the result are typed. The client raises
+        NotSupported if the server does not declare the extension. If `method` is a string, the parameters and the
+        result are plain JSON, and the client does not check the capabilities of the server.
+
+        The client retries such a request only if its results can be cached.
 
         Args:
             params: The parameters of the request.
             timeout: Seconds to wait for the result. Defaults to `Timeouts.call`.
         """
-        return await self._run(self._sender.send_raw, method, dict(params or {}), timeout)
+        if isinstance(method, str):
+            plain_params: Any = params or {}
+            return await self._run(self._sender.send_raw, method, dict(plain_params), timeout)
+        check_durations(timeout=timeout)
+        extension_params: Any = params
+        return await self._run(self._sender.send_extension, method, extension_params, timeout)
 
     async def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
         """Send a notification with any method, for protocol extensions.

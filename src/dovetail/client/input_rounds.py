@@ -7,7 +7,7 @@ spec: mrtr#client-requirements-basic-workflow
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -30,6 +30,9 @@ from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
 from dovetail.wire.raw_message import decode_body
+
+if TYPE_CHECKING:
+    from dovetail.client.client_extensions import ClientExtensions
 
 COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
@@ -66,12 +69,23 @@ def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, A
     return params
 
 
-def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
-    """Return the typed result of a request. If the server needs input, return a RequestAwaitingInput."""
+def decode_result(
+    raw: Any,
+    row: Method,
+    params: dict[str, Any],
+    rounds: int = 0,
+    extensions: "ClientExtensions | None" = None,
+) -> Any:
+    """Return the typed result of a request. If the server needs input, return a RequestAwaitingInput.
+
+    `extensions` may add result types.
+    """
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
     except InvalidResult as exc:
+        if extensions is not None and (added := _decode_added(raw, row, extensions)) is not None:
+            return added
         if not row.may_require_input:
             raise
         input_required = decode_body(raw, InputRequiredResult, f"the result of {row.name}")
@@ -82,8 +96,18 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
         return result
     if result.result_type == INPUT_REQUIRED and row.may_require_input:
         return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
+    if extensions is not None and (added := _decode_added(raw, row, extensions)) is not None:
+        return added
     # spec: basic#resulttype
     raise InvalidResult(f"the result of {row.name} has an unknown resultType")
+
+
+def _decode_added(raw: Any, row: Method, extensions: "ClientExtensions") -> Result | None:
+    """Return a result whose type an extension added, or None if no extension knows its type."""
+    label = f"the result of {row.name}"
+    result_type = decode_body(raw, Result, label).result_type
+    added = extensions.result_types.get((row.name, result_type or ""))
+    return None if added is None else decode_body(raw, added.struct, label)
 
 
 def _build_pending(

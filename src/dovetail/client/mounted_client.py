@@ -40,7 +40,7 @@ from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
 from dovetail.protocol.subscription_filter import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
-from dovetail.wire.base import Result
+from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities, ServerCapabilities
@@ -500,7 +500,12 @@ class MountedClient:
         }
         encoder, caller = self._reconnector.encoder, exchange.caller
         if encoder is not None and encoder.is_stateless:
-            meta[CLIENT_CAPABILITIES] = caller.client_capabilities
+            # The mounting server does not have the extensions of the mounted server.
+            meta[CLIENT_CAPABILITIES] = (
+                caller.client_capabilities
+                if caller.client_capabilities.extensions is None
+                else replace(caller.client_capabilities, extensions=None)
+            )
             if caller.client_info is not None:
                 meta[CLIENT_INFO] = caller.client_info
             if caller.log_level is not None:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dovetail.client.connection import Connection
 from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.input_rounds import (
@@ -37,14 +38,22 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.log import log
+from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES, build_name_header
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware, compose_middleware
-from dovetail.wire.base import Struct, replace
+from dovetail.wire import codec
+from dovetail.wire.base import Params, Result, Struct, replace
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import decode_body, to_plain
 from dovetail.wire.tools import CallToolResult
+
+if TYPE_CHECKING:
+    from dovetail.client.client_extensions import ClientExtensions
+    from dovetail.protocol.extension import ExtensionMethod
+
+R = TypeVar("R", bound=Result)
 
 CALL_TOOL = METHODS["tools/call"]
 
@@ -98,6 +107,7 @@ class RequestSender:
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
+        self.extensions: ClientExtensions | None = None  # Extensions that add result types.
         self.tracks_own_requests = False  # True if this client also forwards requests of others
         # The number of open requests that this client did not forward.
         self.own_request_count = 0
@@ -171,22 +181,24 @@ class RequestSender:
     async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
         """Send any request except a tool call."""
         send_options = self._build_send_options(row, options, can_repeat=True)
+        headers = build_name_header(row, params) if row.extension is not None else ()
         token = self._start_tracking() if self.tracks_own_requests else None
         try:
-            raw = await self._reconnector.request(row.name, params, send_options)
+            raw = await self._reconnector.request(row.name, params, send_options, headers)
         except NotFound as exc:
             raise self.add_name_hint(exc, row.name, params) from None
         except RemoteError as exc:
             if not self._requires_url_elicitation(exc):
                 raise
             raw = await self.url_elicitations.elicit_and_retry(
-                exc, row.name, lambda: self._reconnector.request(row.name, params, send_options)
+                exc, row.name, lambda: self._reconnector.request(row.name, params, send_options, headers)
             )
         finally:
             if token is not None:
                 self._stop_tracking(token)
         try:
-            return decode_result(raw, row, params, rounds)
+            result = decode_result(raw, row, params, rounds, self.extensions)
+            return result if self.extensions is None else await self.extensions.complete(result, row)
         except InvalidResult as exc:
             raise self.add_request_context(exc, row.name, params) from None
 
@@ -260,6 +272,35 @@ class RequestSender:
             return to_plain(await self._reconnector.request(method, params, send_options))
 
         return await self._run_middleware(method, params, DEFAULT_OPTIONS, send)
+
+    async def send_extension(
+        self, method: "ExtensionMethod[Any, R]", params: Params | None, timeout: float | None
+    ) -> R:
+        """Send a request of an extension and return its typed result. Raise NotSupported if the server does not have
+        it.
+
+        Only requests whose results can be cached are sent again after a lost connection.
+        """
+        row = method.row
+        params = row.params() if params is None else params
+        if not isinstance(params, row.params):
+            raise TypeError(f"the parameters of {row.name} must be {row.params.__name__}, not {type(params).__name__}")
+        self._check_extension(method, await self._reconnector.get_connection())
+        plain_params = codec.to_plain(params)
+        options = RequestOptions(timeout=self._timeouts.call if timeout is None else timeout, retry=row.is_cacheable)
+        if row.is_cacheable and timeout is None:
+            return await self._cache.get(row.name, plain_params, lambda: self.send(row, plain_params, options))
+        return await self.send(row, plain_params, options)
+
+    def _check_extension(self, method: "ExtensionMethod[Any, Any]", connection: Connection) -> None:
+        identifier, capabilities = method.extension.identifier, connection.server_capabilities
+        if capabilities is not ASSUMED_CAPABILITIES and identifier not in (capabilities.extensions or {}):
+            error = NotSupported(f"the server does not declare the extension {identifier!r}")
+        elif connection.revision is not None and not method.row.exists_in(connection.revision):
+            error = NotSupported(f"{method.name} does not exist in this protocol version")
+        else:
+            return
+        raise self.add_request_context(error, method.name)
 
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
         """Add the server, method and protocol version to an error."""
@@ -354,7 +395,9 @@ class RequestSender:
             if token is not None:
                 self._stop_tracking(token)
         try:
-            result = decode_result(raw, CALL_TOOL, params, rounds)
+            result = decode_result(raw, CALL_TOOL, params, rounds, self.extensions)
+            if self.extensions is not None:
+                result = await self.extensions.complete(result, CALL_TOOL)
             # The call opened a new connection, so the known definition of the tool may be outdated.
             if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dovetail.wire.base import CacheableResult, Struct
 from dovetail.wire.codec import encode_canonical
+from dovetail.wire.methods import METHODS
 from dovetail.wire.raw_message import copy_value
 
 Key = tuple[str, bytes]
@@ -123,15 +124,20 @@ class ResultCache:
         stale_methods = _INVALIDATED_METHODS.get(method)
         if stale_methods is not None:
             self._generation += 1
-            for key in [key for key in self._entries if key[0] in stale_methods]:
+            for key in [key for key in self._entries if _is_stale(key[0], stale_methods)]:
                 del self._entries[key]
-            for key in [key for key in self._fetches if key[0] in stale_methods]:
+            for key in [key for key in self._fetches if _is_stale(key[0], stale_methods)]:
                 del self._fetches[key]
 
     def clear(self) -> None:
         self._generation += 1
         self._entries.clear()
         self._fetches.clear()
+
+
+def _is_stale(method: str, stale_methods: tuple[str, ...]) -> bool:
+    # The client does not know which changes affect the methods of extensions.
+    return method in stale_methods or method not in METHODS
 
 
 def _copy_result(result: Any) -> Any:

@@ -42,7 +42,9 @@ from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implemen
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
 
-if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
+if TYPE_CHECKING:  # Few programs need these modules.
+    from dovetail.client.client_extensions import ClientExtensions
+    from dovetail.protocol.extension import ExtensionClient
     from dovetail.protocol.recording_format import Recorder
 
 T = TypeVar("T")
@@ -75,6 +77,7 @@ class Session:
         cache: bool = True,
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
+        extensions: Sequence[Any] = (),
     ) -> None:
         for option, function in (
             ("elicitation_handler", elicitation_handler),
@@ -109,12 +112,13 @@ class Session:
             roots=roots,
         )
         extra_capabilities = capabilities or ClientCapabilities()
+        self._extensions = _combine_extensions(extensions, extra_capabilities)
         identity = ClientIdentity(
             client_info=client_info,
             capabilities=replace(
                 self.handlers.capabilities(),
                 experimental=extra_capabilities.experimental,
-                extensions=extra_capabilities.extensions,
+                extensions=extra_capabilities.extensions if self._extensions is None else self._extensions.declared,
             ),
             log_level=log_level or ("info" if log_handler is not None else None),
         )
@@ -143,13 +147,27 @@ class Session:
             cache=cache,
             validate_results=validate_results,
         )
+        if self._extensions is not None and self._extensions.result_types:
+            self.sender.extensions = self._extensions
         self._middleware: list[Middleware] = []
+        self._set_middleware()
         for function in middleware:
             self.add_middleware(function)
 
     def add_middleware(self, function: Middleware) -> None:
         self._middleware.append(validate_middleware(function))
-        self.sender.set_middleware(self._middleware, self._create_caller)
+        self._set_middleware()
+
+    def _set_middleware(self) -> None:
+        # The middleware of extensions is inside, so other middleware sees final results.
+        inner = [] if self._extensions is None else self._extensions.middleware
+        if self._middleware or inner:
+            self.sender.set_middleware([*self._middleware, *inner], self._create_caller)
+
+    def set_extension_client(self, client: "ExtensionClient") -> None:
+        """Set the client that functions of extensions can use."""
+        if self._extensions is not None:
+            self._extensions.client = client
 
     def set_relay(
         self,
@@ -328,6 +346,10 @@ class Session:
                     self.callbacks.call(
                         self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
                     )
+        elif self._extensions is not None and method in self._extensions.notifications:
+            notification = self._extensions.notifications[method]
+            with contextlib.suppress(InvalidResult):
+                self.callbacks.call(notification.function, decode_body(params, notification.params, method))
         else:
             self._call_notification_handler(method, params)
 
@@ -367,3 +389,11 @@ class Session:
 
 async def _await_call(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
     return await function(*args)
+
+
+def _combine_extensions(extensions: Sequence[Any], capabilities: ClientCapabilities) -> "ClientExtensions | None":
+    if not extensions:
+        return None
+    from dovetail.client.client_extensions import combine_extensions  # Few clients have extensions.
+
+    return combine_extensions(extensions, capabilities.extensions)

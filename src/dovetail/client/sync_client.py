@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from dovetail.client.client import Client, ClientOptions, ResumedResult
 from dovetail.client.deadlines import ProgressHandler
@@ -16,7 +16,7 @@ from dovetail.client.subscription import ChangeEvent, Subscription
 from dovetail.client.targets import Target
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.stats import ClientStats
-from dovetail.wire.base import JSONValue
+from dovetail.wire.base import JSONValue, Params, Result
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -32,7 +32,12 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
+if TYPE_CHECKING:
+    from dovetail.protocol.extension import ExtensionMethod
+
 T = TypeVar("T")
+P = TypeVar("P", bound=Params)
+R = TypeVar("R", bound=Result)
 
 _THREAD_NAME = "dovetail-clients"
 _SHUTDOWN_TIMEOUT_S = 0.5  # the seconds for closing clients at the end of the program
@@ -434,10 +439,19 @@ class SyncClient:
         """Ask the server to end the session, and close the connection."""
         run_blocking(self._client.shutdown())
 
-    def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:
-        """Send a request with any method, for protocol extensions, and return the result as plain JSON.
+    @overload
+    def request(
+        self, method: "ExtensionMethod[P, R]", params: P | None = None, *, timeout: float | None = None
+    ) -> R: ...
+    @overload
+    def request(
+        self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
+    ) -> Any: ...
+    def request(self, method: Any, params: Any = None, *, timeout: float | None = None) -> Any:
+        """Send a request of a protocol extension.
 
-        The client never retries such a request.
+        If `method` is a method of an `Extension`, the parameters and the result are typed. If it is a string, they are
+        plain JSON.
         """
         return run_blocking(self._client.request(method, params, timeout=timeout))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.error_context import add_context
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -37,7 +37,7 @@ from dovetail.wire.lifecycle import (
 )
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
-from dovetail.wire.methods import METHODS
+from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import ErrorObject, to_plain
 from dovetail.wire.revisions import DRAFT, REVISIONS, REVISIONS_WITHOUT_COMPLETIONS, is_older, is_stateless
 
@@ -118,6 +118,12 @@ class RequestEncoder:
                 header_value = value if _PLAIN_NAME.fullmatch(value) else encode_value(value)
                 mirrored.append((NAME_HEADER, header_value.encode("ascii")))
         return mirrored
+
+
+def build_name_header(row: Method, params: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+    """Build the HTTP header that repeats the name parameter of an extension's method."""
+    value = None if row.name_parameter is None else params.get(row.name_parameter)
+    return [(NAME_HEADER, encode_value(value).encode("ascii"))] if isinstance(value, str) else []
 
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # names that need no encoding
@@ -208,6 +214,10 @@ def _missing_capability_hint(revision: str | None, data: Any) -> str:
     required = get_required_capabilities(data)
     if "elicitation" in required and (obstacle := find_elicitation_obstacle(revision)) is not None:
         return obstacle
+    extensions = required.get("extensions")
+    if isinstance(extensions, dict):
+        identifiers = clip(", ".join(map(str, extensions)), 200)
+        return f"pass extensions=[...] to the client, with the extension {identifiers}"
     names = [
         _HANDLER_OPTIONS[f"{name}.url" if name == "elicitation" and "url" in (modes or ()) else name]
         for name, modes in required.items()

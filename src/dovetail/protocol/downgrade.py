@@ -4,7 +4,7 @@ The functions copy values and never change them. A value that an older version c
 that it does not have are dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from dovetail.errors import (
@@ -193,11 +193,19 @@ def downgrade_implementation(revision: str, info: Implementation) -> Implementat
     return info
 
 
-def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> ServerCapabilities:
-    """Return the capabilities that exist in a protocol version."""
+def downgrade_capabilities(
+    revision: str, declared: ServerCapabilities, extensions: Collection[str | None] = ()
+) -> ServerCapabilities:
+    """Return the capabilities that exist in a protocol version.
+
+    `extensions` contains the identifiers of the extensions to declare in a version with a handshake.
+    """
     if is_older(revision, R_2025_03_26):
         declared = replace(declared, completions=None)
-    return declared if is_stateless(revision) else replace(declared, extensions=None)
+    if is_stateless(revision) or declared.extensions is None:
+        return declared
+    kept = {identifier: value for identifier, value in declared.extensions.items() if identifier in extensions}
+    return replace(declared, extensions=kept or None)
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:

@@ -17,6 +17,7 @@ from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
+from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
     from dovetail.protocol.recording_format import Recorder
@@ -244,6 +245,11 @@ class Service(Protocol):
 
     @property
     def protocol_versions(self) -> tuple[str, ...]: ...
+    @property
+    def requests(self) -> Mapping[str, Mapping[str, Method]]:
+        """The requests that clients may send, by protocol version and method. Extensions add requests."""
+        ...
+
     @property
     def limits(self) -> ServerLimits: ...
     @property

@@ -5,7 +5,7 @@ HandshakeState.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from dovetail.errors import (
@@ -42,7 +42,7 @@ from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
 from dovetail.wire.logs import SetLevelParams, get_severity
 from dovetail.wire.meta import PROGRESS_TOKEN
-from dovetail.wire.methods import BATCH_REVISIONS, METHODS, REQUESTS
+from dovetail.wire.methods import BATCH_REVISIONS, METHODS, Method
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, get_order, is_stateless
 from dovetail.wire.subscriptions import SubscribeParams
 
@@ -106,12 +106,15 @@ class HandshakeState:
         """Return whether the protocol version of the client has this notification."""
         return METHODS[method].exists_in(self.caller.protocol_version)
 
-    def admit(self, message: dict[str, Any]) -> IncomingExchange:
-        """Check a request in this session, and return it as an `IncomingExchange`."""
+    def admit(self, message: dict[str, Any], requests: Mapping[str, Mapping[str, Method]]) -> IncomingExchange:
+        """Check a request in this session, and return it as an `IncomingExchange`.
+
+        `requests` contains the requests of the server, by protocol version and method.
+        """
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
-        if method not in REQUESTS[self.caller.protocol_version]:
+        if method not in requests[self.caller.protocol_version]:
             raise MethodNotFound(method)
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
@@ -207,9 +210,13 @@ def open_session(
         initialize_params.client_info,
         session_id,
     )
+    capabilities = service.capabilities()
+    # An extension is declared only if this protocol version has one of its methods.
+    requests = () if capabilities.extensions is None else service.requests[revision].values()
+    extensions = {row.extension for row in requests}
     result = InitializeResult(
         protocol_version=revision,
-        capabilities=downgrade.downgrade_capabilities(revision, service.capabilities()),
+        capabilities=downgrade.downgrade_capabilities(revision, capabilities, extensions),
         server_info=downgrade.downgrade_implementation(revision, service.implementation),
         instructions=service.instructions,
     )

@@ -85,12 +85,12 @@ def _may_return_awaitable(function: Middleware) -> bool:
 def _wrap_handler(function: Middleware, call_next: CallNext) -> CallNext:
     async def call(exchange: Exchange) -> object:
         result = await function(exchange, call_next)
-        if result is None and exchange.method in METHODS:  # No protocol method returns None.
+        if result is None and (not exchange.is_outgoing or exchange.method in METHODS):  # No method returns None.
             raise TypeError(
                 f"the middleware {_function_name(function)} returned None. It must return the result of `await "
                 "call_next(exchange)`"
             )
-        if not isinstance(result, _RESULT_TYPES) and not exchange.is_outgoing and exchange.method in METHODS:
+        if not isinstance(result, _RESULT_TYPES) and not exchange.is_outgoing:
             type_name = type(result).__qualname__
             raise TypeError(
                 f"the middleware {_function_name(function)} returned {type_name}. It must return the result of "

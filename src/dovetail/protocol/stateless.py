@@ -34,7 +34,7 @@ from dovetail.wire.meta import (
     PROTOCOL_VERSION,
     SERVER_INFO,
 )
-from dovetail.wire.methods import REQUESTS
+from dovetail.wire.methods import Method
 from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 
 COMPLETE_RESULT_TYPE: Final = "complete"
@@ -58,10 +58,12 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class Described(Protocol):
-    """A server whose name and version may change."""
+    """A server whose name, version and requests may change."""
 
     @property
     def implementation(self) -> Implementation: ...
+    @property
+    def requests(self) -> Mapping[str, Mapping[str, Method]]: ...
 
 
 class StatelessProtocol:
@@ -93,7 +95,7 @@ class StatelessProtocol:
             raise make_type_error("_meta", f"an object with {PROTOCOL_VERSION}")
         revision = self._check_revision(meta, headers)
         method = message["method"]
-        row = REQUESTS[revision].get(method)
+        row = self._server.requests[revision].get(method)
         if headers is not None:
             _check_mirrored_header(METHOD_HEADER, headers, method)
             if row is not None and row.name_parameter is not None:

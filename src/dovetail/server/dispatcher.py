@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
@@ -51,13 +51,14 @@ from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
-from dovetail.wire.methods import METHODS
+from dovetail.wire.methods import METHODS, REQUESTS, Method
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.subscriptions import ListenResult, SubscriptionFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.protocol.extension import AddedResultType, Extension, ExtensionLifespan
     from dovetail.protocol.mountable import ItemKind, Mountable
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import EndpointStats, ServerStats
@@ -110,6 +111,7 @@ class Dispatcher:
         # This function updates the description from mounted servers. It is None if there is nothing to update.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
+        self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
         self._max_calls = limits.max_calls
@@ -135,6 +137,9 @@ class Dispatcher:
             debug=debug,
         )
         self._middleware: list[Middleware] = []
+        self._extension_middleware: list[Middleware] = []
+        self._extension_lifespans: list[ExtensionLifespan] = []
+        self._added_result_types: dict[str, dict[str, AddedResultType]] = {}
         self.inspects_results = registry.result_store is not None
         self._handlers: dict[str, Handler] = {
             "server/discover": self._discover,
@@ -198,8 +203,63 @@ class Dispatcher:
 
     def _wrap_handlers(self) -> None:
         self._wrapped_handlers = {
-            method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
+            method: compose_middleware(self._middleware, self._wrap_in_extensions(method, handler))
+            for method, handler in self._handlers.items()
         } | self._notification_handlers
+
+    def _wrap_in_extensions(self, method: str, handler: Handler) -> Handler:
+        if self._extension_middleware:
+            handler = compose_middleware(self._extension_middleware, handler)
+        if method in self._added_result_types:
+            from dovetail.server.extension_handlers import create_result_check
+
+            handler = create_result_check(self._added_result_types[method].values(), handler)
+        return handler
+
+    def add_extension(self, extension: "Extension") -> None:
+        """Serve the methods of an extension, and declare it. Raise ValueError if a name is already in use.
+
+        The middleware of an extension is inside the middleware of the server.
+        """
+        from dovetail.protocol.extension import use_extension
+        from dovetail.server.extension_handlers import (
+            add_requests,
+            combine_lifespans,
+            create_notification_handler,
+            create_request_handler,
+        )
+
+        identifier, declared = extension.identifier, self.registry.declared_capabilities
+        if identifier in (declared.extensions or {}):
+            raise ValueError(f"the server already declares the extension {identifier!r}")
+        parts = use_extension(extension)
+        used_names = (*self._handlers, *self._notification_handlers)
+        if collisions := [name for name in (*parts.methods, *parts.notifications) if name in used_names]:
+            raise ValueError(f"the extension {identifier!r} adds {collisions[0]!r}, which the server already has")
+        for added in parts.result_types.values():
+            other = self._added_result_types.get(added.method, {}).get(added.name)
+            if other is not None:
+                raise ValueError(
+                    f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, which "
+                    f"{other.extension.identifier!r} already adds"
+                )
+        for added in parts.result_types.values():
+            self._added_result_types.setdefault(added.method, {})[added.name] = added
+        self.registry.declared_capabilities = replace(
+            declared, extensions={**(declared.extensions or {}), identifier: dict(extension.settings)}
+        )
+        self.requests = add_requests(self.requests, [method.row for method in parts.methods.values()])
+        self._handlers |= {name: create_request_handler(method) for name, method in parts.methods.items()}
+        self._notification_handlers |= {
+            name: create_notification_handler(notification) for name, notification in parts.notifications.items()
+        }
+        self._extension_middleware += parts.middleware
+        self.inspects_results = self.inspects_results or any(map(reads_results, parts.middleware))
+        if parts.lifespan is not None:
+            if not self._extension_lifespans:
+                self._lifespan = combine_lifespans(self._extension_lifespans, self._lifespan)
+            self._extension_lifespans.append(parts.lifespan)
+        self._wrap_handlers()
 
     def add_notification_handler(self, method: str, function: Callable[..., Any]) -> None:
         """Call a function for each notification with this method. Raise ValueError if the method cannot be handled."""

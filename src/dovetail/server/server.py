@@ -38,6 +38,7 @@ from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from pathlib import Path
 
+    from dovetail.protocol.extension import Extension
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
     from dovetail.protocol.stats import ServerStats
@@ -84,6 +85,7 @@ class Server:
         protocol_versions: The protocol versions to serve. Defaults to all.
         capabilities: Additional capabilities to declare. The server declares the capabilities of its items
             automatically.
+        extensions: Extensions of the protocol that the server serves and declares.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -110,6 +112,7 @@ class Server:
         large_results: "LargeResultSettings | None" = None,
         protocol_versions: Sequence[str] = PROTOCOL_VERSIONS,
         capabilities: ServerCapabilities | None = None,
+        extensions: "Sequence[Extension]" = (),
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
@@ -163,6 +166,11 @@ class Server:
         )
         for function in middleware:
             self.middleware(function)
+        if extensions:
+            from dovetail.protocol.extension import check_extensions
+
+            for extension in check_extensions(extensions):
+                self._dispatcher.add_extension(extension)
 
     @property
     def name(self) -> str:

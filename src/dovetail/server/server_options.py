@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
+    from dovetail.protocol.extension import Extension
     from dovetail.protocol.http_types import ASGIApp
     from dovetail.protocol.limits import ServerLimits
     from dovetail.protocol.middleware import Middleware
@@ -45,6 +46,7 @@ class ServerOptions(TypedDict, total=False):
     large_results: "LargeResultSettings | None"
     protocol_versions: Sequence[str]
     capabilities: "ServerCapabilities | None"
+    extensions: "Sequence[Extension]"
     recording: "str | Path | None"
     debug: bool
 

@@ -179,7 +179,7 @@ class DuplexServer:
             return False
         else:
             session = self._session or _default_session(message)
-            exchange = session.admit(message)
+            exchange = session.admit(message, self._service.requests)
             exchange.ask = self._ask_client
         exchange.origin = self.origin
         if exchange.id in self._running:

@@ -59,6 +59,7 @@ class Method(WireStruct):
     name_parameter: str | None = None  # the parameter that is repeated in the Mcp-Name header
     may_require_input: bool = False  # True if the result may be an InputRequiredResult
     is_cacheable: bool = False
+    extension: str | None = None  # the identifier of the extension that adds the method, or None
 
     def exists_in(self, revision: str) -> bool:
         """Return whether a protocol version has this method."""

@@ -176,7 +176,7 @@ class HandshakeSessionManager:
             raise
 
     def _admit(self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]) -> IncomingExchange:
-        exchange = session.handshake.admit(message)
+        exchange = session.handshake.admit(message, self._service.requests)
         # The caller is the same, but its scopes may have changed.
         if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)

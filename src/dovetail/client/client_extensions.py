@@ -1,0 +1,61 @@
+"""What the extensions of a client declare, and how the client handles their notifications and results."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dovetail.errors import InvalidResult
+from dovetail.protocol.extension import AddedResultType, NotificationFunction, check_extensions, use_extension
+from dovetail.protocol.middleware import Middleware
+from dovetail.wire.base import Result, Struct
+from dovetail.wire.methods import Method
+
+
+class ClientExtensions(Struct):
+    """The extensions of one client."""
+
+    declared: dict[str, Any]  # The settings of each extension, by identifier.
+    notifications: dict[str, NotificationFunction]
+    middleware: list[Middleware]
+    result_types: dict[tuple[str, str], AddedResultType]  # The result types that extensions add, by method and name.
+    client: Any = None  # The client that functions of extensions can use.
+
+    async def complete(self, result: Any, row: Method) -> Any:
+        """Return the final result of a request. A function of the extension replaces a result that it added."""
+        added = self.result_types.get((row.name, result.result_type or "")) if isinstance(result, Result) else None
+        if added is None:
+            return result
+        if added.on_client is None:
+            raise InvalidResult(f"{added.extension.identifier} has no function for results of type {added.name!r}")
+        final_result = await added.on_client(result, self.client)
+        if not isinstance(final_result, row.result or Result):
+            raise TypeError(
+                f"the function of {added.extension.identifier} for {added.name!r} returned "
+                f"{type(final_result).__qualname__}, which is not a result of {row.name}"
+            )
+        return final_result
+
+
+def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | None) -> ClientExtensions:
+    """Return what the extensions of a client consist of. `declared` contains extensions that the client only declares.
+
+    Raises:
+        ValueError: two extensions have the same identifier, notification or result type.
+    """
+    combined = ClientExtensions(dict(declared or {}), {}, [], {})
+    for extension in check_extensions(extensions):
+        identifier, parts = extension.identifier, use_extension(extension)
+        if identifier in combined.declared:
+            raise ValueError(f"the client already declares the extension {identifier!r}")
+        if repeated := combined.notifications.keys() & parts.client_notifications.keys():
+            raise ValueError(f"the extension {identifier!r} adds {min(repeated)!r}, which another extension adds, too")
+        if repeated := combined.result_types.keys() & parts.result_types.keys():
+            method, name = min(repeated)
+            raise ValueError(
+                f"the extension {identifier!r} adds the result type {name!r} to {method}, which another extension "
+                "adds, too"
+            )
+        combined.declared[identifier] = dict(extension.client_settings)
+        combined.notifications |= parts.client_notifications
+        combined.middleware += parts.client_middleware
+        combined.result_types |= parts.result_types
+    return combined

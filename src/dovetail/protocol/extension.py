@@ -1,0 +1,433 @@
+"""The contract for extensions of the protocol.
+
+An extension adds methods, notifications and result types to the protocol, under one identifier. A server and a client
+use the same `Extension` object. An extension sees exchanges and middleware, but never the server itself.
+
+spec: specification#extensions
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from dovetail.error_context import check_type, clip
+from dovetail.protocol.exchange import Exchange, IncomingExchange
+from dovetail.protocol.middleware import Middleware, validate_middleware
+from dovetail.wire.base import CacheableResult, JSONValue, PaginatedParams, Params, Result, Struct
+from dovetail.wire.input_required import InputRequest
+from dovetail.wire.meta import is_valid_key
+from dovetail.wire.methods import METHODS, Method
+from dovetail.wire.revisions import PUBLISHED_REVISIONS, REVISIONS
+
+P = TypeVar("P", bound=Params)
+R = TypeVar("R", bound=Result)
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A method is sent as an HTTP header, so it has no spaces and no control characters.
+_METHOD_NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+(?:/[A-Za-z0-9_.$-]+)*")
+_MAX_METHOD_CHARS: Final = 200
+_NOTIFICATION_PREFIX: Final = "notifications/"
+_CORE_RESULT_TYPES: Final = ("complete", "input_required")
+
+ExtensionLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+
+
+class ExtensionMethod(Generic[P, R]):
+    """A request that an extension adds. `Extension.method` creates it. Pass it to `Client.request`.
+
+    Args:
+        extension: The extension that adds the request.
+        row: The names, types and protocol versions of the request.
+        handler: The function that handles the request on a server.
+        requires_client: Whether the server refuses clients that do not declare the extension.
+    """
+
+    __slots__ = ("extension", "handler", "requires_client", "row")
+
+    def __init__(
+        self,
+        extension: "Extension",
+        row: Method,
+        handler: Callable[[P, Exchange], Awaitable[R]],
+        requires_client: bool,
+    ) -> None:
+        self.extension = extension
+        self.row = row
+        self.handler = handler
+        self.requires_client = requires_client
+
+    @property
+    def name(self) -> str:
+        """Return the name of the method, such as "com.example/hello/say"."""
+        return self.row.name
+
+    def __repr__(self) -> str:
+        return f"<ExtensionMethod {self.row.name!r} of {self.extension.identifier!r}>"
+
+
+class ExtensionClient(Protocol):
+    """The part of `Client` that a function of an extension may use."""
+
+    async def request(
+        self, method: ExtensionMethod[P, R], params: P | None = None, *, timeout: float | None = None
+    ) -> R:
+        """Send a request of the extension, and return its result.
+
+        Args:
+            params: The parameters of the request.
+            timeout: Seconds to wait for the result. Defaults to `Timeouts.call`.
+        """
+        ...
+
+    async def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
+        """Send a notification.
+
+        Args:
+            params: The parameters of the notification.
+        """
+        ...
+
+    async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
+        """Answer input requests with the handlers of the client."""
+        ...
+
+
+ResultHook: TypeAlias = Callable[[Any, ExtensionClient], Awaitable[Result]]
+
+
+class AddedResultType(Struct, frozen=True):
+    """A result type that an extension adds to a method of the protocol."""
+
+    extension: "Extension"
+    method: str
+    name: str
+    struct: type[Result]
+    on_client: ResultHook | None
+
+
+class NotificationFunction(Struct, frozen=True):
+    """A function that handles a notification of an extension, and the type of its parameters."""
+
+    params: type[Params]
+    function: Callable[..., Any]
+
+
+class ExtensionParts(Struct):
+    """Everything that was registered on an extension."""
+
+    methods: dict[str, ExtensionMethod[Any, Any]]
+    notifications: dict[str, NotificationFunction]
+    client_notifications: dict[str, NotificationFunction]
+    result_types: dict[tuple[str, str], AddedResultType]
+    middleware: list[Middleware]
+    client_middleware: list[Middleware]
+    lifespan: ExtensionLifespan | None = None
+
+
+class Extension:
+    """An addition to the protocol, with methods, notifications and hooks.
+
+    Register everything before you pass the extension to a server or a client. Several servers and clients can use the
+    same extension.
+
+    Args:
+        identifier: The identifier of the extension, such as "com.example/hello".
+        settings: The settings that a server declares. Defaults to an empty object.
+        client_settings: The settings that a client declares. Defaults to an empty object.
+        requires_client: Whether the server refuses requests of clients that do not declare the extension.
+    """
+
+    def __init__(
+        self,
+        identifier: str,
+        *,
+        settings: Mapping[str, JSONValue] | None = None,
+        client_settings: Mapping[str, JSONValue] | None = None,
+        requires_client: bool = False,
+    ) -> None:
+        self._identifier = _check_identifier(identifier)
+        check_type("settings=", settings, Mapping, "a dict")
+        check_type("client_settings=", client_settings, Mapping, "a dict")
+        check_type("requires_client=", requires_client, bool, "True or False")
+        self._settings = dict(settings or {})
+        self._client_settings = dict(client_settings or {})
+        self._requires_client = requires_client
+        self._parts = ExtensionParts({}, {}, {}, {}, [], [])
+        self._is_used = False
+
+    @property
+    def identifier(self) -> str:
+        """Return the identifier, such as "com.example/hello"."""
+        return self._identifier
+
+    @property
+    def settings(self) -> Mapping[str, JSONValue]:
+        """Return the settings that a server declares."""
+        return self._settings
+
+    @property
+    def client_settings(self) -> Mapping[str, JSONValue]:
+        """Return the settings that a client declares."""
+        return self._client_settings
+
+    def __repr__(self) -> str:
+        return f"<Extension {self._identifier!r}>"
+
+    def method(
+        self,
+        name: str,
+        *,
+        since: str = PUBLISHED_REVISIONS[0],
+        until: str | None = None,
+        name_parameter: str | None = None,
+        is_cacheable: bool = False,
+        requires_client: bool | None = None,
+    ) -> Callable[[Callable[[P, Exchange], Awaitable[R]]], ExtensionMethod[P, R]]:
+        """Register an async function `(params, exchange)` as a request that clients can send.
+
+        The annotations of the function are the types of the parameters and the result. They must be subclasses of
+        `Params` and `Result`.
+
+        Args:
+            name: The name of the method, such as "com.example/hello/say".
+            since: The first protocol version that has the method.
+            until: The first protocol version that no longer has the method.
+            name_parameter: The parameter that clients repeat in the `Mcp-Name` header, by its name in JSON.
+            is_cacheable: Whether clients may cache the result. The result must be a `CacheableResult`.
+            requires_client: Whether the server refuses requests of clients that do not declare the extension. Defaults
+                to the option of the extension.
+        """
+        _check_method_name(name)
+        for option, revision in (("since", since), ("until", until)):
+            if revision is not None and revision not in REVISIONS:
+                raise ValueError(f"{option}= must be one of {', '.join(REVISIONS)}, not {revision!r}")
+        check_type("requires_client=", requires_client, bool, "True or False")
+
+        def register(function: Callable[[P, Exchange], Awaitable[R]]) -> ExtensionMethod[P, R]:
+            self._check_open(name)
+            hints = _read_hints(function, name, 2)
+            params_type, result_type = hints[0], _check_hint(name, "return type", hints[-1], Result)
+            if name_parameter is not None:
+                _check_name_parameter(name, params_type, name_parameter)
+            if is_cacheable and not issubclass(result_type, CacheableResult):
+                raise TypeError(f"{name}: the result type must be a CacheableResult, because is_cacheable is True")
+            row = Method(
+                name=name,
+                params=params_type,
+                result=result_type,
+                since=since,
+                until=until,
+                name_parameter=name_parameter,
+                is_cacheable=is_cacheable,
+                extension=self._identifier,
+            )
+            is_required = self._requires_client if requires_client is None else requires_client
+            method = ExtensionMethod(self, row, function, is_required)
+            self._parts.methods[name] = method
+            return method
+
+        return register
+
+    def notification(self, name: str) -> Callable[[F], F]:
+        """Register an async function `(params, exchange)` for a notification of the client.
+
+        Only clients up to protocol version 2025-11 send notifications.
+
+        Args:
+            name: The name of the notification, such as "notifications/com.example/hello/read".
+        """
+        return self._create_notification_decorator(name, self._parts.notifications, 2)
+
+    def client_notification(self, name: str) -> Callable[[F], F]:
+        """Register a function `(params)` that the client calls for a notification of the server. It may be async.
+
+        The server sends the notification with `exchange.notify`.
+
+        Args:
+            name: The name of the notification, such as "notifications/com.example/hello/heard".
+        """
+        return self._create_notification_decorator(name, self._parts.client_notifications, 1)
+
+    def _create_notification_decorator(
+        self, name: str, handlers: dict[str, NotificationFunction], parameter_count: int
+    ) -> Callable[[F], F]:
+        _check_method_name(name)
+        if not name.startswith(_NOTIFICATION_PREFIX):
+            raise ValueError(f"invalid notification {name!r}: the name must start with {_NOTIFICATION_PREFIX!r}")
+
+        def register(function: F) -> F:
+            self._check_open(name)
+            if parameter_count == 2 and not inspect.iscoroutinefunction(function):
+                raise TypeError(f"{name}: the function must be `async def`")
+            params_type = _read_hints(function, name, parameter_count, is_async=False)[0]
+            handlers[name] = NotificationFunction(params_type, function)
+            return function
+
+        return register
+
+    def add_result_type(
+        self, method: str, result_type: str, struct: type[Result], on_client: ResultHook | None = None
+    ) -> None:
+        """Add a result type to a method of the protocol, in stateless protocol versions.
+
+        Middleware of the extension can then return a `struct` for this method, if the client declares the extension.
+        The server sets its `result_type`.
+
+        Args:
+            method: The method of the protocol, such as "tools/call".
+            result_type: The `resultType` in the response, such as "task".
+            struct: The type of the result.
+            on_client: An async function `(result, client)` that returns the final result of the request. The client
+                calls it when a server sends this result type.
+        """
+        row = METHODS.get(method)
+        if row is None or row.result is None or row.sender == "server" or issubclass(row.params, PaginatedParams):
+            raise ValueError(
+                f"cannot add a result type to {method!r}: it must be a request of the client, and not a list"
+            )
+        if result_type in _CORE_RESULT_TYPES or not result_type:
+            raise ValueError(f"invalid result type {result_type!r}: the protocol defines it")
+        _check_hint(method, "struct", struct, Result)
+        if on_client is not None and not inspect.iscoroutinefunction(on_client):
+            raise TypeError("on_client must be an async function that takes the result and the client")
+        self._check_open(f"the result type {result_type!r} of {method}")
+        if (method, result_type) in self._parts.result_types:
+            raise ValueError(f"{self._identifier} already has a result type {result_type!r} for {method}")
+        self._parts.result_types[method, result_type] = AddedResultType(self, method, result_type, struct, on_client)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Add middleware to the server: an `async def middleware(exchange, call_next)` that wraps every request.
+
+        The middleware of the server itself is outside. So it decides first, and sees the result last.
+        """
+        self._check_open("middleware")
+        self._parts.middleware.append(validate_middleware(function))
+        return function
+
+    def client_middleware(self, function: Middleware) -> Middleware:
+        """Add middleware to the client: an `async def middleware(exchange, call_next)` that wraps every request.
+
+        The middleware of the client itself is outside.
+        """
+        self._check_open("middleware")
+        self._parts.client_middleware.append(validate_middleware(function))
+        return function
+
+    def lifespan(self, function: ExtensionLifespan) -> ExtensionLifespan:
+        """Run a function without parameters that returns an async context manager, while the server runs.
+
+        The server opens the context manager before its own lifespan, and closes it after.
+        """
+        self._check_open("a lifespan")
+        if self._parts.lifespan is not None:
+            raise ValueError(f"the extension {self._identifier} already has a lifespan")
+        if not callable(function) or inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f"the lifespan of {self._identifier} must be a function that returns an async context manager. "
+                "Decorate it with contextlib.asynccontextmanager"
+            )
+        self._parts.lifespan = function
+        return function
+
+    def get_client_settings(self, exchange: Exchange) -> Mapping[str, Any] | None:
+        """Return the settings that the client of a request declared, or None if it did not declare the extension.
+
+        For a request that another server forwards to this mounted server, return None.
+        """
+        if isinstance(exchange, IncomingExchange) and exchange.mount_path:
+            return None
+        settings = (exchange.caller.client_capabilities.extensions or {}).get(self._identifier)
+        return settings if isinstance(settings, dict) else None
+
+    def _check_open(self, addition: str) -> None:
+        """Raise an error if the extension already has this method, or if a server or a client already uses it."""
+        if self._is_used:
+            raise RuntimeError(
+                f"cannot add {addition} to {self._identifier}, because a server or a client already uses this "
+                "extension. Add it before you create the server or the client"
+            )
+        parts = self._parts
+        if addition in parts.methods or addition in parts.notifications or addition in parts.client_notifications:
+            raise ValueError(f"the extension {self._identifier} already has {addition!r}")
+
+
+def use_extension(extension: Extension) -> ExtensionParts:
+    """Return what an extension consists of, for a server or a client. The extension cannot change after this."""
+    extension._is_used = True  # pyright: ignore[reportPrivateUsage]
+    return extension._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def check_extensions(extensions: Any) -> list[Extension]:
+    """Return the value of `extensions=` as a list. Raise an error if it is invalid or has an identifier twice."""
+    if isinstance(extensions, Extension):
+        raise TypeError("extensions= must be a list. Write extensions=[...]")
+    extension_list: list[Any] = list(extensions)
+    identifiers: set[str] = set()
+    for extension in extension_list:
+        if not isinstance(extension, Extension):
+            raise TypeError(f"extensions= must be a list of Extension objects, not {clip(repr(extension))}")
+        if extension.identifier in identifiers:
+            raise ValueError(f"extensions= has two extensions with the identifier {extension.identifier!r}")
+        identifiers.add(extension.identifier)
+    return extension_list
+
+
+def _check_identifier(identifier: Any) -> str:
+    check_type("the identifier", identifier, str, "a string")
+    prefix, _, name = str(identifier).rpartition("/")
+    if not prefix or not name or not is_valid_key(identifier):
+        raise ValueError(
+            f"invalid extension identifier {identifier!r}: it must have the form prefix/name, for example "
+            "'com.example/hello'"
+        )
+    return identifier
+
+
+def _check_method_name(name: Any) -> None:
+    # `name` is callable if the decorator is used without parentheses.
+    if not isinstance(name, str):
+        raise TypeError(f"a method must have a name, such as 'com.example/hello/say', not {clip(repr(name))}")
+    if len(name) > _MAX_METHOD_CHARS or _METHOD_NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"invalid method {clip(name)!r}: it must consist of letters, digits, '_', '.', '$' and '-', with '/' "
+            "between its parts"
+        )
+    if name in METHODS or name == "initialized":
+        raise ValueError(f"{name!r} is a method of the protocol. Choose another name")
+
+
+def _read_hints(function: Any, name: str, parameter_count: int, *, is_async: bool = True) -> list[Any]:
+    """Return the type of the parameters, and the annotation of the return value, of a function."""
+    if is_async and not inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name}: the function must be `async def`")
+    expected = "(params, exchange)" if parameter_count == 2 else "(params)"
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*[None] * parameter_count)
+        hints = typing.get_type_hints(function)
+    except NameError as exc:
+        raise TypeError(f"{name}: the annotation {exc.name} is unknown. Define it at the top of the module") from None
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: the function must take {expected}") from None
+    parameter = next(iter(signature.parameters))
+    return [_check_hint(name, f"parameter {parameter!r}", hints.get(parameter), Params), hints.get("return")]
+
+
+def _check_hint(name: str, subject: str, hint: Any, base: type[Any]) -> Any:
+    if not isinstance(hint, type) or not issubclass(hint, base):
+        actual = "nothing" if hint is None else clip(getattr(hint, "__name__", repr(hint)))
+        raise TypeError(f"{name}: the {subject} must be a subclass of {base.__name__}, not {actual}")
+    return hint
+
+
+def _check_name_parameter(name: str, params_type: type[Params], name_parameter: str) -> None:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(params_type)}
+    if fields.get(name_parameter) is not str:
+        raise ValueError(
+            f"{name}: name_parameter= must be a parameter of type str, by its name in JSON, not {name_parameter!r}"
+        )

@@ -1,0 +1,250 @@
+"""Test what extensions add to a server: methods, result types, a lifespan, and nothing if there is no extension."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail import CallToolResult, Context, Server, TextContent
+from dovetail.errors import InternalError, MethodNotFound
+from dovetail.extensions import Extension, Params, Result
+from dovetail.middleware import CallNext, Exchange
+from dovetail.server.server import get_dispatcher
+from dovetail.types import ServerCapabilities
+from dovetail.wire.methods import REQUESTS
+from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client
+
+HELLO, SAY = "com.example/hello", "com.example/hello/say"
+DECLARED = {"extensions": {HELLO: {}}}
+
+
+class SayResult(Result):
+    text: str
+
+
+class LaterResult(Result):
+    ticket: str
+
+
+async def say(params: Params, exchange: Exchange) -> SayResult:
+    return SayResult(text="hello")
+
+
+def hello(identifier: str = HELLO, name: str = SAY) -> Extension:
+    extension = Extension(identifier)
+    extension.method(name)(say)
+    return extension
+
+
+def postpone(extension: Extension, *, always: bool = False) -> Extension:
+    """Answer calls of the tool `slow` with a ticket."""
+    extension.add_result_type("tools/call", "later", LaterResult)
+
+    @extension.middleware
+    async def give_ticket(exchange: Exchange, call_next: CallNext) -> object:
+        is_accepted = extension.get_client_settings(exchange) is not None and exchange.caller.is_stateless
+        if exchange.params.get("name") == "slow" and (always or is_accepted):
+            return LaterResult(ticket="T1")
+        return await call_next(exchange)
+
+    return extension
+
+
+def add_slow(app: Server) -> Server:
+    @app.tool
+    async def slow() -> str:
+        return "done"
+
+    return app
+
+
+# The table of requests
+
+
+def test_a_server_without_extensions_uses_the_table_of_the_protocol() -> None:
+    assert get_dispatcher(Server("plain")).requests is REQUESTS
+    assert get_dispatcher(Server("plain", extensions=[])).requests is REQUESTS
+
+
+def test_extensions_do_not_change_the_table_of_the_protocol() -> None:
+    app = Server("greeter", extensions=[hello()])
+    assert all(SAY in table for table in get_dispatcher(app).requests.values())
+    assert not any(SAY in table for table in REQUESTS.values())
+
+
+def test_the_server_loads_extensions_only_if_it_has_some() -> None:
+    program = "import sys, dovetail; dovetail.Server('s'); dovetail.Client; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert not [name for name in run.stdout.split() if name.startswith("dovetail.") and "extension" in name]
+
+
+# Names
+
+
+def test_two_extensions_cannot_add_the_same_method() -> None:
+    with pytest.raises(ValueError, match=SAY):
+        Server("greeter", extensions=[hello(), hello("com.example/other")])
+
+
+def test_two_extensions_cannot_add_the_same_result_type() -> None:
+    extensions = [postpone(Extension(HELLO)), postpone(Extension("com.example/other"))]
+    with pytest.raises(ValueError, match="later"):
+        Server("greeter", extensions=extensions)
+
+
+def test_two_extensions_cannot_handle_the_same_notification() -> None:
+    async def heard(params: Params, exchange: Exchange) -> None: ...
+
+    extensions = [Extension(HELLO), Extension("com.example/other")]
+    for extension in extensions:
+        extension.notification("notifications/heard")(heard)
+    with pytest.raises(ValueError, match="notifications/heard"):
+        Server("greeter", extensions=extensions)
+
+
+def test_an_extension_is_declared_once() -> None:
+    with pytest.raises(ValueError, match=HELLO):
+        Server("greeter", extensions=[hello()], capabilities=ServerCapabilities(extensions={HELLO: {"a": 1}}))
+
+
+def test_other_extensions_can_still_be_declared() -> None:
+    capabilities = ServerCapabilities(extensions={"com.example/declared": {"a": 1}})
+    app = Server("greeter", extensions=[hello()], capabilities=capabilities)
+    declared = get_dispatcher(app).capabilities().extensions
+    assert declared == {"com.example/declared": {"a": 1}, HELLO: {}}
+
+
+async def test_several_servers_can_use_one_extension() -> None:
+    extension = hello()
+    for name in ("a", "b"):
+        client = Client(Server(name, extensions=[extension]))
+        assert (await client.request(SAY))["text"] == "hello"
+
+
+# Mounted servers
+
+
+async def test_the_extensions_of_a_mounted_server_are_not_passed_through() -> None:
+    inner = add_slow(Server("inner", extensions=[postpone(hello())]))
+    outer = Server("outer")
+    outer.mount(inner)
+    assert get_dispatcher(outer).capabilities().extensions is None
+    client = Client(outer, capabilities=DECLARED)
+    with pytest.raises(MethodNotFound):
+        await get_dispatcher(outer).handle(client.exchange(SAY))
+    result = await client.request("tools/call", {"name": "slow", "arguments": {}})
+    assert result["content"][0]["text"] == "done"
+
+
+async def test_a_server_with_mounted_servers_keeps_its_extensions() -> None:
+    outer = Server("outer", extensions=[hello()])
+    outer.mount(add_slow(Server("inner")))
+    assert (await Client(outer).request(SAY))["text"] == "hello"
+
+
+# Result types
+
+
+async def test_an_extension_can_add_a_result_type() -> None:
+    app = add_slow(Server("app", extensions=[postpone(Extension(HELLO))]))
+    result = await Client(app, capabilities=DECLARED).request("tools/call", {"name": "slow", "arguments": {}})
+    assert (result["resultType"], result["ticket"]) == ("later", "T1")
+
+
+@pytest.mark.parametrize(
+    ("revision", "capabilities"), [(NEWEST, {}), (LATEST_HANDSHAKE, {}), (LATEST_HANDSHAKE, DECLARED)]
+)
+async def test_other_clients_get_an_ordinary_result(revision: str, capabilities: dict[str, Any]) -> None:
+    app = add_slow(Server("app", extensions=[postpone(Extension(HELLO))]))
+    client = Client(app, revision, capabilities=capabilities)
+    result = await client.request("tools/call", {"name": "slow", "arguments": {}})
+    assert result["content"][0]["text"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("revision", "capabilities"), [(NEWEST, {}), (LATEST_HANDSHAKE, {}), (LATEST_HANDSHAKE, DECLARED)]
+)
+async def test_an_added_result_type_is_never_sent_to_other_clients(
+    revision: str, capabilities: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = add_slow(Server("app", extensions=[postpone(Extension(HELLO), always=True)]))
+    client = Client(app, revision, capabilities=capabilities)
+    with pytest.raises(InternalError):
+        await get_dispatcher(app).handle(client.exchange("tools/call", {"name": "slow", "arguments": {}}))
+    assert any(record.exc_info and "later" in str(record.exc_info[1]) for record in caplog.records)
+
+
+async def test_the_middleware_of_the_server_sees_the_added_result() -> None:
+    seen: list[object] = []
+
+    async def watch(exchange: Exchange, call_next: CallNext) -> object:
+        seen.append(await call_next(exchange))
+        return CallToolResult(content=[TextContent(text="replaced")])
+
+    app = add_slow(Server("app", extensions=[postpone(Extension(HELLO))], middleware=[watch]))
+    result = await Client(app, capabilities=DECLARED).request("tools/call", {"name": "slow", "arguments": {}})
+    assert seen == [LaterResult(ticket="T1", result_type="later")]
+    assert result["content"][0]["text"] == "replaced"
+
+
+# The lifespan
+
+
+def with_lifespan(events: list[str], name: str) -> Extension:
+    extension = Extension(f"com.example/{name}")
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        events.append(f"open {name}")
+        yield
+        events.append(f"close {name}")
+
+    return extension
+
+
+async def test_the_lifespan_of_an_extension_is_around_that_of_the_server() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        events.append("open server")
+        yield "value"
+        events.append("close server")
+
+    app = Server("app", lifespan=lifespan, extensions=[with_lifespan(events, "a")])
+
+    @app.tool
+    async def read(ctx: Context) -> str:
+        return ctx.lifespan
+
+    await app.start()
+    result = await Client(app).request("tools/call", {"name": "read", "arguments": {}})
+    assert result["content"][0]["text"] == "value"
+    await app.stop()
+    assert events == ["open a", "open server", "close server", "close a"]
+
+
+async def test_a_server_without_a_lifespan_opens_those_of_its_extensions() -> None:
+    events: list[str] = []
+    app = Server("app", extensions=[with_lifespan(events, "a"), with_lifespan(events, "b")])
+    await app.start()
+    assert events == ["open a", "open b"]
+    await app.stop()
+    assert events[2:] == ["close b", "close a"]
+
+
+async def test_a_lifespan_that_fails_fails_the_start() -> None:
+    extension = Extension(HELLO)
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        raise RuntimeError("no database")
+        yield
+
+    with pytest.raises(RuntimeError, match="no database"):
+        await Server("app", extensions=[extension]).start()
