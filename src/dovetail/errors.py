@@ -471,7 +471,6 @@ class ElicitationCancelled(ToolError):
 
 
 def _last_lines(text: str, max_chars: int) -> list[str]:
-    """Return the last lines of a text within `max_chars`. If even the last line is too long, return its end."""
     lines = text.splitlines()
     first_line = len(lines) - 1
     remaining = max_chars - len(lines[-1])

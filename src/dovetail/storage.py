@@ -264,7 +264,6 @@ def _get_version(migrations: Migrations[Any]) -> int:
 
 
 def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) -> None:
-    """Convert content to the current version. Raise UnsupportedFileVersion if the version of the content is unknown."""
     if not isinstance(version, int) or not 1 <= version <= _get_version(migrations):
         raise UnsupportedFileVersion(path, version, _get_version(migrations))
     for migration in migrations[version - 1 :]:
@@ -386,7 +385,6 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
 def _prepare_database(
     database: "Connection", path: str | Path, schema: str, migrations: "Migrations[Connection]"
 ) -> None:
-    """Create or migrate the tables in one transaction."""
     database.execute("BEGIN IMMEDIATE")
     has_tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if has_tables:

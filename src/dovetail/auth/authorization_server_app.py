@@ -290,7 +290,6 @@ class AuthorizationServer:
         return path
 
     def _is_issuer_path(self, scope: ASGIMessage) -> bool:
-        """Return whether a path belongs to the authorization server and not to the wrapped application."""
         path = "/" + scope["path"].strip("/")
         root_path = (scope.get("root_path") or "").rstrip("/")
         return path == METADATA_PATH + self._issuer_path or path.startswith(
@@ -306,7 +305,6 @@ class AuthorizationServer:
         return not isinstance(self._users, Mapping) or action.subject in self._users
 
     async def _check_password(self, action: VerifyPassword) -> str | None:
-        """Return the subject of the user, or None if the password is wrong."""
         users = self._users
         if isinstance(users, Mapping):
             expected_password = users.get(action.name, secrets.token_urlsafe(16))
@@ -347,7 +345,6 @@ def _check_issuer(issuer: str, *, is_local: bool) -> None:
 
 
 async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
-    """Call a user's function. A function that is not async runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     return await asyncio.to_thread(function, *arguments)
@@ -372,7 +369,6 @@ def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
-    """Raise ValueError if a resource is not the URL of a server."""
     urls = as_tuple(resources)
     for url in urls:
         if parse_web_url(url) is None or "#" in url:

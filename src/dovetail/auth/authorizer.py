@@ -360,7 +360,6 @@ def create_authorizer(
 
 
 def _describe_type(auth: Any) -> str:
-    """Describe an invalid value by its type. The value itself may be a secret."""
     if isinstance(auth, str):
         return "another string. Pass a token as BearerAuth(...)"
     return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

@@ -73,7 +73,6 @@ class FlowRunner:
 
 
 def _advance(flow: Flow[Any], value: Any) -> tuple[bool, Any]:
-    """Run one step of a flow. Return whether the flow is done, and its result or its next action."""
     try:
         return False, flow.send(value)
     except StopIteration as done:

@@ -108,7 +108,6 @@ class LoopbackListener:
             writer.close()
 
     def _read_request(self, head: bytes) -> dict[str, str] | None:
-        """Return the query parameters of a redirect. Return None for any other request."""
         method, target, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         return parse_redirect_query(parts.query) if method == "GET" and parts.path == self._path else None

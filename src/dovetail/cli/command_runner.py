@@ -229,7 +229,6 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
 
 def _translate_option(message: str) -> str:
-    """Replace Python options in an error message with command-line options."""
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",

@@ -226,7 +226,6 @@ def _get_memory_file(target_options: TargetOptions) -> Path:
 
 
 def _read_memory(file: Path) -> tuple[dict[str, Any], float]:
-    """Return the stored items of a target and their age in seconds."""
     try:
         return json.loads(file.read_bytes()), time.time() - file.stat().st_mtime
     except (OSError, ValueError):
@@ -266,7 +265,6 @@ _KIND_NAMES = ("tools", "prompts", "resources")
 
 
 def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return a dict with the data that shell completion needs. The keys are names or URIs."""
     match kind:
         case "tools":
             return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}

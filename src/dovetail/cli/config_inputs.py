@@ -45,7 +45,6 @@ def _iter_missing(entry: ServerConfig, inputs: Mapping[str, str]) -> Iterator[di
 
 
 def _prompt_for_inputs(entries: Iterable[ServerConfig], inputs: Mapping[str, str]) -> dict[str, str]:
-    """Ask the user for the missing inputs. Stop when the user presses Ctrl-D."""
     collected = dict(inputs)
     with LineReader() as lines, contextlib.suppress(EOFError):
         for entry in entries:

@@ -77,22 +77,18 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the server requires client capabilities, according to the data of an error."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
 def _is_insufficient_scope(exc: RemoteError) -> bool:
-    """Return whether an error means that the caller lacks scopes. Over stdio, callers never have scopes."""
     return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
 
 
 def _names_no_login(exc: Unauthorized | Forbidden) -> bool:
-    """Return whether the server names no authorization server in its challenge."""
     return bool(exc.challenge) and "resource_metadata=" not in exc.challenge
 
 
 def _suggest_policy(match: re.Match[str]) -> str:
-    """Return a hint with the policy rule that allows a request."""
     fields = match[1].replace('="', ' = "')
     return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
 

@@ -90,7 +90,6 @@ def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
 
 
 def _check_files(files: Sequence[str]) -> None:
-    """Raise UsageError if a configuration file is missing or contains no valid server."""
     for file in files:
         if not Path(file).is_file():
             raise click.UsageError(f"file not found: {file!r}")

@@ -182,7 +182,6 @@ def _run(args: list[str]) -> int:
 
 
 def _report_exception(exc: Exception, args: list[str]) -> int:
-    """Print an error. The traceback is printed only with -v."""
     from dovetail.cli import error_report
     from dovetail.errors import MCPError
     from dovetail.terminal import output
@@ -223,7 +222,6 @@ _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT
 
 
 def _report_os_error(exc: OSError) -> int:
-    """Print an error of the operating system about a file or stdout."""
     from dovetail.terminal import output
 
     message = exc.strerror or str(exc)

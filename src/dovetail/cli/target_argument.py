@@ -190,7 +190,6 @@ def resolve_target(
 
 
 def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
-    """Return the target for a URL or a file, or None for a configured server."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     path = Path(split_object_name(target_arg)[0])
@@ -230,7 +229,6 @@ def _names_config_file(target_arg: str) -> bool:
 
 
 def _find_entry(target_arg: str) -> ServerConfig:
-    """Return the server in a configuration file, or the configured server with this name."""
     if not _names_config_file(target_arg):
         return find_config_entry(target_arg)
     prefix, _, name = target_arg.rpartition(":")
@@ -500,7 +498,6 @@ def _suggest_url_name(parts: SplitResult) -> str:
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
-    """Return the fields of a configuration entry that command-line options override."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
         "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
@@ -548,7 +545,6 @@ def _get_reference_name(value: str) -> str | None:
 
 
 def _convert_references(value: str, host_format: HostFormat, option: str) -> str:
-    """Rewrite references to environment variables in the syntax of a host."""
     match = REFERENCE_PATTERN.search(value)
     if match is None:
         return value
@@ -560,7 +556,6 @@ def _convert_references(value: str, host_format: HostFormat, option: str) -> str
 
 
 def _find_program(program: str) -> str:
-    """Return the full path of a program, or its name if it is not on PATH."""
     return shutil.which(program) or program
 
 

@@ -45,7 +45,6 @@ def serve_at_url(options: TargetOptions) -> Generator[str]:
 
 
 def _build_run_args(options: TargetOptions) -> list[str]:
-    """Return the arguments of the `dovetail run` command that serves the target."""
     option_pairs = [("--env", value) for value in options.env] + [("--header", value) for value in options.headers]
     option_pairs += [("--input", value) for value in options.inputs]
     option_pairs += [

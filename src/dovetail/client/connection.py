@@ -393,7 +393,6 @@ class Connection:
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Fail the request for which the server asked for input. If this request is unknown, log the error."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)

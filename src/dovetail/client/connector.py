@@ -138,14 +138,12 @@ class ConnectionAttempt:
             raise
 
     def _convert_timeout(self, exc: BaseException) -> BaseException:
-        """Return RequestTimeout if the attempt took too long. Otherwise return the original exception."""
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
         error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} seconds")
         return add_context(error, **self._connection.transport.get_diagnostics())
 
     async def _restart(self, transport: ClientTransport) -> None:
-        """Close the connection and open a new one with another transport."""
         await self._close_quietly()
         self._connection = self._create_connection(transport)
         self._has_sent_initialize = False
@@ -298,7 +296,6 @@ _STDOUT_HINT: Final = (
 
 
 def _invalid_message_hint(connection: Connection) -> str:
-    """Return a hint about the cause of the server's invalid messages."""
     if (connection.first_invalid_message or "").startswith("HTTP/"):
         return "the server uses HTTP. Connect with an http:// URL"
     return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"

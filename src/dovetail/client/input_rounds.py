@@ -205,7 +205,6 @@ class URLElicitations:
 
 
 def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
-    """Return the URL elicitations in an error. Raise the error if it contains none."""
     try:
         items: Any = error.data["elicitations"]
         elicitations = [convert(item, ElicitRequestParams) for item in items]

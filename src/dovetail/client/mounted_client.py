@@ -195,7 +195,6 @@ class ParkedCalls:
             self._cancel(call)
 
     def _drop_call(self) -> None:
-        """Cancel the oldest call of the caller with the most waiting calls."""
         owners = {ticket: get_question_owner(call.exchange) for ticket, call in self._tickets.items()}
         largest_owner = find_largest_owner(owners.values())
         self._expire(next(ticket for ticket, owner in owners.items() if owner == largest_owner))
@@ -239,7 +238,6 @@ class AbandonedCalls:
 
 
 def _is_unknown(exchange: IncomingExchange) -> bool:
-    """Return whether the caller is unknown, like an anonymous HTTP caller on this machine."""
     return exchange.origin is None and exchange.caller.principal is None and not exchange.caller.session_id
 
 
@@ -356,10 +354,6 @@ class MountedClient:
         self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
-        """Forward changes until the subscription ends.
-
-        Return False if the server does not support change notifications.
-        """
         try:
             async with changes:
                 for notice in missed:
@@ -441,10 +435,6 @@ class MountedClient:
     async def _send_until_complete(
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        """Send a request and return the encoded result.
-
-        If the result asks for input, the input filter or the caller answers.
-        """
         rounds = 0
         while self._request_sender.is_stateless:
             raw = ForwardedResult(drop_repeated_members(raw))
@@ -475,10 +465,6 @@ class MountedClient:
         }
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        """Return the answers of the input filter. If the caller must answer, return None.
-
-        Raise InvalidParams if the filter answers only some of the input requests.
-        """
         if self._input_filter is None:
             return None
         outcomes = {key: self._input_filter(request.method, request.params or {}) for key, request in requests.items()}
@@ -530,7 +516,6 @@ class MountedClient:
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
     def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:
-        """Convert an error of the server for the caller. Details of internal errors are only logged."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError):
@@ -549,7 +534,6 @@ class MountedClient:
         return InternalError(f"{self.name} could not handle the request. See the server's log for the reason")
 
     def _denies_pages(self) -> bool:
-        """Return whether the filter declines all requests to open a page."""
         return self._input_filter is not None and self._input_filter("elicitation/create", {"mode": "url"}) is not None
 
     def _create_progress_handler(self, exchange: IncomingExchange) -> Any:
@@ -595,7 +579,6 @@ class MountedClient:
         return None
 
     def _is_own_request(self) -> bool:
-        """Return whether the server asks for input because of the client's own request."""
         if self._get_active_exchange() is not None:
             return False
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)

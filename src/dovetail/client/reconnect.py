@@ -201,7 +201,6 @@ class Reconnector:
             await asyncio.sleep(delay)
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
-        """Return the seconds to wait before a request is repeated. Return None if the request must not be repeated."""
         if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
         if isinstance(exc, ConnectionLost):

@@ -170,7 +170,6 @@ class RequestSender:
         return _current_sender.get() is self
 
     def _start_tracking(self) -> Token["RequestSender | None"]:
-        """Count one of this client's own requests until `_stop_tracking` is called."""
         self.own_request_count += 1
         return _current_sender.set(self)
 
@@ -179,7 +178,6 @@ class RequestSender:
         self.own_request_count -= 1
 
     async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
-        """Send any request except a tool call."""
         send_options = self._build_send_options(row, options, can_repeat=True)
         headers = build_name_header(row, params) if row.extension is not None else ()
         token = self._start_tracking() if self.tracks_own_requests else None
@@ -350,7 +348,6 @@ class RequestSender:
         return self._reconnector.request(row.name, params, send_options)
 
     async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
-        """Forward a tool call that needs the definition of the tool first."""
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
         tool = self.tool_index.entries.get(name)

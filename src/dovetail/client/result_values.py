@@ -50,7 +50,6 @@ def _is_result_object(value: Any) -> bool:
 
 
 def _is_marked(result: CallToolResult) -> bool:
-    """Return whether fastmcp has marked the result as wrapped."""
     mark: Any = (result.meta or {}).get("fastmcp")
     return type(mark) is dict and mark.get("wrap_result") is True
 

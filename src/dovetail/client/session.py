@@ -291,7 +291,6 @@ class Session:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
-        """Drop the connection and all tasks that belong to a closed event loop."""
         self.reconnector.abandon()
         self.callbacks.abandon()
         for subscription in self.subscriptions:

@@ -149,7 +149,6 @@ class ReconnectingSubscription:
                 await self.aclose()
 
     async def _next(self) -> ChangeEvent | None:
-        """Wait for the next change. Return None if the subscription was closed."""
         while not self._changes and not self._is_closed:
             if self._error is not None:
                 raise self._error

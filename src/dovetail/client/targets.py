@@ -342,7 +342,6 @@ def _check_certificates(verify: object, cert: object) -> None:
 
 
 def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any]:
-    """Return the options for the HTTP transport. All transports of a client share one login."""
     options: dict[str, Any] = {"verify": target.verify, "cert": target.cert, "proxy": target.proxy}
     headers, auth = target.headers, target.auth
     has_authorization = any(name.lower() == "authorization" for name in headers)
@@ -452,7 +451,6 @@ def _may_be_secret(argument: str, previous: str) -> bool:
 
 
 def _get_script_name(argument: str) -> str:
-    """Return the file name of a script. If the name is common, such as main.py, add the name of its folder."""
     path = Path(argument)
     if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
@@ -512,7 +510,6 @@ def _split_command(text: str) -> list[str]:
 
 
 def _parse_entry(config: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
-    """Return the name and the target from an mcp.json entry, or from an mcp.json with only one entry."""
     name, entry = select_entry(config)
     command, args, env, url = read_entry(entry)
     if isinstance(command, str):

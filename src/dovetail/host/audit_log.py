@@ -176,7 +176,6 @@ class AuditLog:
                 self._close_file()
 
     def _ensure_open(self, next_bytes: int) -> None:
-        """Open the log file if needed. If the next line does not fit, start a new file."""
         now = time.monotonic()
         if now >= self._check_at:
             self._check_at = now + _FILE_CHECK_INTERVAL_S
@@ -203,7 +202,6 @@ class AuditLog:
         self._open_file()
 
     def _is_current_file(self) -> bool:
-        """Return whether the open file is still the file at the log path. Also update its known size."""
         if self._file_descriptor < 0:
             return False
         file_stat = os.fstat(self._file_descriptor)
@@ -360,7 +358,6 @@ def _migrate_log(path: Path) -> None:
 
 
 def _upgrade_line(line: bytes, path: Path) -> bytes:
-    """Return a line in the current format. A damaged line stays as it is."""
     if (parts := _parse_line(line, path)) is None:
         return line + b"\n"
     return b"".join(_encode_ascii(_HEADER if isinstance(part, RecordingHeader) else part) + b"\n" for part in parts)

@@ -390,7 +390,6 @@ class RequestAuthorizer:
         await _store(request, self.grants.add, new_grant)
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether the caller's pin matches this tool definition."""
         identity = request.server_identity
         if not identity:
             return True  # A server without an identity cannot have pins.

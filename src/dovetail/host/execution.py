@@ -154,7 +154,6 @@ class _ErrorFlag(WireStruct):
 
 
 def _has_failed(result: Any) -> bool:
-    """Return whether a result is an error. Decode an encoded result only if it may contain the flag."""
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
     if _ERROR_FLAG_MARKER not in result:
@@ -188,7 +187,6 @@ def find_denial(
 
 
 def _depends_on_call(request: PolicyRequest, rule: Rule | None) -> bool:
-    """Return whether a rule needs unknown arguments or annotations to decide about an item."""
     if rule is None or rule.action not in ("hide", "deny"):
         return False
     if request.kind == "resource.read":

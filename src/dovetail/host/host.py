@@ -451,7 +451,6 @@ class Host:
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Run an authorized call with the checked arguments. With `resume`, continue an earlier call."""
         request, max_seconds = authorization.request, authorization.limits.timeout
         try:
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -653,7 +652,6 @@ def get_parts(host: Host) -> HostParts:
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
-    """Return the store for pins. By default, it uses a file next to the file of the grants."""
     if pins is None and grants.path is not None:
         return PinStore(grants.path.with_name("pins.json"))
     return pins if isinstance(pins, PinStore) else PinStore(pins)

@@ -230,7 +230,6 @@ def _to_content(edited: Any) -> Any:
 
 
 def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
-    """Apply the user's changes to a sampling request."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)

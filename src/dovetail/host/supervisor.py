@@ -255,7 +255,6 @@ class ServerSupervisor:
         return exc
 
     def _on_connection_change(self, error: TransportError | None) -> None:
-        """Update the state when the connection is lost or restored. After too many failures, close the client."""
         if self.client is None:
             return
         self._list_cache.invalidate()
@@ -446,7 +445,6 @@ class ServerSupervisor:
 
     @property
     def _can_restart(self) -> bool:
-        """Return whether the server can be restarted without interrupting a request."""
         return self.use_count <= 1 and all(task.done() for task in self._list_tasks.values())
 
     async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,7 +452,6 @@ class ServerSupervisor:
         return await (await self.ready()).answer_input_requests(input_requests)
 
     def _schedule_idle_stop(self) -> None:
-        """Stop the server after the idle timeout, unless a request uses it."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None

@@ -82,6 +82,5 @@ class LogRequests:
 
 
 def _shorten(arguments: Any) -> Any:
-    """Return the arguments. Long arguments are replaced by the first characters of their JSON text."""
     text = encode(arguments).decode()
     return arguments if len(text) <= _MAX_ARGUMENTS_CHARS else clip(text, _MAX_ARGUMENTS_CHARS)

@@ -185,7 +185,6 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
 
 
 def _decode_document(response: FetchResponse, document_type: Any) -> Any:
-    """Decode the metadata in a response, or return None. Optional fields with invalid values are ignored."""
     if response.status_code != 200:
         return None
     try:

@@ -80,7 +80,6 @@ def create_client_assertion(signer: Signer, client_id: str, audience: str, now: 
 
 
 def _load_private_key(pem: str) -> tuple[Any, str]:
-    """Load a private key and return it with its default algorithm."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 

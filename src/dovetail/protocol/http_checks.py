@@ -163,7 +163,6 @@ class HostFilter:
 
 
 def _parse_hostname(host: str) -> str | None:
-    """Return the host name in a text such as `name:port`, or None if the text has another form."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
         if not bracket or ":" not in name:  # Only IPv6 addresses have brackets.

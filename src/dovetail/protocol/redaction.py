@@ -272,7 +272,6 @@ class _Masker:
         return not _is_count(name, value) and not ("/" in name and isinstance(value, dict))
 
     def _mask_json_text(self, text: str) -> str:
-        """Mask the secrets in a JSON text. The text is encoded again only if it contains a secret."""
         if not text.lstrip().startswith(("{", "[")):
             return text
         try:

@@ -143,7 +143,6 @@ def _as_object(value: Any) -> dict[str, Any]:
 
 
 def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchange]) -> None:
-    """Add a notification to the request with the same progress token, or to the oldest open request."""
     progress_token = _as_object(message.get("params")).get(PROGRESS_TOKEN)
     for recorded in pending.values():
         if recorded.progress_token == progress_token or message["method"] != _NOTIFICATION_METHODS[0]:
@@ -279,7 +278,6 @@ class PlaybackConnection:
 
 
 def _request_key(method: str, params: Mapping[str, Any]) -> str:
-    """Return a key for a request. Equal requests have the same key."""
     return f"{method} {json.dumps(_comparable_params(params), sort_keys=True)}"
 
 
@@ -321,7 +319,6 @@ def _replace_token(notification: Message, token: Any) -> Message:
 
 
 def _without_change_flags(capability: Any) -> Any:
-    """Return a capability without its `listChanged` and `subscribe` flags."""
     if not isinstance(capability, dict):
         return capability
     return {name: value for name, value in capability.items() if name not in ("listChanged", "subscribe")}

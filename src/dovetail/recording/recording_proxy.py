@@ -46,8 +46,6 @@ class LineWatcher:
 
 
 class _ChildOutput(asyncio.Protocol):
-    """Forwards the output of a child process to the client."""
-
     def __init__(self, sink: int, recorder: Recorder) -> None:
         self._sink = sink
         self._line_watcher = LineWatcher(lambda line: recorder("client", line, ()))
@@ -180,7 +178,6 @@ async def _forward_body(response: Any, forward: Callable[[dict[str, Any]], Any])
 
 
 async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine until it ends or the client disconnects."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(coroutine), loop.create_task(receive())]
     try:
@@ -192,7 +189,6 @@ async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None
 
 
 async def _read_body(receive: Any) -> bytes | None:
-    """Return the body of a request, or None if the body is too large."""
     body = bytearray()
     while True:
         message = await receive()

@@ -51,9 +51,6 @@ class RecordingWriter:
         return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
-        """Raise OSError if the file is not writable. Raise UnsupportedFileVersion if a newer version of dovetail wrote
-        it.
-        """
         try:
             os.close(open_for_append(self._path))
         except OSError as exc:

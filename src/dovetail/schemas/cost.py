@@ -133,7 +133,6 @@ class CostEstimator:
     def _add_container(
         self, value: Any, state: State, applied_above: int, next_level: list[tuple[Any, State, int]]
     ) -> None:
-        """Add the cost of everything in an array or object. Nested arrays and objects are added to `next_level`."""
         container_type = type(value)
         rest_state = state.rest_states.get(container_type) or self._get_rest_state(state, container_type)
         applied_above += state.applied_count if self._plan.has_branches else 0

@@ -159,7 +159,6 @@ def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Dif
 
 
 def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
-    """Compare two schemas if one of them is missing, a boolean or invalid. Return the effect of the change."""
     if new is False or (old in (None, True) and isinstance(new, Mapping)):
         return "narrower"
     return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
@@ -176,9 +175,6 @@ def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, 
 
 
 def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the keywords that only `schema` has, if they match one of the alternatives in `other`. Otherwise return
-    None.
-    """
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     if not own_rules:
         return None

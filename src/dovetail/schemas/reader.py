@@ -91,10 +91,6 @@ def _look_up_reference(reference: str, root: Schema) -> Schema:
 
 
 def _merge(first: Schema, second: Schema) -> dict[str, Any]:
-    """Merge two schemas. The result has the properties and required names of both.
-
-    For other keywords, the second schema takes precedence.
-    """
     merged: dict[str, Any] = {**first, **second}
     for name in ("properties", "$defs"):
         if inner := {**get_mapping(first, name), **get_mapping(second, name)}:

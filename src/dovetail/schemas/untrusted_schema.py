@@ -217,7 +217,6 @@ class _SchemaReader:
         return _join_reference(base, schema_id)[0]
 
     def _resolve_reference(self, ref: str, base: str) -> tuple[Any, str]:
-        """Return the subschema that a reference points to, and the base URI for references inside it."""
         document, fragment = _join_reference(base, ref)
         document_root = self._documents.get(document)
         if document_root is None:
@@ -503,7 +502,6 @@ def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> No
 
 
 def _check_expanded_cost(parts: list[Subschema], order: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Raise UnusableSchema if too many subschemas apply to one value."""
     costs = [0] * len(parts)
     indexes = {id(part): index for index, part in enumerate(parts)}
     for part in reversed(order):

@@ -95,12 +95,6 @@ class Subscriptions:
 
 
 class _LoopListeners:
-    """The listeners of one event loop, with the changes that they have not received yet.
-
-    A change goes to a limited number of listeners in each iteration of the event loop, because there may be thousands.
-    A change that has not started yet is not queued again.
-    """
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: dict[ChangeListener, None] = {}
         self._loop = loop

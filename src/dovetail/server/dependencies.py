@@ -86,8 +86,6 @@ def _check_callable(value: Any, message: str) -> None:
 
 
 class _Step(NamedTuple):
-    """One dependency to run, with the sources of its arguments."""
-
     key: object
     call: Callable[..., Any]
     context_parameter: str | None

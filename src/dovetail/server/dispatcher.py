@@ -402,7 +402,6 @@ class Dispatcher:
             raise
 
     def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
-        """Return the open lifespan of this event loop. Start the lifespan if it is not open."""
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
             run = state.lifespan_run = LifespanRun(lifespan, self.name)
@@ -684,7 +683,6 @@ class Dispatcher:
         return ListenResult(meta={SUBSCRIPTION_ID: exchange.id})
 
     async def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
-        """Return the part of a subscription filter that this caller may use."""
         requested_filter = topics.read_filter(exchange.params, self.limits.max_uri_bytes)
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:

@@ -409,7 +409,6 @@ class InputRequests:
     def _add_progress_tokens(
         self, requests: Iterable[AnyInputRequest], outgoing: Iterable[tuple[str, dict[str, Any]]]
     ) -> list[str]:
-        """Add a progress token to each request that has a progress handler, and return the tokens."""
         tokens: list[str] = []
         for request, (_, params) in zip(requests, outgoing, strict=True):
             if isinstance(request, Sample) and request.progress_handler is not None:

@@ -286,7 +286,6 @@ def _now() -> float:
 
 
 async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[Any]) -> Any:
-    """Wait for a call, and stop it when its deadline is reached."""
     deadline = exchange.deadline
     assert deadline is not None
     timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)

@@ -37,7 +37,6 @@ _ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter
 
 
 def _is_sync_manager(function: Any) -> bool:
-    """Return whether a function creates a context manager that is not async."""
     return inspect.isgeneratorfunction(function) or getattr(function, "__code__", None) is _CONTEXTMANAGER_CODE
 
 
@@ -139,8 +138,6 @@ class LifespanRun:
 
 
 class _StartFailure:
-    """Marks an exception from the startup of a lifespan."""
-
     __slots__ = ("is_logged", "traceback")
 
     def __init__(self, exc: BaseException) -> None:

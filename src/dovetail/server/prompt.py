@@ -76,7 +76,6 @@ def _describe_argument(schema: dict[str, Any], definitions: Mapping[str, Any]) -
 
 
 def _find_type_names(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
-    """Return the JSON types that a schema names."""
     if (reference := schema.get("$ref")) is not None:
         name = reference.rpartition("/")[2]
         other_definitions = {key: value for key, value in definitions.items() if key != name}

@@ -234,7 +234,6 @@ class Registry:
         return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """Yield each item that has one of these names or tags, with its kind and its name."""
         check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
@@ -388,7 +387,6 @@ class Registry:
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """Return the access rule in the options, or None. Also return the other options."""
     item_options = check_options(kind, options)
     for key in _check_meta_keys(item_options.get("meta")) or ():
         if is_reserved(key):

@@ -297,7 +297,6 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Send a request of the client again to the new child process."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)
@@ -345,7 +344,6 @@ class ReloadRelay:
             self._refuse(id)
 
     def _record_capabilities(self, id: str | int, message: dict[str, Any]) -> None:
-        """Store the capabilities from the response to `initialize`."""
         result = message.get("result")
         if (
             self._initialize_request is not None
@@ -427,7 +425,6 @@ class ReloadRelay:
 
 
 def _get_wanted_lists(message: dict[str, Any]) -> list[str]:
-    """Return the lists for which a listen request requests change notifications."""
     wanted = (message.get("params") or {}).get("notifications") or {}
     return [kind for kind in _LIST_KINDS if wanted.get(f"{kind}ListChanged")]
 

@@ -154,7 +154,6 @@ def _build_output(schema: dict[str, Any], wrapping: Wrapping, to_result: Callabl
 
 
 def _build_plain_output(convert: Callable[..., ToolResult], wrap_results: bool) -> Output:
-    """Create the converter of a tool without an output schema."""
     return Output(None, convert if wrap_results else functools.partial(convert, wrapping="none"))
 
 
@@ -198,7 +197,6 @@ def check_read_result(value: ReadResourceResult) -> ReadResourceResult:
 
 
 def _is_block_list(annotation: Any) -> bool:
-    """Return whether an annotation is a list or tuple of content blocks, possibly with strings."""
     if typing.get_origin(annotation) not in (list, tuple):
         return False
     members = [
@@ -240,7 +238,6 @@ def _convert_blocks(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _convert_value(value: Any, wrapping: Wrapping = "values") -> ToolResult:
-    """Convert a value to a result by the type of the value, without a schema."""
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULT_TYPES):
@@ -425,7 +422,6 @@ def _to_block(value: Any) -> ContentBlock:
 
 
 def _check_block(block: Any) -> Any:
-    """Return a content block that the function created. Raise TypeError if the fields of the block are invalid."""
     if type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None:
         return block
     try:

@@ -254,7 +254,6 @@ def open_http_listener(
 
 
 def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) -> str:
-    """Return the URL for clients, and the address on which the server listens if it is different."""
     path = "/" + options.get("path", "/mcp").strip("/")
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     if public_url := options.get("public_url"):
@@ -342,7 +341,6 @@ def _check_unauthenticated(runnable: Runnable, allow_anonymous: bool) -> None:
 
 
 def _check_shared_storage(auth: Any, fallback: Any) -> None:
-    """Raise ValueError if several workers would use an authorization server in memory."""
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 

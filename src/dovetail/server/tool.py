@@ -88,10 +88,6 @@ def build_error_result(text: str) -> CallToolResult:
 
 
 def _build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
-    """Build the annotations of a tool from `annotations=` and options such as `read_only=`.
-
-    A mapping uses the names of the specification: `{"readOnlyHint": True}`.
-    """
     annotations = read_annotations(annotations, ToolAnnotations)
     hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
     if annotations is None:

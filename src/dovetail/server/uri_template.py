@@ -235,7 +235,6 @@ class URITemplate:
         return values if values is None or name in self.lists else values[0]
 
     def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
-        """Return the start and end of each variable in the URI. Return None if the URI does not match."""
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
@@ -312,7 +311,6 @@ def _parse_variable(text: str, specification: str) -> _Variable:
 
 
 def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
-    """Return all variables of a template. Raise ValueError if a variable is repeated or cannot be matched."""
     variables: dict[str, _Variable] = {}
     for part in parts:
         for variable in part.variables if isinstance(part, _Expression) else ():
@@ -332,7 +330,6 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
 def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
-    """Split the template into the part before the query, the query variables, and the fragment variable."""
     main: list[str | _Expression] = []
     query: list[_Variable] = []
     fragment: _Variable | None = None

@@ -98,7 +98,6 @@ def connect_sync(
 async def _serve_for_client(
     server: Any, transport: Transport, faults: Faults | None, principal: str | None
 ) -> AsyncGenerator[tuple[Target, ClientOptions]]:
-    """Serve while the context is open. Yield the target and the default options for a client."""
     resolved, defaults = resolve_server(server), ClientOptions()
     if transport == "sse":
         defaults["protocol_version"] = "handshake"
@@ -303,7 +302,6 @@ class SocketBackend:
 
 
 def _build_command(server: Server) -> list[str]:
-    """Return the command that runs the server in another process."""
     for module in tuple(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if path is None:

@@ -73,7 +73,6 @@ def _read_markers(item: Any) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark, item: Any) -> None:
-    """Raise UsageError for unknown options and transports."""
     from dovetail.client.option_checks import suggest_match
     from dovetail.testing.harness import Transport
 
@@ -102,7 +101,6 @@ def _check_marker(marker: pytest.Mark, item: Any) -> None:
 
 @cache
 def _get_allowed_options() -> frozenset[str]:
-    """Return the options of `connect` and of `Client`."""
     from dovetail.client.client import Client
     from dovetail.testing.harness import connect
 
@@ -112,7 +110,6 @@ def _get_allowed_options() -> frozenset[str]:
 
 @pytest.fixture
 def _mcp_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options for this test. If an option is a list, use the value for this run."""
     return _read_markers(request.node) | getattr(request, "param", {})
 
 

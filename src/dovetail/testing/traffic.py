@@ -245,7 +245,6 @@ def _matches(message: Message, method: str | None, params: dict[str, object]) ->
 
 
 def _contains(actual: Any, expected: Any) -> bool:
-    """Return whether a value contains the expected value. Objects may have additional fields."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(name in actual and _contains(actual[name], value) for name, value in expected.items())
     return actual == expected

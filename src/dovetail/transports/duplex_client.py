@@ -225,7 +225,6 @@ class DuplexClient:
 
 
 def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessage]) -> bytes:
-    """Return the bytes of one message. The message may be part of a batch."""
     return data if len(messages) == 1 else message.encode()
 
 

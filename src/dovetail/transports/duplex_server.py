@@ -222,7 +222,6 @@ class DuplexServer:
     async def _introduce(
         self, message: dict[str, Any], reply: Write, refresh_description: Callable[[], Awaitable[None]]
     ) -> None:
-        """Update the server's description, and answer an `initialize` request. The session is already open."""
         await refresh_description()
         if not self._is_closed:
             _, response = handshake.open_session(message, self._service, self._principal)
@@ -394,7 +393,6 @@ class DuplexServer:
         batch.settle()
 
     def _settle_batch(self, reply: Write) -> None:
-        """Mark one request of a batch as finished, with or without a response."""
         if isinstance(reply, _Batch):
             reply.settle()
 

@@ -20,8 +20,6 @@ _HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")
 
 
 class _ConnectionFactory:
-    """Creates a protocol and a task for each connection."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
         self._tasks: set[asyncio.Task[None]] = set()

@@ -88,7 +88,6 @@ def _check_large(data: bytes, value: Any, separators: int) -> None:
 
 
 def _count_separators(data: bytes) -> int:
-    """Count the commas and colons between the members of a JSON text."""
     try:
         return len(_format_json(data, indent=0)) - len(_format_json(data, indent=-1))
     except (msgspec.MsgspecError, RecursionError) as exc:
@@ -134,7 +133,6 @@ def convert(value: Any, target_type: type[T], *, label: str = "params", field: s
 
 
 def _find_path(message: str, field: str) -> str:
-    """Return the path of the invalid or missing field in a msgspec error message."""
     missing, path = _MISSING_FIELD.match(message), _MISMATCH_PATH.search(message)
     inner_path = (path[1] if path else "") + (f".{missing[1]}" if missing else "")
     return f"{field}{inner_path}".removeprefix(".")

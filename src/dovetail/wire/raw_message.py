@@ -93,7 +93,6 @@ def _read_batch(data: bytes | str) -> list[RawMessage]:
 
 
 def _read_repaired(data: bytes | str) -> list[RawMessage]:
-    """Read messages that contain invalid UTF-8, which is replaced."""
     return read_messages(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
 
 
@@ -123,7 +122,6 @@ def _parse_id(message: Any) -> int | None:
 
 
 def _peek_id(data: bytes) -> list[int]:
-    """Return the request ID at the start or the end of an invalid response."""
     head = data[:_PEEK_BYTES]
     body_match = _BODY_MEMBER.search(head)
     if body_match is None or b'"method"' in head[: body_match.start()]:

@@ -85,7 +85,6 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
 
 
 def _print_result(content: str) -> None:
-    """Print text, and add a newline at the end if it is missing."""
     text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
 
 

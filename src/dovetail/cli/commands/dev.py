@@ -85,7 +85,6 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
 
 
 def _locate_program(options: TargetOptions) -> tuple[ProcessSpec, Path]:
-    """Return the command that starts the server, and the directory to watch for changes."""
     target, _ = options.split_target()
     if isinstance(target, dict) or get_target_url(target) is not None:
         raise click.UsageError("`dovetail dev` requires a file, a module or a command")
@@ -146,7 +145,6 @@ def _format_value(value: Any) -> str:
 
 
 def _parse_messages(data: bytes) -> list[dict[str, Any]] | None:
-    """Decode an MCP message or a batch. Return None if the data is invalid."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError):

@@ -75,10 +75,6 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
 
 
 def _find_schema_error(schema: Any) -> str | None:
-    """Return why a schema is invalid, or None if the schema is valid.
-
-    Very large schemas and schemas that refer to other documents are skipped.
-    """
     try:
         compile_schema(schema)
     except UnusableSchema as exc:
@@ -99,7 +95,6 @@ def _format_reports(reports: list[LintReport], token_count: int, skipped: list[s
 
 
 def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
-    """Combine issues with the same message, and list the rules of each."""
     by_text: dict[str, list[str]] = {}
     for issue in issues:
         by_text.setdefault(issue.message, []).append(issue.rule)

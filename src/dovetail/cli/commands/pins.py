@@ -122,7 +122,6 @@ def _run_with_servers(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Start the servers and run an action for each server with tools. Print the errors of the other servers."""
     options: dict[str, Any] = {
         "consent": create_consent(),
         "ready_timeout": timeout,

@@ -274,7 +274,6 @@ def _get_section(document: dict[str, Any], key: str) -> Any:
 
 
 def _read_server_filter(document: Any) -> Callable[[str], bool]:
-    """Return a function that takes a server name. It returns whether the settings of Gemini CLI enable this server."""
     settings: Any = document.get("mcp") if isinstance(document, dict) else None
     allowed, excluded = (
         (value if isinstance(value := settings.get(key), list) else None) if isinstance(settings, dict) else None
@@ -301,7 +300,6 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
 
 
 def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
-    """Return the inputs that VS Code asks the user for, by ID."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")

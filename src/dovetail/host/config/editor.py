@@ -268,7 +268,6 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """Parse the edited text of a configuration file, to check that the text is valid."""
     # Without the yaml library, dovetail can only create new files.
     # New entries are written as JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():
@@ -302,7 +301,6 @@ class MemberSpan(NamedTuple):
 
 
 def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
-    """Return the positions of the members of a JSON object. `brace` is the position of its opening brace."""
     members: dict[str, MemberSpan] = {}
     depth, name, value_start, last_end = 0, "", -1, brace
     for token, start, end in _iter_tokens(text, brace):
@@ -396,7 +394,6 @@ def _iter_table_lines(section: str, name: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _parse_table_header(line: str) -> tuple[str, ...] | None:
-    """Return the parts of a TOML table name if the line is a table header."""
     if not line.lstrip().startswith("["):
         return None
     try:
@@ -437,7 +434,6 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
 
 
 def _find_section_node(text: str, section: str) -> Any:
-    """Return the node of a section in a YAML file, or None if the file does not have the section."""
     _, *values = _compose_unique(text, section)
     return values[0] if values else None
 

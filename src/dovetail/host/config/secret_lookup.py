@@ -321,7 +321,6 @@ def _mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
 
 
 def _iter_causes(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that the traceback of an exception also shows."""
     seen = {id(exc)}  # An exception can be the context of its own cause.
     cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
     while cause is not None and id(cause) not in seen:

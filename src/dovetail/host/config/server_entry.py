@@ -178,7 +178,6 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def _list_variables(config: ServerConfig) -> dict[str, str]:
-    """Return the environment variables of a server. Variables that are passed on unchanged become references."""
     return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
 
 
@@ -213,7 +212,6 @@ def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) ->
 
 
 def _parse_env_file(text: str) -> dict[str, str]:
-    """Parse the text of an env file with NAME=VALUE lines."""
     variables: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
@@ -334,7 +332,6 @@ def _parse_transport(entry: dict[str, Any], source: str) -> Literal["http", "sse
 def _parse_settings(
     entry: dict[str, Any], source: str, level: ConfigLevel
 ) -> tuple[ServerSettings, frozenset[str], list[str]]:
-    """Return the settings of an entry, their names, and notices for the user."""
     notices: list[str] = []
     raw_table: Any = entry.get(SETTINGS_KEY) or {}
     if not isinstance(raw_table, dict):
@@ -389,7 +386,6 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """Return the environment variables that Codex passes on. In the file, each is a name or an object."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable

@@ -232,7 +232,6 @@ def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS)
 
 
 def _is_longer(value: Any, max_chars: int) -> bool:
-    """Return whether the text of a value is longer than `max_chars`. If possible, do not format the value."""
     if isinstance(value, str):
         return len(value) > max_chars
     with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
@@ -260,14 +259,12 @@ def _format_value(value: Any) -> str:
 
 
 def _elide_middle(text: str, limit: int) -> str:
-    """Shorten a long text in the middle. Its start and its end stay visible."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"
 
 
 def _shorten_value(value: Any) -> Any:
-    """Shorten the long texts, lists and objects in a value."""
     match value:
         case str():
             return _elide_middle(value, 1000)

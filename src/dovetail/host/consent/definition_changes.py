@@ -140,7 +140,6 @@ def _grade_effect(difference: Difference) -> ChangeSeverity:
 
 
 def _find_addresses(text: str) -> set[str]:
-    """Return the URLs and email addresses in a text."""
     addresses: set[str] = set()
     for end in _ADDRESS_END.finditer(text):
         before = text[max(0, end.start() - _MAX_ADDRESS_START_CHARS) : end.start()][::-1]
@@ -170,7 +169,6 @@ def _describe(difference: Difference) -> str:
 
 
 def _iter_strings(value: Any) -> Iterator[str]:
-    """Yield every string and every member name in a value."""
     pending = [value]
     while pending:
         match pending.pop():
@@ -223,7 +221,6 @@ def _to_text(value: Any) -> str:
 
 
 def _format_difference(old: str, new: str) -> str:
-    """Return the removed and added lines of a text. They are escaped, and shortened around the difference."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     removed = _drop_lines(old_lines, new_lines) if old else []
     added = _drop_lines(new_lines, old_lines) if new else []

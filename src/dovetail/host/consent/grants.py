@@ -143,8 +143,6 @@ def _use_current_names(document: Document) -> None:
 
 
 class _GrantIndex:
-    """An index for finding the grants for a request. The oldest grant comes first."""
-
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self._grants: dict[int, Grant] = {}  # by identity
         self._grants_by_key: dict[_Key, list[Grant]] = {}
@@ -198,7 +196,6 @@ def _hash_arguments(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _normalize_name(kind: str, name: str) -> str:
-    """Normalize a URI. Return any other name unchanged."""
     return uri_key(name) if kind == "resource.read" else name
 
 
@@ -272,7 +269,6 @@ class GrantStore:
                     yield candidate
 
     def _get_index(self) -> _GrantIndex:
-        """Return the index of the stored grants. If the grants have not changed, they are not parsed again."""
         records = self._stored_document.read().get("grants") or []
         if self._indexed_records[0] is not records or self._indexed_records[1] != len(records):
             self._index, self._indexed_records = _GrantIndex(_parse_grants(records)), (records, len(records))
@@ -329,7 +325,6 @@ def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> G
 
 
 def _get_subject(grant: Grant) -> Grant:
-    """Return a grant without its ID and times. Grants that are equal in this form allow the same requests."""
     return replace(grant, id="", granted_at=0.0, expires_at=None)
 
 

@@ -224,7 +224,6 @@ def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[
 
 
 def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
-    """Combine several forms into one consent request. Each form has an entry."""
     requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:

@@ -88,7 +88,6 @@ class SingleUseStates:
 
 
 def _get_use(state: RequestState) -> tuple[Any, Any, float]:
-    """Return the owner and the ID of a state, and when the state was encrypted."""
     values = state.once_values
     return values.get(_OWNER_KEY), values.get(_STATE_ID_KEY), values.get(_SEALED_AT_KEY, 0.0)
 
@@ -140,7 +139,6 @@ class ConsentRound:
 
     @property
     def _can_remember(self) -> bool:
-        """Return whether the caller can be recognized in later requests."""
         return self.caller_id != ANONYMOUS
 
     @property
@@ -152,7 +150,6 @@ class ConsentRound:
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 
     def _use_state(self, request_state: RequestState) -> bool:
-        """Mark the state of this attempt as used. Return False if another request has used the state."""
         self._is_state_used = self._is_state_used or self._states.use(request_state)
         return self._is_state_used
 

@@ -191,7 +191,6 @@ class Gateway:
         get_dispatcher(self.server).set_description_source(self._start_new_servers)
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
-        """Create the gateways for the additional URL paths."""
         shared_options = {option: value for option, value in options.items() if option != "path"}
 
         def create_app(mode: GatewayMode, only_server: str | None, path: str) -> Any | None:
@@ -283,7 +282,6 @@ class Gateway:
             exchange.params = original_params
 
     async def _build_catalog(self, exchange: IncomingExchange) -> Catalog:
-        """Return a catalog of the tools that the caller may use."""
         upstreams = [upstream for upstream, _ in self._mounted.values()]
         tool_lists = await asyncio.gather(*(upstream.list_items("tool", exchange) for upstream in upstreams))
         tools_by_server = [

@@ -166,7 +166,6 @@ class Upstream:
             ) from None
 
     def _describe_state(self, supervisor: ServerSupervisor) -> str:
-        """Describe the state of a server in one line, without secrets."""
         error_text = (
             str(supervisor.last_error.args[0]).partition("\n")[0]
             if supervisor.last_error is not None and supervisor.last_error.args
@@ -270,7 +269,6 @@ def _get_context(completion: CompleteParams) -> dict[str, str]:
 
 
 def _drop_completed_argument(exchange: IncomingExchange) -> dict[str, Any]:
-    """Return the parameters of a completion. If the context contains the completed argument again, remove it there."""
     completion = convert_params(exchange, CompleteParams)
     context = _get_context(completion)
     if completion.argument.name not in context:

@@ -257,7 +257,6 @@ def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text contains a number of any length."""
     try:
         float(text)
     except ValueError:
@@ -349,7 +348,6 @@ class _SchemaWalk:
         return child_schemas
 
     def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item of a value. If they are unknown, return an empty sequence."""
         if not self._can_enter(schema):
             return ()
         direct_schema = (
@@ -383,7 +381,6 @@ class _SchemaWalk:
             yield from ([schema_part] for schema_part in schema["allOf"])
 
     def _resolve_reference(self, reference: Any) -> Any:
-        """Return the schema that a reference points to, or None."""
         if not isinstance(reference, str) or not reference.startswith("#") or len(reference) > _MAX_REFERENCE_CHARS:
             return None
         target: Any = self._root

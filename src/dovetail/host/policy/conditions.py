@@ -75,7 +75,6 @@ class Condition(Struct, frozen=True):
     def _is_true_by_default(
         self, arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, steps: StepBudget
     ) -> bool:
-        """Return whether the condition is certainly true for the server's default of a missing value."""
         if schema is None or self.test == "exists":
             return False
         return any(

@@ -49,8 +49,6 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class _LevelRules(Struct, frozen=True, kw_only=True):
-    """The rules of one level."""
-
     level: PolicyLevel
     default: Verdict | None
     rules: tuple[Rule, ...]
@@ -327,7 +325,6 @@ def _is_configured(request: PolicyRequest) -> bool:
 
 
 def _has_default(request: PolicyRequest) -> bool:
-    """Return whether a policy's default can apply to a request."""
     return not _is_configured(request) and request.kind != "definition.changed"
 
 

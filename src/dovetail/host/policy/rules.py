@@ -250,7 +250,6 @@ class Rule(Struct, frozen=True, kw_only=True):
         )
 
     def _explain_mismatch(self, request: PolicyRequest) -> str | None:
-        """Return why this rule does not apply to a request. Return None if it applies."""
         if not self._matches_name(request):
             return NAME_MISMATCH
         if mismatch := self._explain_kind_mismatch(request):
@@ -291,12 +290,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None
 
     def _is_forbidding(self, request: PolicyRequest) -> bool:
-        """Return whether this rule denies or hides the item or the server, regardless of the arguments."""
         has_conditions = bool(self.when or self.unless)
         return self.action in ("deny", "hide") and not has_conditions and bool(request.tool or not self.tool)
 
     def _find_argument_mismatch(self, request: PolicyRequest, steps: StepBudget) -> Condition | str | None:
-        """Return why the conditions of a rule exclude a request. Return None if the rule applies."""
         if not (self.when or self.unless):
             return None
         arguments, schema = request.arguments, request.schema

@@ -260,7 +260,6 @@ class AuthorizationEndpoints:
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
-        """Raise OAuthError if this address has caused too many fetches of client documents."""
         if wait_s := self._fetch_limiter.take(address, now):
             raise OAuthError(rate_limit_response(wait_s))
 
@@ -410,7 +409,6 @@ class AuthorizationEndpoints:
         return add_headers(response, {"set-cookie": self._build_known_browser_cookie(username, now)})
 
     def _is_known_browser(self, request: Request, username: str, now: float) -> bool:
-        """Return whether this user has logged in with this browser before."""
         cookie = request.cookie(f"{self._cookie_name}-known")
         if cookie is None:
             return False
@@ -428,9 +426,6 @@ class AuthorizationEndpoints:
         return f"{self._cookie_name}-known={sealed}{self._cookie_attributes}{max_age}"
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
-        """Return whether the server still accepts the client, the redirect URI and the scopes of an authorization
-        request.
-        """
         try:
             client = yield from self._find_client(authorization_request.client_id, address, now)
         except InvalidClient:
@@ -447,7 +442,6 @@ class AuthorizationEndpoints:
         return self._store.get("decided", hash_secret(authorization_request.csrf), now) is not None
 
     def _mark_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
-        """Mark an authorization request as decided. Return False if it was already decided."""
         csrf_hash = hash_secret(authorization_request.csrf)
         return self._store.add("decided", csrf_hash, b"1", authorization_request.until, now) is None
 

@@ -89,7 +89,6 @@ def check_redirect_uri(uri: Any, *, is_registered_by_hand: bool = False) -> str:
 
 
 def _is_private_scheme(scheme: str) -> bool:
-    """Return whether an application may use this URI scheme for redirects."""
     return _RESERVED_SCHEMES.fullmatch(scheme) is None and _PRIVATE_SCHEME.fullmatch(scheme) is not None
 
 
@@ -273,10 +272,6 @@ def _parse_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the requested grant types that this server supports.
-
-    Other types are ignored, because many clients list every grant type they know.
-    """
     grant_types, response_types = (
         metadata.get("grant_types", ["authorization_code"]),
         metadata.get("response_types", ["code"]),

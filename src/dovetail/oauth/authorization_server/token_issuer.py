@@ -154,7 +154,6 @@ class OAuthTokenIssuer:
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """Find the stored grant of a refresh token. Return it both as bytes and as an object."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
@@ -171,7 +170,6 @@ class OAuthTokenIssuer:
         return (stored, family) if now < family.renewable else None
 
     def _create_refresh_token(self, family: str, root: str) -> tuple[str, str]:
-        """Create a refresh token. Return its hash and the token."""
         secret = secrets.token_urlsafe(32)
         return hash_secret(secret), f"{family}.{root}.{secret}"
 

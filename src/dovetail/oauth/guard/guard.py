@@ -127,7 +127,6 @@ class CredentialChecker:
         return scheme, token
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
-        """Try all verifiers that may accept the token."""
         candidates = select_verifiers(self._verifiers, token)
         problem: Exception = TokenRejected(
             "the token is from an unknown issuer" if self._issuer_urls else "unknown token",

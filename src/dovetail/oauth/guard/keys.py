@@ -89,7 +89,6 @@ class PublicKey:
 
 
 def _decode_claims(payload: bytes | None) -> dict[str, Any]:
-    """Decode claims with the strict JSON parser for messages."""
     try:
         claims = decode(payload or b"")
     except ParseError as exc:

@@ -454,7 +454,6 @@ class MountedServers:
         return await self._forward(mount, exchange, inner_params)
 
     async def _forward(self, mount: Mount, exchange: IncomingExchange, param_changes: dict[str, Any]) -> Result | bytes:
-        """Forward a request to a mounted server, and translate the names in its result."""
         original_params = exchange.params
         if not mount.target.is_remote:
             await mount.target.start()
@@ -476,7 +475,6 @@ class MountedServers:
             self._stop_if_unused(mount)
 
     def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
-        """Translate the links in a result. If this server inspects results, decode the result first."""
         if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
             return parse_result(result, exchange.method) if self._server.inspects_results else result
         result = rewrite_links(result, exchange.method, mount.name_map)
@@ -517,7 +515,6 @@ class MountedServers:
             self._remote_subscriptions.end(subscription)
 
     def _is_only_remote(self, uri: str, exchange: IncomingExchange) -> bool:
-        """Return whether only remote servers can have a resource."""
         candidates = self.resolver.find_candidates("resource", uri)
         return (
             bool(candidates)
@@ -548,7 +545,6 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
-    """Replace the argument names in an error with the names that callers use."""
     translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated

@@ -100,7 +100,6 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return another item that a transform renames to the name of this item, or None."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),

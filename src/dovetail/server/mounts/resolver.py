@@ -330,7 +330,6 @@ class MountResolver:
 
     @property
     def _needs_tags(self) -> bool:
-        """Return whether a setting of this server depends on the tags of mounted items."""
         return bool(self._registry.disabled_tags) or self._has_tag_rules
 
     @property
@@ -361,7 +360,6 @@ class MountResolver:
         return not candidates and self._registry.access_rules is None and not self._is_hidden(uri)
 
     def _is_hidden(self, uri: str) -> bool:
-        """Return whether a transform of a mount hides or renames the resource at a URI."""
         return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
 
     def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
@@ -397,7 +395,6 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item with this name. For a URI that is not listed, return the items to which it may refer."""
     declaration = declarations.get(name)
     if declaration is not None or kind not in ("resource", "resource template"):
         return [] if declaration is None else [declaration]

@@ -133,7 +133,6 @@ def is_outer_argument(transform: Transform, name: str) -> bool:
 
 
 def _get_inner_names(arguments: Mapping[str, ArgTransform]) -> dict[str, str]:
-    """Return the names of changed arguments on the mounted server, by the name that callers use."""
     return {argument.name or name: name for name, argument in arguments.items() if argument.value is UNSET}
 
 
@@ -142,7 +141,6 @@ def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
 
 
 def _format_unknown(argument: ArgTransform, name: str) -> str:
-    """Format the old name of an argument. If callers can pass the argument, add its new name."""
     hint = f" (use `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
     return f"`{clip(name)}`{hint}"
 

@@ -168,7 +168,6 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON Schema of successful responses. If there is no such schema or more than one, return None."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
@@ -344,7 +343,6 @@ class _SchemaResolver:
 
 
 def _convert_openapi_keywords(schema: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert keywords of OpenAPI 3.0 to JSON Schema."""
     if original.get("nullable") and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
         if isinstance(schema.get("enum"), list) and None not in schema["enum"]:

@@ -82,7 +82,6 @@ def add_operations(
 
 
 def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the tool name of each operation. Raise ValueError for unknown operations and duplicate names."""
     from dovetail.server.parameters.argument_errors import format_names
 
     check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")

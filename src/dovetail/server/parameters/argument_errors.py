@@ -134,8 +134,6 @@ class _TooManySteps(Exception):
 
 
 class _Location(NamedTuple):
-    """A location in a schema, and the path to the value at this location."""
-
     schema: Schema
     definitions: Schema
     path: str
@@ -391,7 +389,6 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
 
 
 def _expand_alternatives(location: _Location) -> list[Schema]:
-    """Return the alternatives of a schema. If the schema allows any value, return an empty list."""
     pending, alternatives = [location.schema], list[Schema]()
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -432,7 +429,6 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """Return the fields of an object schema that allow only one value. Each field is mapped to this value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()
@@ -479,7 +475,6 @@ def _member_schema(schema: Schema, name: str) -> Any:
 
 
 def _get_object(schema: Schema, name: str) -> Schema:
-    """Return a member of an untrusted schema if it is an object. Otherwise return an empty object."""
     member = schema.get(name)
     return cast("Schema", member) if isinstance(member, dict) else {}
 

@@ -10,8 +10,6 @@ from dovetail.server.parameters.type_hints import iter_reachable_types
 
 
 class _ClassInfo(NamedTuple):
-    """The fields and defaults of a class, and the fields that may contain dataclass objects."""
-
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
     nested_fields: tuple[str, ...]

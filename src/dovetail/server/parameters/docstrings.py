@@ -56,10 +56,6 @@ def parse(doc: str | None) -> Docstring:
 
 
 def _parse_section(lines: Sequence[str], start: int) -> tuple[int, dict[str, str], list[str]]:
-    """Parse the section at line `start`. Return its end, its parameters and the lines to keep.
-
-    If no section starts there, the end is `start`.
-    """
     line = lines[start]
     if start + 1 < len(lines) and re.fullmatch(_UNDERLINE_PATTERN, lines[start + 1]):
         return _parse_numpy(lines, start)
@@ -140,7 +136,6 @@ def _find_indented_end(lines: Sequence[str], start: int) -> int:
 
 
 def _join_lines(first: str, continuation: Sequence[str]) -> str:
-    """Join lines into one text. Empty lines separate paragraphs."""
     paragraphs = [
         " ".join(paragraph.split())
         for paragraph in "\n".join([first, *(line.strip() for line in continuation)]).split("\n\n")

@@ -98,7 +98,6 @@ def _compile_class_form(class_type: type) -> Form:
 
 
 def _compile_value_form(annotation: Any) -> Form:
-    """Create a form with one field of a primitive type."""
     label = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     form = _compile_fields_form(dataclasses.make_dataclass(label, [("value", annotation)]), {"value": annotation})
     return Form(form.schema, lambda content: form.read(content).value)
@@ -211,7 +210,6 @@ def _compile_choice(name: str, schema: Any, annotation: Any, titled_keyword: str
 
 
 def _list_options(annotation: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the values and labels of an enum or Literal in the order of its definition."""
     for alternative in list_alternatives(annotation):
         if typing.get_origin(alternative) is Literal:
             yield from ((value, str(value)) for value in typing.get_args(alternative) if value is not None)
@@ -241,7 +239,6 @@ def _make_not_flat_error(name: str) -> TypeError:
 
 
 def _check_content(schema: dict[str, Any], content: dict[str, Any] | None) -> dict[str, Any]:
-    """Check an answer against a JSON Schema that the caller passed."""
     answers = content or {}
     for name in schema.get("required", ()):
         if name not in answers:

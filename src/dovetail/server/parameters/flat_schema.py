@@ -57,7 +57,6 @@ def _inline_references(schema: Schema, definitions: Mapping[str, Schema]) -> Sch
 
 
 def _map_subschemas(key: str, value: Any, transform: Callable[[Schema], Schema]) -> Any:
-    """Apply a function to all schemas in the value of a keyword."""
     if key in _MAPPING_KEYWORDS and isinstance(value, dict):
         return {name: transform(subschema) for name, subschema in cast("dict[str, Schema]", value).items()}
     if key in _LIST_KEYWORDS and isinstance(value, list):

@@ -23,8 +23,6 @@ _PYDANTIC_HOOK: Final = "__get_pydantic_core_schema__"
 
 
 class _Need(NamedTuple):
-    """A type or metadata that only one library supports, and the parameter that uses it."""
-
     library: Library
     name: str
     parameter: str = ""

@@ -423,15 +423,12 @@ def compile_signature(
 
 
 def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
-    """Raise TypeError if the function is an unbound method."""
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls") and first not in hints:
         raise TypeError(f"{where}: parameter `{first}`: the method is not bound to an object{METHOD_HINT}")
 
 
 class _Layout:
-    """The parameters of a function. For each parameter, it stores where the value comes from and how it is passed."""
-
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
         self._descriptions = descriptions  # from the docstring
@@ -493,7 +490,6 @@ class _Layout:
         return self._allows_positional
 
     def _allow_none(self, name: str, annotation: Any) -> Any:
-        """Add None to the type of a parameter whose default is None."""
         members = list_alternatives(annotation)
         if Any in members or types.NoneType in members:
             return annotation
@@ -553,7 +549,6 @@ class _Layout:
         }
 
     def _build_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the schemas of the parameters and of additional arguments, with their definitions."""
         if (arguments := self.pydantic_arguments) is not None:
             return arguments.properties, arguments.extra_schema, arguments.definitions
         annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}

@@ -230,7 +230,6 @@ def _get_location(response: ClientResponse) -> str:
 
 
 def _redirect_error(response: ClientResponse) -> HTTPStatusError:
-    """Return the error for a redirect that cannot be followed."""
     location = _get_location(response)
     if not location:
         error = HTTPStatusError(f"the server answered with status {response.status}, a redirect without a target")

@@ -307,7 +307,6 @@ class StreamableHTTPClient:
             response.close()
 
     def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
-        """Return whether the client should stop opening the GET stream."""
         if exc.status_code == 404 and self._session is not None and was_opened:
             self._end_session("the session has expired on the server")
             return True
@@ -438,7 +437,6 @@ def _unsent_error(reason: str) -> ConnectionLost:
 
 
 def _continue_parser(parser: SSEParser) -> SSEParser:
-    """Create a parser for the rest of a stream, after the last event of another parser."""
     continued = SSEParser(parser.max_event_bytes)
     continued.last_event_id = parser.last_event_id
     continued.retry = parser.retry

@@ -187,7 +187,6 @@ class Endpoint:
             await send_json(send, refusal.status, body, refusal.headers + cors_headers)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
-        """Handle a request other than a POST to the MCP path."""
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
@@ -349,7 +348,6 @@ class Endpoint:
         return body
 
     async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
-        """Read the rest of a request body, within the body timeout."""
         has_more = True
         try:
             async with asyncio.timeout(self._limits.body_timeout):

@@ -241,7 +241,6 @@ class ResponseWriter:
         self._stop_sending()
 
     def _stop_sending(self) -> None:
-        """Mark the response as ended and stop its timer."""
         self.is_ended = True
         if self._due_times is not None:
             self._due_times.pop(self, None)

@@ -185,8 +185,6 @@ def _spawn(
 
 
 def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
-    """Return a function that sets the result of a future from another thread."""
-
     def resolve(value: Any = None) -> None:
         with contextlib.suppress(RuntimeError):  # After the event loop is closed, no task waits for the future.
             loop.call_soon_threadsafe(settle, value)
@@ -310,7 +308,6 @@ class _Stderr(asyncio.Protocol):
         return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_MAX_TAIL_LINES:])
 
     def _find_start(self, since: float | None) -> int:
-        """Return the start of the first line that arrived after `since`."""
         buffer_start = max(0, len(self._buffer) - _STDERR_BUFFER_BYTES)
         if since is None:
             return buffer_start
