@@ -286,7 +286,7 @@ class SharedDocument:
     def __init__(self, path: str | Path | None = None, migrations: Migrations[Document] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self._migrations = migrations
-        self._lock = threading.Lock()  # This lock protects the cached document for short moments.
+        self._lock = threading.Lock()  # This lock protects the cached document and is held only briefly.
         # This lock is held while a change waits for other processes. Other threads can still read the document.
         self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, ...] | None = None

@@ -26,7 +26,7 @@ from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-# A lost token response costs the code or the refresh token, so the client waits longer than usual.
+# If a token response is lost, the user must log in again, so the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0
 
 _PRIVATE_NETWORK_ERROR: Final = "the address is in the local network, which a remote server may not use"

@@ -25,7 +25,7 @@ class AnswerProvider:
     """Answers the elicitations of a server, and keeps a list of elicitations without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # Elicitations without an answer, with a bar before each line.
+        self.unanswered: list[str] = []  # elicitations without an answer, as quoted text
         self.has_declined = False
         self.usage_error: click.UsageError | None = None  # the error if --answer is invalid
         self.unused_answers = set(answers)  # the names of the --answer options that were not used

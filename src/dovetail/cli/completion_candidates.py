@@ -62,7 +62,7 @@ def list_candidates(
         for candidate in _complete_line(
             commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
         ):
-            # An item of a server could look like an option.
+            # A name from a server could look like an option, so such a name is not suggested.
             if candidate.text.startswith("-") and not prefix.startswith("-"):
                 continue
             if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):

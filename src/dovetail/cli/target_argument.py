@@ -140,8 +140,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # for commands that start a server process
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # for commands that write a configuration file
+PROCESS_OPTIONS = ("module", "env", "cwd")  # options of commands that start a server process
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # options of commands that write a configuration file
 
 
 def target_options(

@@ -358,7 +358,7 @@ class Connector:
             )
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self.identity = identity
-        self.resource_subscriptions: dict[str, str] = {}  # the URIs of `subscribe_resource`, by normalized URI
+        self.resource_subscriptions: dict[str, str] = {}  # the URIs passed to `subscribe_resource`, by normalized URI
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts

@@ -66,8 +66,7 @@ from dovetail.wire.raw_message import (
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # the seconds that a caller has for an answer
-# A server may ask about a call that its caller has cancelled.
-# For this time, such a question does not go to another caller.
+# For this many seconds, a question about a cancelled call is not sent to another caller.
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"

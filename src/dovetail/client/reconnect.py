@@ -47,7 +47,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # the server may run the request twice
+    can_repeat: bool = False  # True if the server may run the request twice
     # If True, the request is sent even without a declared capability.
     ignore_capabilities: bool = False
 

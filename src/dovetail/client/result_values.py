@@ -91,7 +91,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
         try:
             return _convert(candidate, target_type)
         except (msgspec.ValidationError, ValueError, TypeError):
-            pass  # The last candidate determines the error.
+            pass  # The error of the last candidate is reported.
     try:
         return _convert(candidates[-1], target_type)
     except (msgspec.ValidationError, ValueError, TypeError) as exc:

@@ -289,7 +289,7 @@ class ReconnectingSubscription:
         change.
         """
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A reported change replaces a change that may only have been missed.
+            # A change that the server reports is certain, so it replaces an uncertain one.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]

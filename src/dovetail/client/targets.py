@@ -31,7 +31,7 @@ _ADDRESS_PATTERN = re.compile(
     r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
 )
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
-_SHOWN_OPTIONS = ("-c", "-m")  # interpreter options that are part of a name
+_SHOWN_OPTIONS = ("-c", "-m")  # options of an interpreter that are part of the server name
 _FLAGS = ("-y", "--yes", "-u", "-i", "-it", "--rm", "-q", "--quiet", "--")  # launcher options without a value
 
 

@@ -48,7 +48,7 @@ _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
 # The user can change the content of these requests.
 _KINDS_WITH_CONTENT: Final = frozenset({"tool.result", "sampling.request", "sampling.response", "roots.list"})
-_MAX_QUESTIONS_PER_CALLER: Final = 4  # the maximum for one gateway caller
+_MAX_QUESTIONS_PER_CALLER: Final = 4  # the maximum number of open questions of one gateway caller
 # The host cannot see when a gateway caller disconnects. The caller's session grants end after this time.
 _MAX_CALLER_GRANT_S: Final = 86_400.0
 
@@ -167,7 +167,7 @@ class RequestAuthorizer:
 
         Each caller can have only a few open questions, so that the questions of others do not wait.
         """
-        # The dictionary keeps the slots of a caller only while the caller has an open question.
+        # The dictionary keeps an entry only while the caller has an open question.
         slots = self._question_slots.setdefault(caller, asyncio.Semaphore(_MAX_QUESTIONS_PER_CALLER))
         async with slots:
             return await self.consent_handler.ask(request)

@@ -26,7 +26,7 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-_ERROR_FLAG_MARKER: Final = b'"isError"'  # part of every encoded result that has this flag
+_ERROR_FLAG_MARKER: Final = b'"isError"'  # every encoded result with this flag contains these bytes
 
 
 class CallExecutor:

@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# A version is the number of invalidations, and the number of change notifications for one kind.
+# A version counts the invalidations of all lists, and the change notifications for one kind of item.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {

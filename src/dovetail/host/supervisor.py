@@ -64,16 +64,16 @@ class ServerSupervisor:
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
         self.shared = False
-        self.screen = input_filter  # checks the server's input requests to gateway callers
+        self.screen = input_filter  # a function that checks the server's input requests to gateway callers
         self._create_client = create_client
         self._emit = emit
-        self._authorize_start = authorize_start  # raises an error if the server must not start
-        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or ""
-        self._mask = mask  # masks secrets in messages
+        self._authorize_start = authorize_start  # a function that raises an error if the server must not start
+        self._find_start_obstacle = find_start_obstacle  # a function that returns why the server cannot start, or ""
+        self._mask = mask  # a function that masks secrets in messages
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
         # The forwarder sends requests of gateway callers to the server.
-        # It is None if the server was started without the capabilities of these callers.
+        # The forwarder is None if the server was started without the capabilities of these callers.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,7 +87,8 @@ class ServerSupervisor:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._announced_kinds: frozenset[ItemKind] = frozenset()  # the kinds with change notifications
+        # The kinds of items for which the server sends change notifications.
+        self._announced_kinds: frozenset[ItemKind] = frozenset()
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings

@@ -65,7 +65,7 @@ class Principal(str):
         return self.expires_at is not None and self.expires_at <= now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy receives the text unchanged, because the text does not contain all fields of a principal.
+        # A principal cannot be created again from its text, so a copy keeps the text and the fields.
         state = {name: getattr(self, name) for name in Principal.__slots__}
         return str.__new__, (type(self), str(self)), (None, state)
 

@@ -45,12 +45,12 @@ _MAX_CACHED_BYTES: Final = 4096  # The names in larger JSON values are not cache
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
-# An object in them is not a secret only because its name looks like one, for example "password".
+# A name such as "password" does not make an object in them a secret.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples")
-# `{"name": "password", "value": "..."}` is a pair.
+# These members can contain the name of the text in "value".
 _PAIR_NAME_KEYS: Final = ("name", "key", "field", "header", "id", "label")
 
 # A header or environment variable whose name contains one of these words may be a secret.

@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
 
 class _PatternCost(NamedTuple):
     states: int  # The regex engine has this many states.
-    concurrent_states: int  # the states at once, if a match starts at only one position
+    concurrent_states: int  # the number of states at once if a match can start at only one position
     width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 

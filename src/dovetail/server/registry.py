@@ -71,7 +71,7 @@ class Registry:
         self.subscriptions = Subscriptions()  # the listeners for change notifications
         self.mounted_names: MountedNames | None = None
         self._server_name = name
-        self._lock = RLock()  # protects changes, while reading needs no lock
+        self._lock = RLock()  # Only changes need this lock.
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
         # These dicts contain the enabled items. A change replaces a dict, so running requests can use the old dict.

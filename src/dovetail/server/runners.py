@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from dovetail.server.loop_watchdog import LoopWatchdog
 
-_EOF_GRACE_S: Final = 1.0  # the seconds for calls after the client closed stdin
+_EOF_GRACE_S: Final = 1.0  # the seconds that calls may continue after the client closed stdin
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
 _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
-# Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000.
-# Reference counting frees these objects soon, so the garbage collector need not examine them repeatedly.
+# Dozens of waiting calls create more objects than the garbage collector's default threshold (700 or 2000).
+# Reference counting frees these objects soon, so frequent collections would be useless.
 _GC_THRESHOLD: Final = 5000
 # A key means all addresses of a machine. The value is an address for clients on the same machine.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}

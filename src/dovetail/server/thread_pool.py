@@ -200,7 +200,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # After functions stop waiting for a user, there may be too many threads.
+            # Functions that waited for a user have continued, so there may be too many threads.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

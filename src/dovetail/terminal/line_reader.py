@@ -109,7 +109,7 @@ class LineReader:
         """
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
-            # After the reader was closed, the next reader gets the input.
+            # If the reader was closed, the input stays available for the next reader.
             if is_readable and not self._closed.is_set():
                 return os.read(descriptor, _MAX_READ_BYTES)
         return b""

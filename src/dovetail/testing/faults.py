@@ -71,7 +71,7 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        # The keys contain the receiver and the ID of each open request.
+        # The method of each open request, by receiver and request ID.
         self._methods: dict[tuple[Receiver, Any], str] = {}
         self._failure: Exception | None = None
 

@@ -69,7 +69,7 @@ async def connect(
     """
     async with (
         _serve_for_client(server, transport, faults, principal) as (target, defaults),
-        # For a type checker, an unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        # A type checker assumes that an unpacked TypedDict may have other keys, so it reports an error here.
         Client(target, **_merge_options(defaults, options)) as client,  # pyright: ignore[reportArgumentType]
     ):
         yield client

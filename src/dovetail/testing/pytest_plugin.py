@@ -155,7 +155,7 @@ def mcp_sync_client(request: pytest.FixtureRequest, _mcp_options: dict[str, Any]
 @pytest.fixture
 def mcp_cassette(request: pytest.FixtureRequest) -> Path:
     """Return the path of this test's cassette, in `cassettes/` next to the test file."""
-    _, *names = request.node.nodeid.split("::")  # The names are the file, the classes and the function.
+    _, *names = request.node.nodeid.split("::")  # A node ID contains the file, the classes and the function.
     name = re.sub(r"[^\w.-]+", "-", ".".join(names)).strip("-")
     return request.path.parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
 

@@ -195,7 +195,7 @@ class _Normalizer:
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # These numbers replace the request IDs of each receiver.
+        # Numbers that replace the request IDs, for each receiver.
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:

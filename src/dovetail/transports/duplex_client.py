@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of responses that arrived without waiting
+        self._immediate_count = 0  # the number of responses that arrived before the client waited
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 

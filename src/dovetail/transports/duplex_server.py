@@ -68,8 +68,8 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = None if principal is None else as_principal(principal)
-        self._opening_principal = self._principal  # Later messages may have a token with other scopes.
-        self.origin: str | None = self._principal  # identifies the caller when calls are counted
+        self._opening_principal = self._principal  # A later message may come with a token that has other scopes.
+        self.origin: str | None = self._principal  # the key for counting the caller's calls
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service, service.protocol_versions, service.limits.max_result_bytes

@@ -21,7 +21,7 @@ MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
 _MAX_REASON_CHARS: Final = 512  # An error message may contain the invalid value, so its length is limited.
-# With fewer members per byte, counting members is faster than encoding the value again.
+# Counting the members of a message is faster than encoding it again if each member is at least this long.
 _MIN_BYTES_PER_MEMBER: Final = 1024
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 

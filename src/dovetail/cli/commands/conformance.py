@@ -81,7 +81,7 @@ def _check_node_version(node: str) -> None:
             [node, "--version"], capture_output=True, text=True, timeout=20, check=False
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return  # Running the suite reports the reason.
+        return  # If Node.js cannot start, the suite reports the reason.
     major = version.removeprefix("v").partition(".")[0]
     if major.isdigit() and int(major) < _MIN_NODE_VERSION:
         raise click.UsageError(f"the conformance suite needs Node.js {_MIN_NODE_VERSION} or newer, not {version}")

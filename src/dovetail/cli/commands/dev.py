@@ -100,7 +100,7 @@ class MessagePrinter:
     """Prints MCP messages, one per line. Secrets are masked, because hosts save stderr in log files."""
 
     def __init__(self) -> None:
-        # For each open request, the method and the time at which it was sent. A key is the receiver and the request ID.
+        # The method and the sending time of each open request, by receiver and request ID.
         self._pending_requests: dict[tuple[str, str], tuple[str, float]] = {}
 
     def print_message(self, receiver: str, data: bytes, headers: Any = ()) -> None:

@@ -308,7 +308,7 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
         if (value := getattr(exc, name, None)) is not None:
             setattr(exc, name, mask_start(value, mask) if isinstance(value, str) else _mask_data(value, mask))
     if any(mask_start(cause_text, mask) != cause_text for cause_text in map(str, _iter_causes(exc))):
-        exc.__cause__ = None  # This also hides the context.
+        exc.__cause__ = None  # Setting the cause also hides the context of the exception.
 
 
 def _mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:

@@ -19,7 +19,7 @@ from dovetail.wire.codec import encode_canonical, to_plain
 ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
-# A model or a user reads these fields, or they define the arguments.
+# These fields define the arguments, or contain text for a model or a user.
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType",
@@ -32,7 +32,7 @@ _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
 # This pattern matches the end of a URL or an email address.
-# `_find_addresses` adds the characters before it, so the search takes linear time.
+# `_find_addresses` then looks at the characters before the match, so the search takes linear time.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64

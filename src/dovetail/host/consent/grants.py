@@ -24,7 +24,7 @@ from dovetail.wire.codec import convert, encode_canonical, to_plain
 _MAX_CALLERS: Final = 16_384
 _MAX_SESSION_GRANTS_PER_CALLER: Final = 256
 
-# A key is the server, the caller, the kind and the name. If all arguments are fixed, it also has their digest.
+# A key is the server, the caller, the kind and the name of a request, and a digest of exact arguments.
 _Key: TypeAlias = tuple[str, str, str, str, bytes | None]
 
 _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -146,7 +146,7 @@ class _GrantIndex:
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self._grants: dict[int, Grant] = {}  # by identity
         self._grants_by_key: dict[_Key, list[Grant]] = {}
-        self._has_exact_arguments = False  # True if a grant fixes all arguments
+        self._has_exact_arguments = False  # True if a grant allows only exact arguments
         for grant in grants:
             self.add(grant)
 

@@ -50,7 +50,8 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        if answer is not None and answer["kind"] != "Edit":  # An "Edit" contains values from the user.
+        # The values in an "Edit" come from the user, so they are not renamed.
+        if answer is not None and answer["kind"] != "Edit":
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
             "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
@@ -71,7 +72,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     pending: str | None = None  # the interrupted request, or None if the call has not been sent
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # The answers that the host gave without its user.
+    # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 

@@ -190,7 +190,7 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # Without a user who can stop, only this check limits how often the server asks for input.
+            # No user can stop the questions of the server here, so this check limits their number.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
                     f"the server asked for input more than {get_session(client).limits.max_input_rounds} times"
@@ -228,7 +228,7 @@ def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
-    # The server chose the keys, so they are values and not names of details.
+    # The server chose the keys of the forms, so the keys are shown as values.
     details = {"questions": {key: {**request.details} for key, request in requests.items()}}
     return replace(
         first,

@@ -42,7 +42,7 @@ _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
-_SHORTENED_SEPARATORS: Final = 2  # A shortened name has three parts.
+_SHORTENED_SEPARATORS: Final = 2  # A shortened name has three parts, so two separators.
 
 
 class GatewayPaths:
@@ -90,7 +90,7 @@ class GatewayNameMap(NameMap):
         super().__init__(make_uri_scheme(server_name), {}, ())
         self._server_name = server_name
         self._get_known_lists = get_known_lists
-        # Each entry has a list of the server, and its names by gateway name.
+        # The keys of an entry are gateway names, and the values are names on the server.
         self._indexes: dict[ItemKind, dict[int, tuple[Mapping[str, Any], dict[str, str]]]] = {}
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:

@@ -121,7 +121,7 @@ ConsentKind: TypeAlias = Literal[
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # The user allowed these kinds by configuring the server.
-# A rule applies to these kinds only if it names the kind, or denies or hides the server or the item.
+# A rule must name one of these kinds to allow it, or to ask about it.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
@@ -300,7 +300,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         if arguments is None:
             if request.kind != "resource.read":
                 return "the rule depends on the arguments"
-            arguments = {}  # A read has no arguments, so its conditions can be checked.
+            arguments = {}  # A read has no arguments, so conditions are checked against an empty object.
         match_if_unclear = self.action != "allow"
         for condition in self.when:
             if not evaluate_condition(condition, arguments, steps, if_unclear=match_if_unclear, schema=schema):

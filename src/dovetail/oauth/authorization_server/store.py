@@ -64,7 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # the next expiry time of each kind that is full
+        self._next_expiry: dict[str, float] = {}  # the time when the next entry of a full kind expires
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""

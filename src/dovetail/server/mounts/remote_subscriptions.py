@@ -18,7 +18,7 @@ from dovetail.server.mounts.local_server import LocalServer
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
 
 _MAX_WATCHES: Final = 4096
-_MAX_WATCHES_PER_ORIGIN: Final = 1024  # the limit for one principal or address
+_MAX_WATCHES_PER_ORIGIN: Final = 1024  # the maximum number of subscriptions for one principal or address
 
 
 class RemoteSubscription:

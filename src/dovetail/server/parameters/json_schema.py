@@ -44,7 +44,7 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # names of recursive and of unfinished types
+        self._names: dict[Any, str] = {}  # names of types that are recursive or not finished yet
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
@@ -86,7 +86,7 @@ class SchemaWriter:
 
     def _write_string(self, node: Any) -> Schema:
         # Schemas of arguments contain the format, because models need it.
-        # Schemas of results do not, because a result may lack the time zone that a format requires.
+        # Schemas of results contain no format, because a result may lack the time zone that a format requires.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"

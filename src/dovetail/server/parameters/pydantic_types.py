@@ -25,7 +25,7 @@ from dovetail.server.parameters.json_schema import get_own_docstring
 from dovetail.server.parameters.type_hints import rewrite_annotation
 from dovetail.wire.codec import encode
 
-UNKNOWN_DEFAULT: Final = object()  # the default if a factory creates the value
+UNKNOWN_DEFAULT: Final = object()  # marks a default that a factory creates in each call
 _ARGUMENT_CONFIG: Final = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 
 

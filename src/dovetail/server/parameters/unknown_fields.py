@@ -50,7 +50,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # During compilation, recursive references use this function. It looks up the finished check later.
+            # A recursive type needs its check before the check is finished, so this function looks it up later.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]

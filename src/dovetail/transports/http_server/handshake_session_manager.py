@@ -71,7 +71,7 @@ class HandshakeSessionManager:
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # A request without this header has this version. Sessions know their version and need no default.
+        # Requests without this header use this version. A session knows its own version.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits

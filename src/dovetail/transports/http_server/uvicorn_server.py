@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-_BACKLOG = 2048  # uvicorn has the same default.
+_BACKLOG = 2048  # the default of uvicorn
 _MAX_HELD_BYTES = 16 * 1024  # Larger data is written immediately.
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"

@@ -16,7 +16,7 @@ from dovetail.errors import ProcessStartError
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
 # Programs need these variables to run. None of them contains a secret or changes which code runs.
-# None of these variables gives access to an agent or a display.
+# None of these variables gives access to an SSH agent or a display.
 _POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
