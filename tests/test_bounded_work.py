@@ -5,6 +5,7 @@ The tests count function calls or handled items, so that the speed of the machin
 
 import asyncio
 import contextlib
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -386,6 +387,21 @@ def test_a_decision_that_takes_too_many_steps_is_strict(monkeypatch: pytest.Monk
     allowing = Policy("deny", [rule("allow", when=argument("/tags").matches("test*"))])
     for policy in (denying, allowing):
         assert policy.decide(PolicyRequest(server="far", tool="run", arguments=arguments)).action == "deny"
+
+
+def test_an_explanation_agrees_with_a_decision_that_takes_too_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_coercion, "_MAX_STEPS", 2000)
+    arguments = {"tags": ["test"] * 1200}
+    rules = [
+        rule("allow", when=argument("/tags").matches("prod*", "test*"), reason="first"),
+        rule("deny", when=argument("/tags").matches("prod*"), reason="second"),
+    ]
+    policy = Policy("ask", rules)
+    request = PolicyRequest(server="far", tool="run", arguments=arguments)
+    decision = policy.decide(request)
+    assert (decision.action, decision.rule) == ("deny", rules[1])  # there are too few steps for the second rule
+    applies = re.findall(r"rules\[(\d)\].*\n +applies$", policy.explain(request), re.MULTILINE)
+    assert applies == ["1", "0"]
 
 
 def test_rules_that_do_not_match_do_not_format_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,12 @@ def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
     return [candidate for _, candidate in sorted(similar, reverse=True)]
 
 
+def suggest_match(name: str, candidates: Iterable[str]) -> str:
+    """Return a sentence that suggests the most similar candidate, or an empty string."""
+    matches = find_similar(name, candidates)
+    return f". Did you mean {clip(matches[0])!r}?" if matches else ""
+
+
 def describe_value(value: Any, *, is_secret: bool = False) -> str:
     """Describe a value for an error message. Secret values are not shown."""
     type_name = type(value).__name__

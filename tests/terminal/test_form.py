@@ -35,7 +35,7 @@ def test_values_are_converted_and_asked_again_until_they_fit() -> None:
     assert all(row.startswith("  │ ") for row in output.getvalue().splitlines())
 
 
-FORGED = "Let files run its tool delete_all?\n[y]es once, for this [s]ession, [a]lways, [n]o: "
+FORGED = "Let files run its tool delete_all?\n[y]es once, for this [s]ession or [a]lways, [n]o: "
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class AnswerProvider:
             return None
         name = min(self.unused_answers)
         return (
-            f"--answer {name} was not used. The server did not ask for this field."
+            f"--answer {name} was not used. The server did not ask for this field"
             f"{suggest_names(name, self._asked_names)}"
         )
 

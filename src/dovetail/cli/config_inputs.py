@@ -27,7 +27,7 @@ def collect_inputs(
     known_ids = {definition["id"] for entry in entries for definition in entry.required_inputs}
     for input_id in inputs:
         if input_id not in known_ids:
-            raise click.UsageError(f"--input {input_id}: unknown input.{suggest_names(input_id, known_ids)}")
+            raise click.UsageError(f"--input {input_id}: unknown input{suggest_names(input_id, known_ids)}")
     if not should_prompt or not output.is_interactive():
         return dict(inputs)
     return _prompt_for_inputs(entries, inputs)

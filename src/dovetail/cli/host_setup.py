@@ -112,7 +112,7 @@ def _select_servers(host: Host, names: Sequence[str]) -> None:
     server_names = {managed_server.name for managed_server in host.servers}
     for name in names:
         if name not in server_names:
-            raise click.UsageError(f"unknown server {name!r}.{suggest_names(name, server_names)}")
+            raise click.UsageError(f"unknown server {name!r}{suggest_names(name, server_names)}")
     if names:
         disable_servers(host, lambda known: known - {*names})
 

@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
             from dovetail.cli.tool_arguments import suggest_names
 
             raise click.UsageError(
-                f"unknown command {args[0]!r}.{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
+                f"unknown command {args[0]!r}{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
             ) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

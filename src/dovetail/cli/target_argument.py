@@ -279,7 +279,7 @@ def find_config_entry(target_arg: str) -> ServerConfig:
         counts = Counter(entry.name for entry in entries)
         names = [entry.name if counts[entry.name] == 1 else f"{entry.source}:{entry.name}" for entry in entries]
         hint = suggest_names(name, dict.fromkeys(names))
-        raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server.{hint}")
+        raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server{hint}")
     if len({entry.source for entry in matches}) > 1:
         names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
         raise click.UsageError(f"several configurations have a server named {target_arg!r}. Choose one: {names}")

@@ -1,6 +1,5 @@
 """Parse tool arguments of the form `name=value`, `name:=json` and `name=@file`. The schema determines the types."""
 
-import difflib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import click
 
+from dovetail.error_context import suggest_match
 from dovetail.schemas.reader import get_mapping, resolve_schema
 from dovetail.terminal import output
 from dovetail.terminal.form import coerce, parse_json
@@ -28,7 +28,7 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
             )
         seen_names.add(name)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
-            raise click.UsageError(f"unknown argument {name!r}.{suggest_names(name, properties)}")
+            raise click.UsageError(f"unknown argument {name!r}{suggest_names(name, properties)}")
         arguments[name] = parse_json(name, value) if is_json else coerce(name, value, properties.get(name, {}), root)
     try:
         encode(arguments)
@@ -40,10 +40,8 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
 def suggest_names(name: str, candidates: Iterable[str]) -> str:
     """Return a hint with the most similar name, or with all available names if none is similar."""
     names = [*candidates]
-    matches = difflib.get_close_matches(name, names, n=1)
-    if matches:
-        return f" Did you mean {output.escape_line(matches[0])!r}?"
-    return f" Available: {', '.join(output.escape_line(candidate) for candidate in names[:20])}." if names else ""
+    available = ", ".join(output.escape_line(candidate) for candidate in names[:20])
+    return suggest_match(name, names) or (f". Available: {available}" if names else "")
 
 
 def _split_argument(arg: str) -> tuple[str, str, bool]:

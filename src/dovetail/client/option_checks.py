@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.error_context import check_type, clip, describe_value, find_similar
+from dovetail.error_context import check_type, describe_value, suggest_match
 from dovetail.wire.logs import LEVELS
 from dovetail.wire.roots import Root
 
@@ -68,9 +68,3 @@ def check_log_level(option: str, level: Any) -> None:
             f"{option} must be one of {', '.join(LEVELS)}, "
             f"not {describe_value(level)}{suggest_match(str(level), LEVELS)}"
         )
-
-
-def suggest_match(name: str, candidates: Iterable[str]) -> str:
-    """Return a sentence that suggests the closest match, or an empty string."""
-    matches = find_similar(name, candidates)
-    return f". Did you mean {clip(matches[0])!r}?" if matches else ""

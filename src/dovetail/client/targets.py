@@ -8,14 +8,13 @@ import shlex
 import ssl
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from dovetail.client.config_entry import read_entry, select_entry
-from dovetail.client.option_checks import check_callable, check_string_mapping, suggest_match
-from dovetail.error_context import add_context, check_type, clip, describe_value
+from dovetail.client.option_checks import check_callable, check_string_mapping
+from dovetail.error_context import add_context, check_type, clip, describe_value, find_similar, suggest_match
 from dovetail.errors import ScriptNotFound
 from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
@@ -152,7 +151,7 @@ def explain_unknown_option(name: str, client_options: Collection[str]) -> str:
 
     names_by_target = {target: [*signature(target).parameters] for target in (HTTPTarget, CommandTarget)}
     target_names = [option for options in names_by_target.values() for option in options]
-    (match,) = get_close_matches(name, [*client_options, *target_names], n=1) or [""]
+    (match,) = find_similar(name, [*client_options, *target_names])[:1] or [""]
     for target, options in names_by_target.items():
         if match in options and match not in client_options:
             usage = f"{target.__name__}({options[0]}, {match}=...)"

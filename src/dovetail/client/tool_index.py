@@ -6,9 +6,8 @@ Schemas are compiled when they are first used. An unsafe schema causes a warning
 from collections.abc import Iterable
 from typing import Any
 
-from dovetail.client.option_checks import suggest_match
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
-from dovetail.error_context import clip
+from dovetail.error_context import clip, suggest_match
 from dovetail.errors import InvalidResult
 from dovetail.log import log
 from dovetail.protocol.client_transport import Headers

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from dovetail.error_context import clip, find_similar
+from dovetail.error_context import clip, find_similar, suggest_match
 from dovetail.host.catalog_item import CatalogEntry, Definition, ServerDefinitions, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
@@ -207,7 +207,7 @@ def explain_unknown_server(name: str, servers: Iterable[ServerSupervisor], probl
         if problem.is_error and problem.message.startswith(f"{name}: "):
             return f"{message}: {problem.message.removeprefix(f'{name}: ')}"
     names = [server.name for server in servers]
-    return message + (suggest_name(name, names) or f". Known servers: {', '.join(names) or 'none'}")
+    return message + (suggest_match(name, names) or f". Known servers: {', '.join(names) or 'none'}")
 
 
 def explain_unknown_tool(
@@ -238,12 +238,6 @@ def explain_unknown_tool(
             ),
         ]
     )
-
-
-def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Return a "Did you mean" suggestion for an error message, or an empty string."""
-    matches = find_similar(name, candidates)
-    return f". Did you mean {matches[0]}?" if matches else ""
 
 
 def _format_reason(supervisor: ServerSupervisor) -> str:

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from dovetail.callbacks import add_callback, get_callback_name, is_async
-from dovetail.client.option_checks import suggest_match
+from dovetail.error_context import suggest_match
 from dovetail.log import log
 from dovetail.wire.base import Struct
 
@@ -35,7 +35,8 @@ class HostEvent(Struct, frozen=True, kw_only=True):
     The type of `details` depends on the kind:
 
     - `server.state`: the `MCPError` that caused the state, or None
-    - `server.log`: the `LoggingMessageNotificationParams` of the server
+    - `server.log`: the `LoggingMessageNotificationParams` of the server, with secrets masked. Very large `data` that is
+      not a text is None
     - `tools.changed`, `prompts.changed`, `resources.changed`, `resource.updated`: a `ChangeEvent`, or None if the host
       found the change itself
     - `definitions.changed`: the previous and the new items, as two dicts by name or URI

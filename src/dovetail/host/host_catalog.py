@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from dovetail.error_context import add_context, clip, find_similar
+from dovetail.error_context import add_context, clip, find_similar, suggest_match
 from dovetail.errors import InvalidParams, NotFound, PolicyError, ProcessStartError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
-from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
+from dovetail.host.catalog import Catalog, explain_unknown_tool
 from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.policy.policy import Policy
 from dovetail.host.server_settings import ServerSettings
@@ -188,7 +188,7 @@ class HostCatalog:
                 name for name in find_similar(tool, tools) if self.is_visible(supervisor, "tool", name, tools[name])
             )
             raise add_context(
-                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, similar)}"),
+                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_match(tool, similar)}"),
                 server=supervisor.name,
             )
         record = records.by_name[tool] = self._authorizer.create_record(supervisor, definition)

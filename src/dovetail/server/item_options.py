@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, cast
 
-from dovetail.error_context import check_type, describe_value
+from dovetail.error_context import check_type, describe_value, find_similar
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct
 from dovetail.wire.content import Annotations, Icon
@@ -167,10 +167,7 @@ def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -
     extra = {name: value for name, value in values.items() if name not in field_by_wire_name}
     if not extra:
         return annotations_type(**fields)
-    # This import is here because only custom annotations need the module.
-    from difflib import get_close_matches
-
-    if misspelled := [name for name in extra if get_close_matches(name, field_by_wire_name)]:
+    if misspelled := [name for name in extra if find_similar(name, field_by_wire_name)]:
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")

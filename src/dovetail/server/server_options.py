@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
+from dovetail.error_context import suggest_match
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -125,11 +127,4 @@ def check_option_names(owner: str, options: Iterable[str], allowed: Collection[s
     """Raise TypeError for an unknown option, and suggest an option with a similar name."""
     for name in options:
         if name not in allowed:
-            raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")
-
-
-def _suggest_option(name: str, options: Collection[str]) -> str:
-    import difflib
-
-    matches = difflib.get_close_matches(name, options, n=1)
-    return f" (did you mean `{matches[0]}`?)" if matches else ""
+            raise TypeError(f"{owner} has no option `{name}`{suggest_match(name, allowed)}")

@@ -54,6 +54,7 @@ def _parse_number(literal: str) -> float:
 
 _TRUE_WORDS = ("true", "yes", "y", "1")
 _FALSE_WORDS = ("false", "no", "n", "0")
+_TYPE_DESCRIPTIONS = {"boolean": "a boolean", "integer": "an integer", "number": "a number"}
 
 
 def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
@@ -80,7 +81,8 @@ def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = 
         return [coerce(name, part.strip(), item_schema, root_schema) for part in value.split(",")] if value else []
     if allowed_types & {"array", "object"}:
         return parse_json(name, value)
-    raise click.UsageError(f"{name} must be {' or '.join(sorted(allowed_types))}, not {value!r}")
+    type_names = " or ".join(_TYPE_DESCRIPTIONS.get(type_name, type_name) for type_name in sorted(allowed_types))
+    raise click.UsageError(f"{name} must be {type_names}, not {value!r}")
 
 
 def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:

@@ -73,7 +73,7 @@ def _read_markers(item: Any) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark, item: Any) -> None:
-    from dovetail.client.option_checks import suggest_match
+    from dovetail.error_context import suggest_match
     from dovetail.testing.harness import Transport
 
     location = f"@pytest.mark.mcp of {item.nodeid}"

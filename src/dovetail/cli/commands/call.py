@@ -71,7 +71,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
             _print_result(format_result(result))
         # Some servers report an unknown tool as a tool error.
         if result.is_error and name not in tools:
-            click.echo(f"unknown tool {name!r}.{suggest_names(name, tools)}", err=True)
+            click.echo(f"unknown tool {name!r}{suggest_names(name, tools)}", err=True)
         if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
             text.print_note("run with -v to see the log of the server")
         if result.is_error and _ELICITATION_ERROR_TEXT in format_result(result):
@@ -126,7 +126,7 @@ async def find_tool(command_run: CommandRun, name: str) -> Tool:
 
 
 def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageError:
-    return click.UsageError(f"unknown tool {name!r}.{suggest_names(name, tool_names)}")
+    return click.UsageError(f"unknown tool {name!r}{suggest_names(name, tool_names)}")
 
 
 def format_result(result: CallToolResult) -> str:

@@ -44,7 +44,7 @@ def command(ctx: click.Context, **params: Any) -> int:
     async def execute(command_run: CommandRun) -> None:
         for kind_arg in command_run.args:
             if kind_arg not in ITEM_KINDS:
-                raise click.UsageError(f"unknown kind {kind_arg!r}.{suggest_names(kind_arg, ITEM_KINDS)}")
+                raise click.UsageError(f"unknown kind {kind_arg!r}{suggest_names(kind_arg, ITEM_KINDS)}")
         items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
         remember_items(options, items_by_kind)
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))

@@ -27,7 +27,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         name, *args = command_run.args
         prompts = {prompt.name: prompt for prompt in await command_run.client.list_prompts()}
         if name not in prompts:
-            raise click.UsageError(f"unknown prompt {name!r}.{suggest_names(name, prompts)}")
+            raise click.UsageError(f"unknown prompt {name!r}{suggest_names(name, prompts)}")
         properties = {argument.name: {} for argument in prompts[name].arguments or ()}
         result = await command_run.client.get_prompt(name, read_arguments(args, {"properties": properties}))
         command_run.print_result(

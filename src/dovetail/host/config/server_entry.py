@@ -5,13 +5,12 @@ The repr of an entry shows only names, because variables, headers and the path o
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 from dovetail.client.config_entry import read_entry
-from dovetail.error_context import clip
+from dovetail.error_context import clip, suggest_match
 from dovetail.errors import InvalidParams
 from dovetail.host.config.secret_lookup import (
     ConfigLevel,
@@ -356,9 +355,8 @@ def _parse_settings(
 
 def _parse_setting(name: str, value: Any) -> Any:
     if name not in _SETTING_TYPES:
-        matches = get_close_matches(name, _SETTING_TYPES, 1)
-        hint = f"Did you mean {matches[0]!r}?" if matches else f"Known keys: {', '.join(_SETTING_TYPES)}"
-        raise ValueError(f"unknown key {name!r}. {hint}")
+        hint = suggest_match(name, _SETTING_TYPES) or f". Known keys: {', '.join(_SETTING_TYPES)}"
+        raise ValueError(f"unknown key {name!r}{hint}")
     try:
         parsed = convert(value, _SETTING_TYPES[name], label=name)
     except InvalidParams as exc:

@@ -68,6 +68,11 @@ class StepBudget:
     def __init__(self) -> None:
         self._steps_left = _MAX_STEPS
 
+    @property
+    def is_used_up(self) -> bool:
+        """Return whether an evaluation took too many steps."""
+        return self._steps_left < 0
+
     def use(self, count: int = 1) -> None:
         """Count steps. Raise TooManySteps if there are too many."""
         self._steps_left -= count

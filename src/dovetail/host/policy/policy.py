@@ -237,8 +237,9 @@ class Policy:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
+        steps = StepBudget()  # for all rules together, as in a decision
         for level_rules in self._levels:
-            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request)]
+            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request, steps)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])
 
     def _explain_decision(self, request: PolicyRequest) -> list[str]:
@@ -248,13 +249,20 @@ class Policy:
             *([f"  arguments {format_value(request.arguments)}"] if request.arguments is not None else []),
         ]
 
-    def _explain_level(self, level_rules: _LevelRules, request: PolicyRequest | None) -> Iterator[str]:
+    def _explain_level(
+        self, level_rules: _LevelRules, request: PolicyRequest | None, steps: StepBudget
+    ) -> Iterator[str]:
+        # The rules use up the steps in the same order as in a decision.
+        mismatches = [
+            NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request, steps)
+            for policy_rule in level_rules.rules
+        ]
         ordered_rules: Sequence[tuple[int, Rule]] = sorted(
             enumerate(level_rules.rules), key=lambda pair: (-STRICTNESS[pair[1].action], pair[0])
         )
         for index, policy_rule in ordered_rules:
             yield f"  rules[{index}] {policy_rule}"
-            mismatch = NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request)
+            mismatch = mismatches[index]
             if mismatch != NAME_MISMATCH:
                 yield "      applies" if mismatch is None else f"      no: {mismatch}"
         if level_rules.default is not None:

@@ -7,13 +7,12 @@ decision less strict only if the user trusts the server.
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote
 
-from dovetail.error_context import clip
+from dovetail.error_context import clip, suggest_match
 from dovetail.host.policy.argument_coercion import StepBudget, normalize
 from dovetail.host.policy.conditions import Condition, evaluate_condition, parse_condition
 from dovetail.host.qualified_names import SEPARATOR, make_full_name, make_model_name
@@ -152,9 +151,8 @@ def check_kind_glob(glob: str) -> str:
 
 
 def _unknown_kind_error(name: str) -> ValueError:
-    matches = get_close_matches(name.replace("/", ".").replace("_", "."), CONSENT_KINDS, n=1)
-    hint = f" Did you mean {matches[0]!r}?" if matches else ""
-    return ValueError(f"unknown kind {name!r}.{hint} Known kinds: {', '.join(CONSENT_KINDS)}")
+    suggestion = suggest_match(name.replace("/", ".").replace("_", "."), CONSENT_KINDS)
+    return ValueError(f"unknown kind {name!r}{suggestion or '.'} Known kinds: {', '.join(CONSENT_KINDS)}")
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
@@ -249,7 +247,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             and self._explain_kind_mismatch(request) is None
         )
 
-    def _explain_mismatch(self, request: PolicyRequest) -> str | None:
+    def _explain_mismatch(self, request: PolicyRequest, steps: StepBudget) -> str | None:
         if not self._matches_name(request):
             return NAME_MISMATCH
         if mismatch := self._explain_kind_mismatch(request):
@@ -258,8 +256,10 @@ class Rule(Struct, frozen=True, kw_only=True):
             if evaluate_hint(request, name) is not expected:
                 trust = "" if request.trusted else ". Annotations of servers that are not trusted are ignored"
                 return f"{name} is not {str(expected).lower()}{trust}"
-        match self._find_argument_mismatch(request, StepBudget()):
+        match self._find_argument_mismatch(request, steps):
             case Condition() as condition:
+                if steps.is_used_up:
+                    return f"needs {condition}, but the arguments are too large to evaluate"
                 return f"needs {condition}, got {condition.describe_value(request.arguments or {})}"
             case mismatch:
                 return mismatch
@@ -327,9 +327,9 @@ def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
     return rule._matches(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 
-def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:
-    """Return why a rule does not apply to a request. Return None if it applies."""
-    return rule._explain_mismatch(request)  # pyright: ignore[reportPrivateUsage]
+def explain_mismatch(rule: Rule, request: PolicyRequest, steps: StepBudget) -> str | None:
+    """Return why a rule does not apply to a request, or None if it applies. All rules share the limit `steps`."""
+    return rule._explain_mismatch(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 
 def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
@@ -407,9 +407,8 @@ def as_rule(value: Any) -> Rule:
     table = cast("Mapping[str, Any]", value)
     for name in table:
         if name not in _RULE_KEYS:
-            matches = get_close_matches(name, _RULE_KEYS, n=1, cutoff=0.5)
-            suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-            raise ValueError(f"unknown key {name!r} in a rule.{suggestion} Known keys: {', '.join(_RULE_KEYS)}")
+            suggestion = suggest_match(name, _RULE_KEYS) or "."
+            raise ValueError(f"unknown key {name!r} in a rule{suggestion} Known keys: {', '.join(_RULE_KEYS)}")
     if "action" not in table:
         raise ValueError('a rule must have an action: "allow", "ask", "deny" or "hide"')
     return rule(**table)
