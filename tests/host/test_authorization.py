@@ -1,6 +1,7 @@
 """Test authorization: the policy, then grants, then the user, and checking changed arguments again."""
 
 import asyncio
+import io
 import threading
 from pathlib import Path
 from typing import Any, Literal
@@ -291,3 +292,24 @@ async def test_a_definition_that_was_not_shown_completely_is_accepted_only_once(
         assert len(person.asked) == count
     assert person.asked[0].is_shortened
     assert TAIL in person.asked[0].full_text
+
+
+async def test_a_long_definition_is_accepted_by_a_user_who_has_viewed_all_of_it() -> None:
+    out, typed = io.StringIO(), iter(["v\n", "y\n"])
+    one = desk(Policy("allow"), TerminalConsent(lambda: next(typed), out))
+    await one.authorize(ASKED, TOOL)
+    new = replace(TOOL, description="x" * 60_000 + TAIL + "x" * 60_000)
+    for _ in range(2):  # the second question would find no answer
+        await one.authorize(ASKED, new)
+    assert TAIL in "".join(line.removeprefix("  │ ") for line in out.getvalue().split("\n"))
+
+
+async def test_a_lasting_answer_accepts_a_definition_that_was_shortened() -> None:
+    person = Person(Allow("always"))
+    one = desk(Policy("allow"), person)
+    await one.authorize(ASKED, TOOL)
+    new = replace(TOOL, description="x" * 60_000 + TAIL + "x" * 60_000)
+    for _ in range(2):
+        await one.authorize(ASKED, new)
+    assert person.asked[0].is_shortened
+    assert len(person.asked) == 1

@@ -38,6 +38,9 @@ def outcome(result: Any, error: BaseException | None = None) -> CallOutcome:
         (b'{"content":[],"structuredContent":{"isError":true}}', "ok"),
         (b'{"content":[{"type":"text","text":"\\"isError\\":true"}]}', "ok"),
         (b'{"content":[],"isError":"yes"}', "error"),
+        (b'{"content":[],"isError":false,"isError": true}', "error"),
+        (b'{"content":[],"is\\u0045rror":true}', "error"),
+        (b'{"content":[{"type":"text","text":"\\u00e9\\u0041"}]}', "ok"),
     ],
 )
 def test_how_a_call_ended(result: Any, said: str) -> None:

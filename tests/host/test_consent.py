@@ -339,3 +339,13 @@ async def test_a_long_description_does_not_move_the_question_off_the_screen(monk
     screen = "\n".join(out.getvalue().splitlines()[-10:])
     assert request.summary in screen
     assert '"path": "/home"' in screen
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "is_said"),
+    [("tool.call", {"a": 1}, True), ("prompt.get", {}, True), ("resource.read", None, False)],
+)
+async def test_a_lasting_answer_says_that_it_counts_for_any_arguments(kind: Any, arguments: Any, is_said: bool) -> None:
+    consent, out = terminal("a\n")
+    assert await consent.ask(ConsentRequest(kind=kind, server="x", tool="t", arguments=arguments)) == Allow("always")
+    assert ("any arguments" in out.getvalue()) is is_said

@@ -307,6 +307,30 @@ async def test_the_context_of_a_completion_obeys_the_rules_for_uris() -> None:
             await host.complete("lib", "name", "", template=template, prompt="report")
 
 
+async def test_the_context_of_a_completion_has_no_second_value_and_keeps_its_other_members() -> None:
+    seen: list[Any] = []
+    app = library()
+
+    @app.middleware
+    async def watch(exchange: Any, call_next: Any) -> Any:
+        if exchange.method == "completion/complete":
+            seen.append(exchange.params["context"])
+        return await call_next(exchange)
+
+    async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
+        host.add("lib", app, protocol_version=NEW)
+        served = host.as_server()
+        async with Client(served, protocol_version=NEW) as client:
+            params = {
+                "ref": {"type": "ref/prompt", "name": "lib__report"},
+                "argument": {"name": "topic", "value": "p"},
+                "context": {"arguments": {"company": "acme", "topic": "other"}, "example.com/locale": "de"},
+            }
+            await client.request("completion/complete", params)
+        await served.stop()
+    assert seen == [{"arguments": {"company": "acme"}, "example.com/locale": "de"}]
+
+
 async def test_a_read_without_arguments_obeys_rules_with_conditions(eras: tuple[str, str]) -> None:
     guarded = rule("deny", tool="secret://*", unless=argument("/reviewed").equals(True))
     async with library_clients(eras, guarded) as (clients, host):

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import Client, Context, MCPError, Policy, PolicyError, Server, TextContent, ToolError, rule
 from dovetail.errors import NotFound, ProcessStartError
-from dovetail.host import ServerSettings
+from dovetail.host import SecretResolver, ServerSettings
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
@@ -524,12 +524,12 @@ async def test_why_a_name_means_no_tool() -> None:
         host.add("other", other())
         host.add("gone", [sys.executable, "-c", "import sys; sys.exit('no key')"])
         for name, pattern in (
-            ("notse.add", r"notse\b.* notes\b"),
+            ("notse.add", r"notse\b.*\bnotes\b"),
             ("else.add", r"else\b.* gone, notes, other"),
             ("add", r"\badd\b.* notes\.add, other\.add"),
             ("ad", r"\bad\b.* notes\.add or other\.add"),
             ("zzz", r"zzz\b.* gone\b"),
-            ("notes.wpie", r"wpie\b.* wipe\b"),
+            ("notes.wpie", r"wpie\b.*\bwipe\b"),
         ):
             with pytest.raises(NotFound, match=pattern):
                 await host.call(name)
@@ -726,3 +726,31 @@ async def test_a_question_about_a_completion_shows_the_values_that_are_sent(revi
     for text in questions:
         assert "my secret plan" in text
         assert "Ada Lovelace" in text
+
+
+SECRET_DATA = ["the key is canary-7f3a91", {"note": ["canary-7f3a91"], "password": "hunter2"}]
+
+
+@pytest.mark.parametrize("data", SECRET_DATA, ids=["text", "object"])
+async def test_the_log_messages_of_a_server_have_no_secrets_in_events(data: Any) -> None:
+    app = Server("chatty")
+
+    @app.tool
+    async def work(ctx: Context) -> str:
+        await ctx.info(data, logger="canary-7f3a91")
+        return "done"
+
+    secrets = SecretResolver({"API_KEY": "canary-7f3a91"})
+    secrets.resolve("${API_KEY}")
+    heard: list[HostEvent] = []
+    async with Host(policy=ALLOW, secrets=secrets) as host, asyncio.timeout(TIMEOUT_S):
+        host.on("server.log", heard.append)
+        host.add("chatty", app, log_level="info")
+        await host.call("chatty.work")
+        await wait_until(lambda: heard)
+    (event,) = heard
+    assert event.details.level == "info"
+    assert "***" in str(event.message)
+    for text in (event.message, repr(event.details)):
+        assert "canary" not in text
+        assert "hunter2" not in text

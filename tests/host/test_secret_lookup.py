@@ -323,3 +323,15 @@ def test_the_data_notes_and_context_of_an_error_are_masked() -> None:
     mask_error(error, lookup.mask)
     assert CANARY not in "".join(traceback.format_exception(error))
     assert error.data == {"value": "***"}
+
+
+@pytest.mark.parametrize("note", [CANARY + "x" * 100_000, "x" * 100_000 + CANARY])
+def test_the_long_notes_of_an_error_stay_a_list(note: str) -> None:
+    lookup = SecretLookup()
+    lookup.remember([CANARY])
+    error = RemoteError(1, "failed")
+    error.add_note(note)
+    mask_error(error, lookup.mask)
+    error.add_note("the last")
+    assert error.__notes__[1:] == ["the last"]
+    assert CANARY not in error.__notes__[0]

@@ -142,7 +142,7 @@ async def test_different_definitions_of_one_name_are_left_out_with_a_warning(cap
         environment = Environment(lambda: Client(target, name="far", protocol_version="handshake"))
         assert set(await environment.member.listed("tool")) == {"once"}
         await environment.member.stop()
-    assert any(mentions(record.getMessage(), "far", "tool", "twice") for record in caplog.records)
+    assert any(mentions(record.getMessage(), "m", "tool", "twice") for record in caplog.records)
 
 
 async def test_only_lists_with_change_notifications_are_kept_longer_than_the_ttl() -> None:
@@ -302,3 +302,38 @@ async def test_looking_up_a_secret_counts_as_a_part_of_the_start() -> None:
     async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(RequestTimeout, match=r"0\.1 s"):
             await environment.member.ready()
+
+
+async def test_a_server_that_missed_a_short_limit_is_waited_for_again() -> None:
+    app = small()
+    is_late = True
+
+    async def delay(exchange: Any, call_next: Any) -> Any:
+        if exchange.method == "tools/list":
+            await asyncio.sleep(100 * TIMEOUT_S if is_late else 0.05)
+        return await call_next(exchange)
+
+    app.middleware(delay)
+    environment = Environment(lambda: Client(app), list_timeout=0.1)
+    assert await environment.member.list_within("tool", TIMEOUT_S) == {}
+    is_late = False
+    environment.member.settings = ServerSettings(list_timeout=TIMEOUT_S)
+    assert set(await environment.member.list_within("tool", TIMEOUT_S)) == {"one"}
+    await environment.member.stop()
+
+
+async def test_a_name_with_several_definitions_is_logged_once_for_each_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tools = [tool_definition("echo"), tool_definition("echo") | {"description": "other"}, tool_definition("one")]
+    script = ScriptedServer("stateless", {"tools/list": lambda _: {"tools": tools}})
+    async with serve_on_socket(script) as target, asyncio.timeout(TIMEOUT_S):
+        environment = Environment(lambda: Client(target), list_ttl=0.0)
+        for _ in range(3):
+            assert set(await environment.member.current("tool")) == {"one"}
+        assert [record.args[2] for record in caplog.records] == ["echo"]
+        tools += [tool_definition("one") | {"description": "other"}]
+        for _ in range(3):
+            assert set(await environment.member.current("tool")) == set()
+        assert [record.args[2] for record in caplog.records] == ["echo", "echo, one"]
+        await environment.member.stop()

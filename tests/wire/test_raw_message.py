@@ -19,6 +19,7 @@ from dovetail.wire.raw_message import (
     decode_body,
     decode_text,
     find_answered_ids,
+    may_ask_for_input,
     read_messages,
     to_plain,
 )
@@ -182,3 +183,18 @@ def test_whose_answer_a_broken_response_was_meant_to_be(data: bytes, ids: list[i
 @given(st.binary(max_size=200) | values.map(lambda value: json.dumps(value).encode()))
 def test_looking_for_the_id_of_anything_ends_well(data: bytes) -> None:
     assert all(type(id) is int for id in find_answered_ids(data))
+
+
+@pytest.mark.parametrize(
+    ("text", "may_ask"),
+    [
+        (r'{"resultType":"input_required"}', True),
+        (r'{"resultType":"input\u005Frequired"}', True),
+        (r'{"resultType":"\u0069nput_require\u0064"}', True),
+        (r'{"result\u0054ype":"input_required"}', True),
+        (r'{"content":[{"type":"text","text":"caf\u00e9 \u0000\u001b[1m \u0022 input_required"}]}', False),
+        (r'{"content":[]}', False),
+    ],
+)
+def test_only_letters_that_are_escaped_may_hide_that_a_result_asks_for_input(text: str, *, may_ask: bool) -> None:
+    assert may_ask_for_input(text.encode()) is may_ask

@@ -56,11 +56,10 @@ from dovetail.wire.meta import (
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.raw_message import (
-    ASCII_ESCAPE,
-    INPUT_REQUIRED_MARKER,
     decode_body,
     decode_input_required,
     drop_repeated_members,
+    may_ask_for_input,
 )
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -395,7 +394,7 @@ class MountedClient:
                 if self._callbacks.is_running:
                     # All notifications must be sent before the response.
                     await self._callbacks.flush(self._call_timeout)
-                if is_stateless_server and (INPUT_REQUIRED_MARKER in result or ASCII_ESCAPE in result):
+                if is_stateless_server and may_ask_for_input(result):
                     result = await self._send_until_complete(exchange, params, result, timeout)
             encoder = self._reconnector.encoder
             if encoder is not None and exchange.caller.protocol_version == encoder.revision:

@@ -193,7 +193,7 @@ class RequestAuthorizer:
         is_pinned = self._is_pinned(request, record.fingerprint)
         if is_pinned and decision.action == "allow":
             if self._events.has_listeners("decision"):
-                self._emit_decision(request, decision)
+                self.emit_decision(request, decision)
             return Authorization(
                 reason=decision.reason, request=request, limits=record.limits, record=record, is_immediate=True
             )
@@ -332,18 +332,19 @@ class RequestAuthorizer:
         """Emit an event for an allowed request, and return its authorization."""
         reason = reason or decision.reason
         if self._events.has_listeners("decision"):
-            self._emit_decision(request, replace(decision, action="allow", reason=reason))
+            self.emit_decision(request, replace(decision, action="allow", reason=reason))
         return Authorization(reason=reason, request=request)
 
     def _refusal_error(self, request: PolicyRequest, decision: Decision, reason: str) -> PolicyError:
         action = "deny" if decision.action in ("allow", "ask") else decision.action
-        self._emit_decision(request, replace(decision, action=action, reason=reason))
+        self.emit_decision(request, replace(decision, action=action, reason=reason))
         description = request.full_name if request.kind == "tool.call" else f"{request.full_name} ({request.kind})"
         return add_context(
             PolicyError(f"{description}: {reason}", action=action, rule=decision.rule), server=request.server
         )
 
-    def _emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
+    def emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
+        """Emit an event with a decision."""
         details = DecisionDetails(request, decision)
         self._events.emit(
             HostEvent(
@@ -452,9 +453,9 @@ class RequestAuthorizer:
         wait: bool,
         ask: AskUser | None,
     ) -> bool:
-        """Ask the user about a changed definition. Return whether the question showed the whole definition.
+        """Ask the user about a changed definition. Return whether the user has seen all of it.
 
-        If the question was shortened, the answer counts only once.
+        If not, the answer counts only once.
         """
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
@@ -468,7 +469,8 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        return not consent_request.is_shortened
+        # A lasting answer to a shortened question means that the user was shown `full_text`.
+        return not consent_request.is_shortened or answer.scope != "once"
 
 
 async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:

@@ -4,6 +4,7 @@ The host and its gateways both use this module, so the same rules and limits app
 callers.
 """
 
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-_ERROR_FLAG_MARKER: Final = b'"isError"'  # every encoded result with this flag contains these bytes
+# A flag that is not false. A server may write each letter of the name as an escape.
+_POSSIBLE_ERROR_FLAG: Final = re.compile(rb'"isError"\s*+:\s*+(?!false)|\\u00[4-7]')
 
 
 class CallExecutor:
@@ -52,14 +54,14 @@ class CallExecutor:
         if isinstance(result, bytes):
             if decision.action == "allow" and (max_bytes is None or len(result) <= max_bytes):
                 if self.events.has_listeners("decision"):
-                    self._authorizer.allow(request, decision)
+                    self._authorizer.emit_decision(request, decision)
                 return result
             result = decode_body(result, CallToolResult, "the result of tools/call")
         if max_bytes is not None:
             result = truncate_result(result, max_bytes)
         if decision.action == "allow":
             if self.events.has_listeners("decision"):
-                self._authorizer.allow(request, decision)
+                self._authorizer.emit_decision(request, decision)
             return result
         details = {"result": to_plain(result.content)}
         if result.structured_content is not UNSET:
@@ -156,7 +158,10 @@ class _ErrorFlag(WireStruct):
 def _has_failed(result: Any) -> bool:
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
-    if _ERROR_FLAG_MARKER not in result:
+    # Most results contain neither part. Searching for the parts is faster than the pattern.
+    if b'"isError"' not in result and b"\\u00" not in result:
+        return False
+    if _POSSIBLE_ERROR_FLAG.search(result) is None:
         return False
     try:
         return decode_body(result, _ErrorFlag, "the result of a call").is_error

@@ -39,6 +39,7 @@ class ListCache:
         self._change_counts: Counter[ItemKind] = Counter()
         self._seen_change_counts: dict[ItemKind, int] = {}
         self._awaited_kinds: set[ItemKind] = set()
+        self._ambiguous_names: dict[ItemKind, frozenset[str]] = {}
 
     def invalidate(self) -> None:
         """Mark all lists as outdated, including those that are being fetched."""
@@ -78,6 +79,17 @@ class ListCache:
                 HostEvent(kind="definitions.changed", server=self._server_name, message=kind, details=(previous, items))
             )
 
+    def report_ambiguous(self, kind: ItemKind, names: frozenset[str]) -> None:
+        """Log the names with several definitions, unless they are the same as for the last list."""
+        if names and names != self._ambiguous_names.get(kind):
+            log.warning(
+                "%s has several definitions of the same %s, which are left out: %s",
+                self._server_name,
+                kind,
+                ", ".join(sorted(names)),
+            )
+        self._ambiguous_names[kind] = names
+
     def _notify(self, change_kind: ChangeKind, uri: str | None, details: Any) -> None:
         self._emit(HostEvent(kind=_EVENT_BY_CHANGE[change_kind], server=self._server_name, details=details))
         call_all(self._callbacks, CHANGE_METHODS[change_kind], uri)
@@ -93,18 +105,16 @@ def get_announced_kinds(client: Client) -> frozenset[ItemKind]:
     )
 
 
-async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
+async def fetch_definitions(client: Client, kind: ItemKind) -> tuple[dict[str, Any], frozenset[str]]:
     """Fetch all items of a kind from a server. Return them by name or URI.
 
-    Names with several different definitions are left out.
+    Also return the names with several different definitions, which are left out.
     """
     by_key: dict[str, Any] = {}
-    ambiguous: dict[str, None] = {}
+    ambiguous_names: set[str] = set()
     for definition in await list_by_kind(client, kind, client.server_capabilities):
         key = getattr(definition, KEY_ATTRIBUTES[kind])
         if by_key.setdefault(key, definition) != definition:
-            ambiguous[key] = None
-    if ambiguous:
-        names = ", ".join(ambiguous)
-        log.warning("%s has several definitions of the same %s, which are left out: %s", client.name, kind, names)
-    return {key: definition for key, definition in by_key.items() if key not in ambiguous}
+            ambiguous_names.add(key)
+    items = {key: definition for key, definition in by_key.items() if key not in ambiguous_names}
+    return items, frozenset(ambiguous_names)

@@ -12,7 +12,7 @@ from dovetail.errors import InvalidParams, MCPError, NotFound
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients, CredentialsProvider
 from dovetail.host.catalog import explain_unknown_server
-from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup, mask_start
+from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup, mask_data, mask_start
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.input_handlers import HostInputHandlers
@@ -24,6 +24,7 @@ from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.language_model import Model
+from dovetail.wire.base import replace
 from dovetail.wire.codec import encode
 from dovetail.wire.logs import LoggingMessageNotificationParams
 from dovetail.wire.roots import Root
@@ -106,10 +107,17 @@ class ManagedServers:
             return Client(monitored_target, name=name, log_handler=emit_log, **client_options)
 
         def emit_log(message: LoggingMessageNotificationParams) -> None:
+            if not self._events.has_listeners("server.log"):
+                return  # Masking is slow, and a server may log very much.
+            mask = self._secrets.mask
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
-            self._events.emit(
-                HostEvent(kind="server.log", server=name, message=mask_start(text, self._secrets.mask), details=message)
+            masked = replace(
+                message,
+                data=mask_data(message.data, mask),
+                logger=mask_data(message.logger, mask),
+                meta=mask_data(message.meta, mask),
             )
+            self._events.emit(HostEvent(kind="server.log", server=name, message=mask_start(text, mask), details=masked))
 
         def emit_stderr(line: str) -> None:
             self._events.emit(HostEvent(kind="server.stderr", server=name, message=self._secrets.mask(line)))

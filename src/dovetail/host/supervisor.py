@@ -362,10 +362,10 @@ class ServerSupervisor:
         try:
             async with asyncio.timeout(0 if self._is_slow else max_wait_s):
                 return await self.listed(kind)
+        except MCPError:  # This includes a limit that the user set, such as `list_timeout`.
+            pass
         except TimeoutError:
             self._is_slow = True
-        except MCPError:
-            pass
         return self.known.get(kind, {})
 
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
@@ -415,7 +415,7 @@ class ServerSupervisor:
             async with asyncio.timeout(self.settings.list_timeout):
                 await client.connect()  # The capabilities are unknown before the connection is open.
                 started_at, version = asyncio.get_running_loop().time(), self._list_cache.get_version(kind)
-                items = await fetch_definitions(client, kind)
+                items, ambiguous_names = await fetch_definitions(client, kind)
         except TimeoutError:
             timeout_error = RequestTimeout(
                 f"the server did not list its {kind}s within {self.settings.list_timeout:g} s"
@@ -424,6 +424,7 @@ class ServerSupervisor:
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
         self._is_slow = False
+        self._list_cache.report_ambiguous(kind, ambiguous_names)
         self._list_cache.update(kind, items, started_at, version)
         self._schedule_idle_stop()
         return items

@@ -26,9 +26,10 @@ _LEADING_ID: Final = re.compile(rb'"id"\s*:\s*"?([0-9]{1,15})(?:\.0+)?(?![0-9.])
 _TRAILING_ID: Final = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?([0-9]{1,15})"?\s*\}\s*$')
 _BODY_MEMBER: Final = re.compile(rb'"(?:result|error)"\s*:')
 
-# These bytes show that a result may ask for input. A server may write the marker with escapes such as `\u0069`.
-INPUT_REQUIRED_MARKER: Final = b'"input_required"'
-ASCII_ESCAPE: Final = b"\\u00"
+# A result that asks for input contains this marker. A server may write each letter and the underscore as an escape.
+_INPUT_REQUIRED_MARKER: Final = b'"input_required"'
+_ASCII_ESCAPE: Final = b"\\u00"
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00[5-7]")
 
 T = TypeVar("T")
 
@@ -168,9 +169,14 @@ def decode_body(raw: Any, target_type: type[T], label: str) -> T:
             raise InvalidResult(f"{label} does not match the protocol: {clip(str(exc), 300)}") from None
 
 
+def may_ask_for_input(raw: bytes) -> bool:
+    """Return whether an encoded result may ask for input. False means that it certainly does not."""
+    return _INPUT_REQUIRED_MARKER in raw or (_ASCII_ESCAPE in raw and _ESCAPED_LETTER.search(raw) is not None)
+
+
 def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None:
     """Decode the result of a method if it asks for input. Otherwise return None."""
-    if INPUT_REQUIRED_MARKER not in raw and ASCII_ESCAPE not in raw:
+    if not may_ask_for_input(raw):
         return None
     label = f"the result of {method}"
     is_asking = decode_body(raw, Result, label).result_type == "input_required"

@@ -15,7 +15,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 from urllib.parse import quote, quote_plus
 
 from dovetail.error_context import clip
@@ -122,6 +122,8 @@ def get_input_variable(input_id: str) -> str:
 class SecretLookup:
     """Replaces references to secrets, and masks the secrets in later output."""
 
+    version: ClassVar[object] = object()  # another object whenever any lookup has learned a secret
+
     def __init__(
         self,
         env: Mapping[str, str] | None = None,
@@ -169,9 +171,12 @@ class SecretLookup:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 spellings |= _list_spellings(secret) if len(secret) >= _MIN_MASKED_CHARS else set()
         with self._lock:  # Another thread may be reading the collections, so they are replaced.
+            if spellings <= self._values:
+                return
             self._values = self._values | spellings
             self._longest_first = sorted(self._values, key=len, reverse=True)
             self._encoded_values = self._encoded_values | {*_encode_for_json(spellings)}
+            SecretLookup.version = object()
 
     def mask(self, value: Any) -> Any:
         """Mask the secrets in a JSON value or a text.
@@ -304,15 +309,21 @@ def mask_start(text: str, mask: Callable[[str], str]) -> str:
 def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
     """Mask the secrets in an error. Remove its causes if they contain secrets."""
     exc.args = tuple(mask_start(arg, mask) if isinstance(arg, str) else arg for arg in exc.args)
-    for name in ("message", "data", "body", "stderr", "hint", "__notes__"):
+    for name in ("message", "data", "body", "stderr", "hint"):
         if (value := getattr(exc, name, None)) is not None:
-            setattr(exc, name, mask_start(value, mask) if isinstance(value, str) else _mask_data(value, mask))
+            setattr(exc, name, mask_data(value, mask))
+    if hasattr(exc, "__notes__"):
+        exc.__notes__ = [mask_start(note, mask) for note in map(str, exc.__notes__)]
     if any(mask_start(cause_text, mask) != cause_text for cause_text in map(str, _iter_causes(exc))):
         exc.__cause__ = None  # Setting the cause also hides the context of the exception.
 
 
-def _mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
-    """Mask the secrets in the data of an error. Very large data is removed, because masking takes long."""
+def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
+    """Mask the secrets in a value of a server. A very long text is shortened, and other very large data is removed,
+    because masking it takes too long.
+    """
+    if isinstance(data, str):
+        return mask_start(data, mask)
     try:
         is_large = len(encode(data)) > _MAX_MASKED_CHARS
     except (TypeError, ValueError):

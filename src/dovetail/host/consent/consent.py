@@ -89,7 +89,8 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def is_shortened(self) -> bool:
         """Return whether `text` leaves out a part of a value.
 
-        If it does, offer `full_text`, and do not offer an answer that lasts longer than once.
+        If it does, show `full_text` before you return an answer that lasts longer than once. With `Allow()`, a changed
+        definition counts as accepted only for this call. With `Allow("always")`, it counts for later calls, too.
         """
         return any(_is_longer(value, _MAX_VALUE_CHARS) for _, value in self._list_values())
 

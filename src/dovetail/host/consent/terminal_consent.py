@@ -64,9 +64,13 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
             return answer
         _show(request, lines, request.full_text)
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
-        prompt = "[y]es once, for this [s]ession, [a]lways, [n]o: "
+        # A lasting answer is stored without the arguments.
+        condition = "" if request.arguments is None else "with any arguments "
+        prompt = f"[y]es once, {condition}for this [s]ession or [a]lways, [n]o: "
         return _choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS})
-    return _choose(lines, "[y]es, [n]o: ", _ONCE_ANSWERS)
+    # The user has seen all of a changed definition, so the answer lasts.
+    is_change = request.kind == "definition.changed"
+    return _choose(lines, "[y]es, [n]o: ", _CHANGE_ANSWERS if is_change else _ONCE_ANSWERS)
 
 
 def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
@@ -109,6 +113,7 @@ _ONCE_ANSWERS: Final[Mapping[str, ConsentAnswer]] = {
     "no": _USER_DENIED,
     "": _USER_DENIED,
 }
+_CHANGE_ANSWERS: Final[Mapping[str, ConsentAnswer]] = {**_ONCE_ANSWERS, "y": Allow("always"), "yes": Allow("always")}
 _LASTING_ANSWERS: Final[Mapping[str, ConsentAnswer]] = {
     "s": Allow("session"),
     "session": Allow("session"),

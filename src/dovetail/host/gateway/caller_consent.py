@@ -26,7 +26,6 @@ from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
-from dovetail.wire.raw_message import ASCII_ESCAPE, INPUT_REQUIRED_MARKER, decode_input_required
 
 _STATE_TTL_S: Final = 600.0  # the seconds that a caller has for an answer
 _MAX_USED_STATES: Final = 65_536
@@ -38,14 +37,17 @@ _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
 _REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
+_ANY_ARGUMENTS_CHOICE: Final = "Yes, from now on, with any arguments"
 
 
-def _build_form(*, can_remember: bool) -> dict[str, Any]:
+def _build_form(*, can_remember: bool, has_arguments: bool) -> dict[str, Any]:
     """Return the schema of the consent form.
 
     Some callers cannot be recognized in later requests. They can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
+    if can_remember and has_arguments:  # A lasting answer is stored without the arguments.
+        choices["session"] = _ANY_ARGUMENTS_CHOICE
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
 
@@ -178,7 +180,7 @@ class ConsentRound:
         params = {
             "mode": "form",
             "message": request.text,
-            "requestedSchema": _build_form(can_remember=can_remember),
+            "requestedSchema": _build_form(can_remember=can_remember, has_arguments=request.arguments is not None),
         }
         self._has_asked = True
         if self._exchange.ask is not None and self.can_ask_directly:
@@ -265,24 +267,13 @@ class ConsentRound:
 
         If the server asks for input, encrypt the server's request state together with the user's consent.
         """
-        if not self._has_asked or not self._exchange.caller.is_stateless:
-            return result
-        input_required = find_input_required(result, self._exchange.method)
-        if input_required is None:
+        # The client of the server has decoded every result that asks for input.
+        if not self._has_asked or not self._exchange.caller.is_stateless or not isinstance(result, InputRequiredResult):
             return result
         next_state = RequestState(
             input_responses=self._responses,
             request_digests={},
             once_values={},
-            author_state=input_required.request_state,
+            author_state=result.request_state,
         )
-        return replace(input_required, request_state=self._states.seal(next_state, self._compute_binding(), self.owner))
-
-
-def find_input_required(result: Result | bytes, method: str) -> InputRequiredResult | None:
-    """Decode a result if it asks for input. Otherwise return None."""
-    if isinstance(result, bytes):
-        # This check saves a function call for most results.
-        may_ask = INPUT_REQUIRED_MARKER in result or ASCII_ESCAPE in result
-        return decode_input_required(result, method) if may_ask else None
-    return result if isinstance(result, InputRequiredResult) and result.result_type == "input_required" else None
+        return replace(result, request_state=self._states.seal(next_state, self._compute_binding(), self.owner))

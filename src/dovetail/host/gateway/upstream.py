@@ -25,7 +25,7 @@ from dovetail.errors import (
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
-from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
+from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
@@ -35,6 +35,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Result, Struct, replace
 from dovetail.wire.completion import CompleteParams, PromptReference
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 
 # A server that is not running may have every capability.
@@ -127,13 +128,16 @@ class Upstream:
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
             is_completion = exchange.method == "completion/complete"
-            if is_completion:
-                exchange.params = _drop_completed_argument(exchange)
+            completion = convert_params(exchange, CompleteParams) if is_completion else None
+            if completion is not None:
+                exchange.params = _drop_completed_argument(exchange.params, completion)
             consent_round = ConsentRound(exchange, self._states, (self.name, supervisor.identity))
-            authorize = self._authorize_call if exchange.method == "tools/call" else self._authorize_other
-            authorization = await authorize(exchange, supervisor, consent_round)
+            if exchange.method == "tools/call":
+                authorization = await self._authorize_call(exchange, supervisor, consent_round)
+            else:
+                authorization = await self._authorize_other(exchange, supervisor, consent_round, completion)
             # The arguments of a completion are in another field.
-            arguments = None if is_completion else authorization.request.arguments
+            arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -141,11 +145,9 @@ class Upstream:
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # Only stateless callers can get a result that asks for input. The policy must check every other result.
-            if exchange.caller.is_stateless:
-                input_required = find_input_required(use.result, exchange.method)
-                if input_required is not None:
-                    return consent_round.wrap_result(input_required)
+            # The forwarder has decoded a result that asks for input. The policy must check every other result.
+            if isinstance(use.result, InputRequiredResult) and exchange.caller.is_stateless:
+                return consent_round.wrap_result(use.result)
             return await self._executor.review(
                 authorization, use.result, partial(self._ask_later, consent_round=consent_round)
             )
@@ -193,12 +195,17 @@ class Upstream:
         return authorization
 
     async def _authorize_other(
-        self, exchange: IncomingExchange, supervisor: ServerSupervisor, consent_round: ConsentRound
+        self,
+        exchange: IncomingExchange,
+        supervisor: ServerSupervisor,
+        consent_round: ConsentRound,
+        completion: CompleteParams | None,
     ) -> Authorization:
-        subject = _find_subject(exchange)
-        if subject.kind == "completion":
-            self._check_completion(exchange, supervisor, subject)
+        if completion is not None:
+            subject = _find_completion_subject(completion)
+            self._check_completion(supervisor, completion, subject)
         else:
+            subject = _find_subject(exchange)
             self._check_visible(supervisor, subject.kind, subject.name)
         request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
         return await self._authorizer.authorize(
@@ -214,11 +221,10 @@ class Upstream:
             raise denial
 
     def _check_completion(
-        self, exchange: IncomingExchange, supervisor: ServerSupervisor, subject: PolicySubject
+        self, supervisor: ServerSupervisor, completion: CompleteParams, subject: PolicySubject
     ) -> None:
         """Raise PolicyError for a completion of a hidden or denied item. No server has to run for this check."""
-        is_prompt = isinstance(convert_params(exchange, CompleteParams).ref, PromptReference)
-        prompt = subject.name if is_prompt else None
+        prompt = subject.name if isinstance(completion.ref, PromptReference) else None
         denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
         if denial is not None:
             raise denial
@@ -248,33 +254,29 @@ class Upstream:
 
 def _find_subject(exchange: IncomingExchange) -> PolicySubject:
     params = exchange.params
+    if exchange.method == "resources/read":
+        return PolicySubject("resource.read", str(params.get("uri")))
+    assert exchange.method == "prompts/get"
     arguments = params.get("arguments")
-    match exchange.method:
-        case "prompts/get":
-            return PolicySubject("prompt.get", str(params.get("name")), arguments if type(arguments) is dict else {})
-        case "resources/read":
-            return PolicySubject("resource.read", str(params.get("uri")))
-        case _:
-            completion = convert_params(exchange, CompleteParams)
-            reference, argument = completion.ref, completion.argument
-            return PolicySubject(
-                "completion",
-                reference.name if isinstance(reference, PromptReference) else reference.uri,
-                {**_get_context(completion), argument.name: argument.value},
-            )
+    return PolicySubject("prompt.get", str(params.get("name")), arguments if type(arguments) is dict else {})
 
 
-def _get_context(completion: CompleteParams) -> dict[str, str]:
+def _find_completion_subject(completion: CompleteParams) -> PolicySubject:
+    reference, argument = completion.ref, completion.argument
+    name = reference.name if isinstance(reference, PromptReference) else reference.uri
+    return PolicySubject("completion", name, {**_get_context_arguments(completion), argument.name: argument.value})
+
+
+def _get_context_arguments(completion: CompleteParams) -> dict[str, str]:
     return (completion.context.arguments if completion.context is not None else None) or {}
 
 
-def _drop_completed_argument(exchange: IncomingExchange) -> dict[str, Any]:
-    completion = convert_params(exchange, CompleteParams)
-    context = _get_context(completion)
-    if completion.argument.name not in context:
-        return exchange.params
-    arguments = {name: value for name, value in context.items() if name != completion.argument.name}
-    return exchange.params | {"context": {"arguments": arguments}}
+def _drop_completed_argument(params: dict[str, Any], completion: CompleteParams) -> dict[str, Any]:
+    arguments = _get_context_arguments(completion)
+    if completion.argument.name not in arguments:
+        return params
+    other_arguments = {name: value for name, value in arguments.items() if name != completion.argument.name}
+    return params | {"context": params["context"] | {"arguments": other_arguments}}
 
 
 def _to_denial_result(exchange: IncomingExchange, exc: PolicyError) -> Result:
