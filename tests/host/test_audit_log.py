@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 import pytest
 
 from dovetail import Host, Server
-from dovetail.host.audit_log import AuditLog, describe_shape, read_audit_log
+from dovetail.host.audit_log import AuditLog, attach_audit_log, describe_shape, read_audit_log
+from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.events import EventEmitter, HostEvent
+from dovetail.host.policy.policy import Decision, PolicyRequest
 from dovetail.protocol.recording_format import Event, RecordingHeader
 from dovetail.storage import lock_path
 
@@ -306,3 +310,66 @@ def test_a_problem_of_a_configuration_names_its_file(tmp_path: Path) -> None:
     assert problem.event == "config.problem"
     assert problem.data["file"] == str(config)
     assert problem.data["message"]
+
+
+def build_decision(reason: str, arguments: dict[str, Any] | None = None) -> HostEvent:
+    request = PolicyRequest(server="s", tool="t", arguments=arguments)
+    details = DecisionDetails(request, Decision(action="allow", reason=reason))
+    return HostEvent(kind="decision", server="s", details=details)
+
+
+def test_the_texts_of_repeated_entries_are_searched_for_secrets_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[bytes] = []
+    monkeypatch.setattr("dovetail.host.audit_log.may_hold_secrets", lambda encoded: searched.append(encoded) or False)
+    with AuditLog(tmp_path / "j") as audit_log:
+        emitter = EventEmitter()
+        attach_audit_log(audit_log, emitter, SecretResolver({}))
+        for _ in range(3):
+            emitter.emit(build_decision("a rule — with a reason", {"path": "/x"}))
+        first_searches = len(searched)
+        emitter.emit(build_decision("another rule", {"path": "/x"}))
+    assert (first_searches, len(searched)) == (2, 3)
+    about = {"kind": "tool.call", "tool": "t", "action": "allow", "level": "built-in"}
+    data = about | {"reason": "a rule — with a reason", "arguments": {"path": "string(2)"}}
+    assert [entry.data for entry in events(tmp_path / "j")] == [*[data] * 3, data | {"reason": "another rule"}]
+
+
+@pytest.mark.parametrize("is_same_host", [True, False])
+def test_a_secret_that_is_learned_later_is_masked_in_a_repeated_entry(tmp_path: Path, is_same_host: bool) -> None:
+    secrets, later = SecretResolver({"KEY": "canary-7f3a91"}), SecretResolver({"KEY": "canary-7f3a91"})
+    with AuditLog(tmp_path / "j") as audit_log:
+        emitter = EventEmitter()
+        attach_audit_log(audit_log, emitter, secrets)
+        if not is_same_host:
+            later.resolve("${KEY}")
+        event = build_decision(f"about {CANARY}", {CANARY: 1})
+        for _ in range(2):
+            emitter.emit(event)
+        if is_same_host:
+            secrets.resolve("${KEY}")
+        else:
+            attach_audit_log(audit_log, EventEmitter(), later)
+        for _ in range(2):
+            emitter.emit(event)
+    before, after = events(tmp_path / "j")[:2], events(tmp_path / "j")[2:]
+    assert [entry.data["reason"] for entry in before] == [f"about {CANARY}"] * 2
+    assert [entry.data["reason"] for entry in after] == ["about ***"] * 2
+    assert [entry.data["arguments"] for entry in after] == [{"***": "integer"}] * 2
+
+
+def test_an_audit_log_with_many_different_entries_keeps_few_of_their_texts(tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "j") as audit_log:
+        emitter = EventEmitter()
+        attach_audit_log(audit_log, emitter, SecretResolver({}))
+
+        def emit_entries(count: int) -> int:
+            tracemalloc.start()
+            for number in range(count):
+                emitter.emit(build_decision(f"{number} {'x' * 800}", {f"{number}": "x"}))
+            used, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            return used
+
+        assert emit_entries(3000) < 6 * 1024 * 1024

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from weakref import WeakSet
 from dovetail.error_context import clip
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.authorization import DecisionDetails
-from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
+from dovetail.host.config.secret_lookup import SecretLookup, SecretResolver, get_secret_lookup
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.events import EventEmitter, EventKind, HostEvent
 from dovetail.host.execution import CallOutcome
@@ -36,7 +36,6 @@ from dovetail.protocol.recording_format import (
 )
 from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
-from dovetail.wire.base import replace
 from dovetail.wire.codec import encode, to_plain
 
 # Entry times count from this date. Entries of all processes then have the same order.
@@ -46,23 +45,13 @@ _MAX_SHAPE_MEMBERS: Final = 50
 _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
+_MAX_CACHED_TEXTS: Final = 1024
 # Another process may rotate the files. Until the next check, this process writes to the previous file.
 # A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
 _LOCK_TIMEOUT_S: Final = 0.25  # the maximum time for which the host's event loop is blocked
 _ROTATE_RETRY_S: Final = 60.0
 _MIGRATION_TIMEOUT_S: Final = 5.0  # the time that another process may need to convert a large file
-
-_LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
-    "server.added",
-    "server.removed",
-    "server.state",
-    "config.problem",
-    "definitions.changed",
-    "decision",
-    "consent",
-    "tool.result",
-)
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
@@ -104,6 +93,8 @@ class AuditLog:
         self._secrets = secrets or SecretResolver({})
         # These are the secrets of the hosts that write to this log. The log does not keep them longer than the host.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
+        self._secrets_version: object = None  # The cached texts contain no secret that was known at this version.
+        self._cached_texts: dict[Hashable, bytes] = {}
         self._max_bytes = max_bytes
         self._backup_count = backup_count
         self._lock = threading.Lock()
@@ -122,30 +113,73 @@ class AuditLog:
         """
         if isinstance(arguments := fields.get("arguments"), Mapping):
             fields["arguments"] = self._format_arguments(arguments)
-        entry = Event(
-            event=event,
-            at=_get_time(),
-            server=server,
-            data={name: _cut_long_text(value) for name, value in fields.items() if value is not None},
-        )
-        encoded_line = _encode_ascii(entry) + b"\n"
-        # A shorter line needs no check for long texts.
-        if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
-            encoded_line = _encode_ascii(replace(entry, data=self._mask_and_truncate(entry.data))) + b"\n"
-        self._write_line(encoded_line)
+        data = {name: value for name, value in fields.items() if value is not None}
+        with self._lock:
+            entry = Event(event=event, at=_get_time(), server=server, data=self._mask(data))
+            self._append_line(_encode_ascii(entry) + b"\n")
 
-    def _may_hold_secrets(self, encoded_line: bytes) -> bool:
-        """Return whether a log line may contain a secret. Masking is slow, so other lines are not masked."""
-        return may_hold_secrets(encoded_line) or any(
-            get_secret_lookup(resolver).has_known_secret(encoded_line)
-            for resolver in (self._secrets, *self._host_secrets)
-        )
+    def _write_request(
+        self, event: bytes, server: str, request: PolicyRequest, texts: dict[str, str], numbers: bytes = b""
+    ) -> None:
+        """Add an entry about a request. `numbers` has the encoded members of the entry that are not texts.
 
-    def _mask_and_truncate(self, fields: dict[str, Any]) -> dict[str, Any]:
+        Each call writes several of these entries, and their texts repeat. So the masked and encoded texts are cached.
+        """
+        key = (event, server, request.kind, request.tool, request.caller, *texts.values())
+        with self._lock:
+            if self._secrets_version is not SecretLookup.version:  # A new secret may be in a cached text.
+                self._secrets_version = SecretLookup.version
+                self._cached_texts.clear()
+            encoded_texts = self._cached_texts.get(key) or self._encode_texts(key, server, request, texts)
+            arguments = b"" if request.arguments is None else self._encode_arguments(request.arguments)
+            self._append_line(
+                b'{"event":"%b","at":%.6f,%b%b%b}}\n' % (event, time.time(), encoded_texts, arguments, numbers)
+            )
+
+    def _encode_texts(self, key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]) -> bytes:
+        """Return the start of an entry with its texts. The data of the entry is still open for other members."""
+        data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
+        data = {name: text for name, text in data.items() if text}
+        masked = self._mask(data)
+        encoded = _encode_ascii({"server": server, "data": masked})[1:-2]
+        if masked == data:  # The cache must not keep secrets.
+            self._cache(key, encoded)
+        return encoded
+
+    def _encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
+        formatted = {"arguments": self._format_arguments(arguments)}
+        if self._include_values:
+            return b",%b" % _encode_ascii(self._mask(formatted))[1:-1]
+        key = encode(formatted)
+        encoded = self._cached_texts.get(key)
+        if encoded is None:
+            encoded = b",%b" % _encode_ascii(self._mask(formatted))[1:-1]
+            self._cache(key, encoded)
+        return encoded
+
+    def _cache(self, key: Hashable, encoded: bytes) -> None:
+        if len(encoded) <= _MAX_TEXT_CHARS:
+            if len(self._cached_texts) >= _MAX_CACHED_TEXTS:
+                self._cached_texts.clear()
+            self._cached_texts[key] = encoded
+
+    def _mask(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of an entry with its secrets masked and its texts shortened."""
+        # Very long texts are cut before, because masking all of them takes too long.
+        data = {name: value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value for name, value in data.items()}
+        encoded = _encode_ascii(data)
+        # Masking is slow, so data without secrets is not masked. Shorter data cannot contain a text that is too long.
+        if len(encoded) <= _MAX_TEXT_CHARS and not self._may_hold_secrets(encoded):
+            return data
         for resolver in (self._secrets, *self._host_secrets):
-            fields = resolver.mask(fields)
-        # Half a secret would not be recognized, so values are shortened after masking.
-        return {name: _truncate(value) if isinstance(value, str) else value for name, value in fields.items()}
+            data = resolver.mask(data)
+        # Values are shortened after masking, because half a secret would not be recognized.
+        return {name: _truncate(value) if isinstance(value, str) else value for name, value in data.items()}
+
+    def _may_hold_secrets(self, encoded: bytes) -> bool:
+        return may_hold_secrets(encoded) or any(
+            get_secret_lookup(resolver).has_known_secret(encoded) for resolver in (self._secrets, *self._host_secrets)
+        )
 
     def close(self) -> None:
         """Close the file. The next entry opens it again."""
@@ -164,16 +198,16 @@ class AuditLog:
         is_small = len(_encode_ascii(arguments)) <= _MAX_ARGUMENTS_BYTES
         return dict(arguments) if is_small else {"…": describe_shape(arguments)}
 
-    def _write_line(self, encoded_line: bytes) -> None:
-        with self._lock:
-            try:
-                self._ensure_open(len(encoded_line))
-                append(self._file_descriptor, encoded_line)
-            except (OSError, ValueError) as exc:
-                if not self.dropped_count:
-                    log.error("cannot write the audit log: %s", exc)
-                self.dropped_count += 1
-                self._close_file()
+    def _append_line(self, encoded_line: bytes) -> None:
+        """Write a line. The caller holds the lock."""
+        try:
+            self._ensure_open(len(encoded_line))
+            append(self._file_descriptor, encoded_line)
+        except (OSError, ValueError) as exc:
+            if not self.dropped_count:
+                log.error("cannot write the audit log: %s", exc)
+            self.dropped_count += 1
+            self._close_file()
 
     def _ensure_open(self, next_bytes: int) -> None:
         now = time.monotonic()
@@ -293,20 +327,6 @@ def _get_time() -> float:
     return time.time_ns() // 1000 / 1e6  # Integer division keeps microseconds and is ten times faster than `round`.
 
 
-def _describe_request(request: PolicyRequest) -> dict[str, Any]:
-    return {
-        "kind": request.kind,
-        "tool": request.tool or None,
-        "caller": request.caller or None,
-        "arguments": request.arguments,
-    }
-
-
-def _cut_long_text(value: object) -> object:
-    """Shorten a very long text before masking, because masking all of it takes too long."""
-    return value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value
-
-
 def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
 
@@ -377,59 +397,46 @@ def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretR
     with audit_log._lock:  # pyright: ignore[reportPrivateUsage]
         # Another thread may be reading the old set, so a new set is created.
         audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]
-    write_event = _create_event_writer(audit_log)
-    for kind in _LOGGED_EVENTS:
-        events.on(kind, write_event)
+        audit_log._secrets_version = None  # pyright: ignore[reportPrivateUsage]
+    write, write_request = audit_log.write, audit_log._write_request  # pyright: ignore[reportPrivateUsage]
 
+    def write_decision(event: HostEvent) -> None:
+        details: DecisionDetails = event.details
+        decision = details.decision
+        texts = {"action": decision.action, "level": decision.level, "reason": decision.reason}
+        write_request(b"decision", event.server, details.request, texts)
 
-def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
-    write = audit_log.write
+    def write_answer(event: HostEvent) -> None:
+        texts = {"answer": event.message or "", "reason": event.reason or ""}
+        write_request(b"consent", event.server, event.details, texts)
 
-    def write_event(event: HostEvent) -> None:
-        match event.kind:
-            case "server.state":
-                write(
-                    event.kind,
-                    event.server,
-                    previous_state=event.previous_state,
-                    state=event.state,
-                    reason=event.reason,
-                )
-            case "decision":
-                decision_details: DecisionDetails = event.details
-                decision = decision_details.decision
-                write(
-                    event.kind,
-                    event.server,
-                    **_describe_request(decision_details.request),
-                    action=decision.action,
-                    level=decision.level,
-                    reason=decision.reason,
-                )
-            case "consent":
-                request: PolicyRequest = event.details
-                write(
-                    event.kind,
-                    event.server,
-                    **_describe_request(request),
-                    answer=event.message,
-                    reason=event.reason,
-                )
-            case "tool.result":
-                outcome: CallOutcome = event.details
-                write(
-                    "call",
-                    event.server,
-                    **_describe_request(outcome.request),
-                    outcome=outcome.outcome,
-                    ms=round(outcome.duration_ms, 1),
-                    error=outcome.error or None,
-                    result_bytes=outcome.result_bytes,
-                )
-            case "config.problem":
-                problem: ConfigProblem = event.details
-                write(event.kind, event.server, file=str(problem.path), message=event.message)
-            case _:
-                write(event.kind, event.server, message=event.message)
+    def write_outcome(event: HostEvent) -> None:
+        outcome: CallOutcome = event.details
+        numbers = b',"ms":%.1f' % outcome.duration_ms
+        if outcome.result_bytes is not None:
+            numbers += b',"result_bytes":%d' % outcome.result_bytes
+        texts = {"outcome": outcome.outcome, "error": outcome.error}
+        write_request(b"call", event.server, outcome.request, texts, numbers)
 
-    return write_event
+    def write_state(event: HostEvent) -> None:
+        write(event.kind, event.server, previous_state=event.previous_state, state=event.state, reason=event.reason)
+
+    def write_problem(event: HostEvent) -> None:
+        problem: ConfigProblem = event.details
+        write(event.kind, event.server, file=str(problem.path), message=event.message)
+
+    def write_message(event: HostEvent) -> None:
+        write(event.kind, event.server, message=event.message)
+
+    listeners: dict[EventKind, Callable[[HostEvent], None]] = {
+        "server.added": write_message,
+        "server.removed": write_message,
+        "server.state": write_state,
+        "config.problem": write_problem,
+        "definitions.changed": write_message,
+        "decision": write_decision,
+        "consent": write_answer,
+        "tool.result": write_outcome,
+    }
+    for kind, listener in listeners.items():
+        events.on(kind, listener)
