@@ -20,7 +20,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import handshake
 from dovetail.protocol.exchange import Caller, Service
-from dovetail.protocol.handshake import HandshakeState, negotiate_revision, open_session
+from dovetail.protocol.handshake import HandshakeState, encode_introduction, negotiate_revision, open_session
 from dovetail.protocol.limits import ServerLimits
 from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import Icon, TextContent
@@ -71,8 +71,9 @@ def initialize(revision: Any = LAST, **changes: Any) -> dict[str, Any]:
 def opened(
     revision: str = LAST, behind: Service | None = None, **changes: Any
 ) -> tuple[HandshakeState, dict[str, Any]]:
-    session, response = open_session(initialize(revision, **changes), behind or service(), "alice")
-    message = json.loads(response)
+    behind = behind or service()
+    session = open_session(initialize(revision, **changes), behind, "alice")
+    message = json.loads(encode_introduction(1, session, behind))
     assert (message["jsonrpc"], message["id"]) == ("2.0", 1)
     return session, message["result"]
 

@@ -141,6 +141,43 @@ async def test_a_connection_that_closes_answers_initialize_within_the_grace_peri
     assert [answer["id"] for answer in line.written] == ([1] if grace else [])
 
 
+async def test_a_connection_that_closes_answers_each_initialize_within_the_grace_period() -> None:
+    stand = FakeService()
+    events = [asyncio.Event(), asyncio.Event()]
+    waiting = iter(events)
+
+    async def refresh() -> None:
+        await next(waiting).wait()
+
+    stand.refresh_description = refresh
+    line = Line(stand)
+    line.send(initialize(id=1), initialize(id=2))
+    await run_pending_callbacks()
+    closing = asyncio.create_task(line.duplex.close(TIMEOUT_S))
+    events[1].set()
+    assert (await line.answer())["id"] == 2
+    events[0].set()
+    assert (await line.answer())["id"] == 1
+    await closing
+
+
+async def test_the_description_is_read_once_for_each_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
+    description, read_count = Description(), 0
+    capabilities = description.stand.capabilities
+
+    def count_capabilities() -> Any:
+        nonlocal read_count
+        read_count += 1
+        return capabilities()
+
+    monkeypatch.setattr(description.stand, "capabilities", count_capabilities)
+    line = Line(description.stand)
+    line.send(initialize(id=1))
+    description.is_known.set()
+    assert (await line.answer())["result"]["instructions"] == "known"
+    assert read_count == 1
+
+
 async def test_a_second_initialize_starts_over_and_running_requests_still_get_their_responses() -> None:
     held = PausedWork()
     line = Line(FakeService(held)).open()
@@ -400,6 +437,16 @@ async def test_an_exchange_knows_how_large_its_message_was() -> None:
         line.send(message)
         await line.answer()
         assert line.stand.seen[-1].size == len(json.dumps(message))
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_a_notification_knows_how_large_its_message_was(batch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, received = Line().open(BATCHING), list[IncomingExchange]()
+    monkeypatch.setattr(line.stand, "receive_notification", received.append)
+    message = create_notification("notifications/roots/list_changed", text="x" * 1000)
+    data = json.dumps([message] if batch else message).encode()
+    line.duplex.receive(data)
+    assert [exchange.size for exchange in received] == [len(data)]
 
 
 async def test_a_peer_that_does_not_read_is_waited_for() -> None:

@@ -190,10 +190,8 @@ class HandshakeState:
             stop()
 
 
-def open_session(
-    message: dict[str, Any], service: Service, principal: Principal | None = None
-) -> tuple[HandshakeState, bytes]:
-    """Handle an `initialize` request. Return the new session and the response."""
+def open_session(message: dict[str, Any], service: Service, principal: Principal | None = None) -> HandshakeState:
+    """Create the session for an `initialize` request. `encode_introduction` encodes the response."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
     if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # The session keeps these parameters in memory.
         raise InvalidParams(
@@ -210,6 +208,12 @@ def open_session(
         initialize_params.client_info,
         session_id,
     )
+    return HandshakeState(caller)
+
+
+def encode_introduction(id: RequestId, session: HandshakeState, service: Service) -> bytes:
+    """Encode the response to an `initialize` request, with the description of the server."""
+    revision = session.caller.protocol_version
     capabilities = service.capabilities()
     # An extension is declared only if this protocol version has one of its methods.
     requests = () if capabilities.extensions is None else service.requests[revision].values()
@@ -220,7 +224,7 @@ def open_session(
         server_info=downgrade.downgrade_implementation(revision, service.implementation),
         instructions=service.instructions,
     )
-    return HandshakeState(caller), jsonrpc.encode_response(message["id"], result)
+    return jsonrpc.encode_response(id, result)
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:

@@ -80,7 +80,7 @@ class DuplexServer:
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
-        self._introduction: asyncio.Task[None] | None = None  # the task that answers `initialize`, if it must wait
+        self._introductions: set[asyncio.Task[None]] = set()  # the tasks that answer `initialize` later
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
@@ -141,8 +141,7 @@ class DuplexServer:
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
                 exchange.end("gone")  # A subscription never ends by itself.
-        introduction = self._introduction
-        introductions = [] if introduction is None or introduction.done() else [introduction]
+        introductions = tuple(self._introductions)
         tasks = [*introductions, *(exchange.task for exchange, _ in self._running.values())]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -162,7 +161,7 @@ class DuplexServer:
             if kind == "request":
                 return self._handle_request(message, reply, size)
             if kind == "notice":
-                self._handle_notification(message)
+                self._handle_notification(message, size)
             else:
                 self._client_requests.handle_response(message)
         except ProtocolError as exc:
@@ -205,7 +204,7 @@ class DuplexServer:
 
         A program may share one pipe between several clients, and then each client sends `initialize`.
         """
-        session, response = handshake.open_session(message, self._service, self._principal)
+        session = handshake.open_session(message, self._service, self._principal)
         if self._session is not None:
             self._session.close()
         if self._stop_listening is not None:
@@ -215,17 +214,22 @@ class DuplexServer:
         self._pending_changes.clear()
         refresh_description = self._service.refresh_description
         if refresh_description is None:
-            reply(response)
+            reply(handshake.encode_introduction(message["id"], session, self._service))
         else:
-            self._introduction = self._starter.start(self._introduce(message, reply, refresh_description))
+            task = self._loop.create_task(self._introduce(message["id"], session, reply, refresh_description))
+            self._introductions.add(task)
+            task.add_done_callback(self._introductions.discard)
 
     async def _introduce(
-        self, message: dict[str, Any], reply: Write, refresh_description: Callable[[], Awaitable[None]]
+        self,
+        id: RequestId,
+        session: handshake.HandshakeState,
+        reply: Write,
+        refresh_description: Callable[[], Awaitable[None]],
     ) -> None:
         await refresh_description()
         if not self._is_closed:
-            _, response = handshake.open_session(message, self._service, self._principal)
-            reply(response)
+            reply(handshake.encode_introduction(id, session, self._service))
 
     def _end_session(self) -> None:
         """End the session after a `shutdown` request. If possible, the transport also closes the connection."""
@@ -300,7 +304,7 @@ class DuplexServer:
         if self._drain is not None:
             await self._drain()
 
-    def _handle_notification(self, message: dict[str, Any]) -> None:
+    def _handle_notification(self, message: dict[str, Any], size: int) -> None:
         match message["method"]:
             case "notifications/cancelled":
                 params: Any = message.get("params") or {}
@@ -315,6 +319,7 @@ class DuplexServer:
                     if exchange.method == "notifications/progress":
                         exchange.params = self._client_requests.read_progress(exchange.params)
                     exchange.origin, exchange.emit, exchange.ask = self.origin, self._emit, self._ask_client
+                    exchange.size = size
                     self._service.receive_notification(exchange)
 
     def _cancel(self, id: Any) -> None:

@@ -133,7 +133,8 @@ class HandshakeSessionManager:
         await sending
 
     def _initialize(self, request: EndpointRequest) -> Awaitable[None]:
-        handshake, response = handshake_protocol.open_session(request.message, self._service, request.principal)
+        handshake = handshake_protocol.open_session(request.message, self._service, request.principal)
+        response = handshake_protocol.encode_introduction(request.message["id"], handshake, self._service)
         headers = list(request.cors_headers)
         if self.is_stateful:
             session = self._create_session(handshake, request.client_address)
