@@ -166,8 +166,13 @@ async def test_an_end_of_input_waits_for_all_lines_of_the_last_chunk() -> None:
 
 
 async def test_a_client_handles_a_chunk_of_many_lines_in_several_iterations() -> None:
-    client, pipe, handled = SocketClient(1000, path="/nothing"), Pipe(), list[Any]()
-    client.receive_message = handled.append  # type: ignore[method-assign]
+    handled: list[Any] = []
+
+    class CountingClient(SocketClient):
+        def receive_message(self, data: Any) -> None:
+            handled.append(data)
+
+    client, pipe = CountingClient(1000, path="/nothing"), Pipe()
     client.connection_made(pipe)
     line_count = 3 * MAX_LINES_PER_ITERATION
     client.data_received(b"{}\n" * line_count)

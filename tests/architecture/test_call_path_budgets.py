@@ -229,6 +229,9 @@ class ScriptedTransport:
         result = RESULTS[request.method] | ({"resultType": "complete"} if request.is_stateless else {})
         return msgspec.json.decode(json.dumps({"id": request.id, "result": result}), type=RawMessage)
 
+    def is_answered(self, id: object) -> bool:
+        return False
+
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         return None
 

@@ -226,6 +226,21 @@ def _progressing(message: dict[str, Any]) -> Any:
 
 
 @both
+async def test_progress_after_the_response_is_recorded_but_not_reported(era: str) -> None:
+    def answer(message: dict[str, Any]) -> Messages:
+        progress, result = _progressing(message)
+        return Messages([progress, result, progress])
+
+    reported, recorded = list[Any](), list[bytes]()
+    script = ScriptedServer(era, {"tools/call": answer})
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
+        get_session(one).recorders.append(lambda to, data, _: recorded.append(data))
+        await one.call_tool("pay", progress_handler=lambda *progress: reported.append(progress))
+        await wait_until(lambda: sum(b"notifications/progress" in data for data in recorded) == 2)
+    assert len(reported) == 1
+
+
+@both
 async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_call_may_take(era: str) -> None:
     async def slow(*_: object) -> None:
         await asyncio.Event().wait()

@@ -1,11 +1,12 @@
 """Test clients over a transport of the user."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from dovetail import Client, CustomTarget, Server
-from dovetail.errors import ConnectError, OutcomeUnknown
+from dovetail.errors import ConnectError, ConnectionLost, OutcomeUnknown
 
 app = Server("custom")
 
@@ -64,6 +65,19 @@ async def test_a_transport_that_cannot_send_loses_the_connection() -> None:
         with pytest.raises(OutcomeUnknown, match="gone"):
             await client.call("double", n=4)
         assert await client.call("double", n=4) == 8
+
+
+async def test_an_async_method_for_sending_loses_the_connection() -> None:
+    class AsyncLink(Link):
+        async def send(self, data: bytes) -> None:  # type: ignore[override]
+            self.server.receive(data)
+
+    async def open_link(receive: Callable[[bytes], None], lose: Callable[[str], None]) -> AsyncLink:
+        return AsyncLink(receive, lose)
+
+    async with asyncio.timeout(20):
+        with pytest.raises(ConnectionLost, match="send"):
+            await Client(CustomTarget(open_link)).connect()
 
 
 async def test_a_transport_that_cannot_connect_is_a_connect_error() -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Timeouts
-from dovetail.errors import ConnectError, ConnectionLost
+from dovetail.errors import ConnectError, ConnectionLost, InvalidResult
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.socket_client import SocketClient
 from dovetail.transports.stdio_client import StdioClient
+from dovetail.wire.raw_message import RawMessage
 from scripted_server import CLOSE, RST, Messages, ScriptedServer, serve_on_socket, text_result
 from transports.fake_service import wait_until
 from transports.test_memory import RecordingInbox
@@ -108,6 +109,20 @@ async def test_any_cut_gives_the_same(step: int) -> None:
     too_long, junk = inbox.junk_seen
     assert ("200" in too_long, junk) == (True, "junk")
     assert [type(one) for one in inbox.losses] == [ConnectionLost]
+
+
+async def test_each_response_that_is_too_long_fails_its_own_request() -> None:
+    caller, inbox = Connected(200), RecordingInbox()
+    await caller.open(inbox)
+    calls = [asyncio.create_task(caller.exchange(asked(id))) for id in range(3)]
+    await asyncio.sleep(0)
+    caller.data_received(b"".join(b'{"jsonrpc":"2.0","id":%d,"result":"%b"}\n' % (id, b"x" * 300) for id in (0, 1)))
+    caller.data_received(b'{"jsonrpc":"2.0","id":2,"result":5}\n')
+    async with asyncio.timeout(20):
+        first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert (type(first), type(second)) == (InvalidResult, InvalidResult)
+    assert isinstance(third, RawMessage)
+    assert len(inbox.junk_seen) == 2
 
 
 @pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])

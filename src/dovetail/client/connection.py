@@ -313,7 +313,8 @@ class Connection:
         except InvalidResult:
             return
         deadline = self._deadlines.get(token)
-        if deadline is not None:
+        # Progress that arrives after the response is not reported, although the caller may not have the response yet.
+        if deadline is not None and not self.transport.is_answered(token):
             deadline.record_activity()
             if deadline.progress_handler is not None:
                 self._callbacks.call(deadline.progress_handler, progress, total, text)

@@ -116,6 +116,10 @@ class ClientTransport(Protocol):
         """Send a request and return its response. Raise TransportError or AuthError on failure."""
         ...
 
+    def is_answered(self, id: RequestId) -> bool:
+        """Return whether the response to a request has arrived, even if `exchange` has not returned it yet."""
+        ...
+
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         """Cancel a request without waiting. Return the notification that was sent, or None."""
         ...
@@ -159,7 +163,10 @@ class CustomConnection(Protocol):
     """An open connection of a custom transport."""
 
     def send(self, data: bytes, /) -> object:
-        """Send one message without blocking. Raise an exception if the connection is lost."""
+        """Send one message without blocking. Raise an exception if the connection is lost.
+
+        This method must not be async, so that the messages keep their order.
+        """
         ...
 
     async def close(self) -> None:

@@ -447,7 +447,7 @@ class FaultyMemoryClient(MemoryClient):
     """An in-memory connection that queues messages, so that faults can change them."""
 
     def __init__(self, server: InProcessServer, faults: FaultPlan) -> None:
-        super().__init__(server.open_connection, server.start, server.stop)
+        super().__init__(lambda _: server.open_connection(self._queue_received), server.start, server.stop)
         self._faults = faults
         self._queues: dict[Receiver, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
         self._tasks: list[asyncio.Task[None]] = []
@@ -457,7 +457,7 @@ class FaultyMemoryClient(MemoryClient):
         await super().connect()
         receivers: dict[Receiver, Callable[[bytes], None]] = {
             "server": super().write,
-            "client": super().receive_message,
+            "client": self.receive_message,
         }
         self._tasks += [self._loop.create_task(self._deliver(to, receiver)) for to, receiver in receivers.items()]
 
@@ -478,8 +478,7 @@ class FaultyMemoryClient(MemoryClient):
         """Queue a message for the server."""
         self._queues["server"].put_nowait(data)
 
-    def receive_message(self, data: bytes) -> None:
-        """Queue a message for the client."""
+    def _queue_received(self, data: bytes) -> None:
         self._queues["client"].put_nowait(data)
 
     async def disconnect(self) -> None:

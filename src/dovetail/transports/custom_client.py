@@ -2,6 +2,8 @@
 responses.
 """
 
+import asyncio
+
 from dovetail.errors import ConnectError, ConnectionLost, MCPError
 from dovetail.log import log
 from dovetail.protocol.client_transport import CustomConnection, OpenCustomConnection
@@ -32,9 +34,13 @@ class CustomClient(DuplexClient):
         """Send a message. If sending fails, the connection is lost."""
         if self._connection is not None:
             try:
-                self._connection.send(data)
+                sent = self._connection.send(data)
             except Exception as exc:
                 self._lose(f"the transport could not send: {type(exc).__name__}: {exc}")
+                return
+            if asyncio.iscoroutine(sent):
+                sent.close()
+                self._lose("the transport could not send: its method `send` is async. Make it a plain method")
 
     async def disconnect(self) -> None:
         """Close the user's connection."""

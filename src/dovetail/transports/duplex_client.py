@@ -4,11 +4,10 @@ A subclass moves the bytes. It only implements `connect`, `write` and `disconnec
 """
 
 import asyncio
-from typing import Any
+from typing import Any, final
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, MCPError, ParseError, TransportError
-from dovetail.protocol.client_messages import parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.jsonrpc import RequestId
@@ -45,6 +44,14 @@ class PendingRequest(Struct, eq=False):
         if isinstance(response, MCPError):
             raise response
         return response
+
+
+@final
+class OversizedMessage(Struct, frozen=True):
+    """Takes the place of a message that is too large. The transport has skipped the message."""
+
+    prefix: bytes  # the start of the message
+    description: str
 
 
 class DuplexClient:
@@ -110,6 +117,10 @@ class DuplexClient:
         finally:
             self._pending.pop(request.id, None)
 
+    def is_answered(self, id: RequestId) -> bool:
+        """Return whether the response to a request has arrived, even if `exchange` has not returned it yet."""
+        return id not in self._pending
+
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         """Tell the server to cancel a request. spec: cancellation#cancellation-flow"""
         if self._end_error is not None or request.method == "initialize":
@@ -141,10 +152,13 @@ class DuplexClient:
         self.end(ConnectionLost("the client was closed"))
         await self.disconnect()
 
-    def receive_message(self, data: bytes) -> None:
+    def receive_message(self, data: bytes | OversizedMessage) -> None:
         """Handle a message or a batch from the server."""
         receiver = self._receiver
         if receiver is None:
+            return
+        if type(data) is OversizedMessage:
+            self._reject_oversized(data)
             return
         try:
             messages = read_messages(data)
@@ -167,18 +181,8 @@ class DuplexClient:
                 self._reject_message(
                     _get_message_bytes(message, data, messages), "it has neither a result nor an error"
                 )
-            elif message.method != "notifications/progress" or not self._is_late(message):
+            else:
                 receiver.receive(message)
-
-    def _is_late(self, progress: RawMessage) -> bool:
-        """Return whether a progress notification arrived after the response.
-
-        The progress token equals the request ID.
-        """
-        try:
-            return parse_progress(progress.params)[0] not in self._pending
-        except InvalidResult:
-            return False
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
         """Handle a response without an ID. The server sends it if it could not read a request.
@@ -197,15 +201,15 @@ class DuplexClient:
         self._receiver.record_invalid_message(data[:400].decode("utf-8", "replace"))
         self._fail_requests(find_answered_ids(data), build_response_error(data, reason))
 
-    def reject_oversized(self, description: str, prefix: bytes = b"") -> None:
+    def _reject_oversized(self, message: OversizedMessage) -> None:
         """Record a message that is too large. If the message looks like a response, fail its request."""
-        if self._receiver is not None:
-            self._receiver.record_invalid_message(description)
+        assert self._receiver is not None
+        self._receiver.record_invalid_message(message.description)
         error = add_context(
-            InvalidResult(f"the response is too large: {description}"),
+            InvalidResult(f"the response is too large: {message.description}"),
             hint="raise ClientLimits(max_response_bytes=...)",
         )
-        self._fail_requests(find_answered_ids(prefix), error)
+        self._fail_requests(find_answered_ids(message.prefix), error)
 
     def _fail_requests(self, ids: list[int], error: InvalidResult) -> None:
         for id in ids:

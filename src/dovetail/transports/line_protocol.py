@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dovetail.errors import ConnectionLost, InvalidRequest
 from dovetail.log import log
 from dovetail.protocol.exchange import Service
-from dovetail.transports.duplex_client import DuplexClient
+from dovetail.transports.duplex_client import DuplexClient, OversizedMessage
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.paced_queue import MAX_LINES_PER_ITERATION, PacedQueue
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
@@ -25,18 +25,20 @@ MIN_PIECE_BYTES = 4096  # Smaller chunks of a line are joined.
 class LineSplitter:
     """Splits a stream of bytes into lines. A line that is too long is skipped and reported once."""
 
-    __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes", "skipped_prefix")
+    __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes")
 
     def __init__(self, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
         self._pieces: list[bytes | bytearray] = []  # the chunks of the line that is not complete yet
         self._held_bytes = 0
         self._is_skipping = False
-        self.skipped_prefix = b""  # the start of the last skipped line
 
-    def feed(self, data: bytes) -> list[bytes | None]:
-        """Add bytes from the stream and return the complete lines. A line that is too long becomes None."""
-        lines: list[bytes | None] = []
+    def feed(self, data: bytes) -> list[bytes | OversizedMessage]:
+        """Add bytes from the stream and return the complete lines.
+
+        A line that is too long becomes an `OversizedMessage`.
+        """
+        lines: list[bytes | OversizedMessage] = []
         # Most data has no newline, and searching for one is faster than splitting.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
@@ -70,11 +72,11 @@ class LineSplitter:
         else:
             self._pieces.append(bytearray(piece))
 
-    def _drop_line(self, lines: list[bytes | None]) -> None:
-        self.skipped_prefix = b"".join(piece[:_PREFIX_BYTES] for piece in self._pieces[:_PREFIX_BYTES])[:_PREFIX_BYTES]
+    def _drop_line(self, lines: list[bytes | OversizedMessage]) -> None:
+        prefix = b"".join(piece[:_PREFIX_BYTES] for piece in self._pieces[:_PREFIX_BYTES])[:_PREFIX_BYTES]
         self._pieces.clear()
         self._held_bytes = 0
-        lines.append(None)
+        lines.append(OversizedMessage(prefix, f"a line of more than {self.max_line_bytes} bytes"))
 
 
 class ByteWriter(Protocol):
@@ -92,7 +94,8 @@ class LineProtocol(asyncio.Protocol):
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        self._pending_lines: deque[bytes | None] = deque()  # lines to handle after the client has read the responses
+        # The lines to handle after the client has read the responses.
+        self._pending_lines: deque[bytes | OversizedMessage] = deque()
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # the number of bytes in `_out`
@@ -148,7 +151,7 @@ class LineProtocol(asyncio.Protocol):
             while self._pending_lines and self._writable.is_set() and lines_left:
                 lines_left -= 1
                 line = self._pending_lines.popleft()
-                if line is None:
+                if type(line) is OversizedMessage:
                     self.duplex.send_refusal(
                         InvalidRequest(f"Invalid request: longer than {self._splitter.max_line_bytes} bytes")
                     )
@@ -333,7 +336,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__()
         self._splitter = LineSplitter(max_line_bytes)
-        self._waiting_lines: PacedQueue[bytes | None] = PacedQueue(self._handle_line, self._loop)
+        self._waiting_lines: PacedQueue[bytes | OversizedMessage] = PacedQueue(self.receive_message, self._loop)
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -353,21 +356,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._waiting_lines.extend(lines)
             return
         for line in lines:
-            if line is None:
-                self._reject_line()
-            else:
-                self.receive_message(line)
-
-    def _handle_line(self, line: bytes | None) -> None:
-        if line is None:
-            self._reject_line()
-        else:
             self.receive_message(line)
-
-    def _reject_line(self) -> None:
-        self.reject_oversized(
-            f"a line of more than {self._splitter.max_line_bytes} bytes", self._splitter.skipped_prefix
-        )
 
     def eof_received(self) -> bool:
         """Handle the last line, which may have no newline, and end the connection."""

@@ -34,6 +34,7 @@ from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.duplex_client import build_response_error
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
 from dovetail.transports.http_client.remote_server import RemoteServer, convert_error, read_body, read_refusal
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
 
 SESSION_HEADER: Final = b"mcp-session-id"
@@ -353,6 +354,10 @@ class StreamableHTTPClient:
                 await self._read_body(response)
         finally:
             response.close()
+
+    def is_answered(self, id: RequestId) -> bool:
+        """Return False, because `exchange` returns a response as soon as it has arrived."""
+        return False
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         """Cancel a request with a notification.
