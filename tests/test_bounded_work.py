@@ -5,9 +5,11 @@ The tests count function calls or handled items, so that the speed of the machin
 
 import asyncio
 import contextlib
+import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from dovetail.protocol.exchange import (
 from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.replay_memory import ReplayMemory
+from dovetail.protocol.sse import SSEParser
 from dovetail.protocol.subscription_filter import TOOLS_LIST_CHANGED
 from dovetail.protocol.uri_key import uri_readings
 from dovetail.server.change_notices import Subscriptions
@@ -48,6 +51,8 @@ from dovetail.server.parameters import argument_errors
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.http_client import streamable_http
+from dovetail.transports.http_client.remote_server import read_events
+from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.event_log import EventLog
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.line_protocol import LineProtocol
@@ -58,7 +63,16 @@ from dovetail.types import CallToolResult, TextContent, Tool
 from dovetail.wire.codec import encode
 from dovetail.wire.tools import ListToolsResult
 from scripted_server import SILENCE, ScriptedServer, serve_on_socket, serve_over_http, tool_definition
-from transports.fake_service import FakeService
+from transports.fake_service import (
+    BATCHING,
+    INITIALIZED,
+    FakeService,
+    initialize,
+    open_session,
+    post,
+    request,
+    text_result,
+)
 
 TIMEOUT_S = 30.0
 NEWEST = "2026-07-28"
@@ -197,6 +211,26 @@ async def test_a_paced_queue_keeps_the_order() -> None:
         while queue.is_waiting:  # noqa: ASYNC110 - each iteration of the event loop counts
             await asyncio.sleep(0)
     assert handled == list(range(MAX_LINES_PER_ITERATION + 2))
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_other_tasks_run_while_many_events_of_a_stream_are_handled(size: int) -> None:
+    async def read_chunks() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield (b"data: " + b"x" * size + b"\n\n") * 100
+
+    async def watch() -> None:
+        while True:
+            counts.append(len(handled))
+            await asyncio.sleep(0)
+
+    handled: list[str] = []
+    counts: list[int] = []
+    watching = asyncio.create_task(watch())
+    await read_events(read_chunks(), SSEParser(), lambda event: handled.append(event.data))
+    watching.cancel()
+    assert len(handled) == 1000
+    assert max(after - before for before, after in pairwise(counts)) <= 100
 
 
 async def test_a_client_handles_a_chunk_of_many_events_in_several_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -721,7 +755,7 @@ async def test_large_results_that_are_ready_together_are_encoded_in_several_iter
         size = len(encode(result))
         encoded.append(size)
         if size > 100_000:
-            budget.count_added(size)
+            budget.count_encoded(size)
 
     calls = [asyncio.create_task(call("produce")) for _ in range(10)]
     await asyncio.sleep(0)
@@ -739,6 +773,35 @@ async def test_large_results_that_are_ready_together_are_encoded_in_several_iter
             if iterations == 3:
                 assert small.done()  # a small result does not wait
     await asyncio.gather(*calls, small)
+
+
+@pytest.mark.parametrize("transport", ["socket", "http"])
+@pytest.mark.parametrize("is_batch", [True, False])
+async def test_each_large_response_is_counted_once(
+    transport: str, monkeypatch: pytest.MonkeyPatch, *, is_batch: bool
+) -> None:
+    async def work(_: IncomingExchange) -> CallToolResult:
+        return text_result("x" * 100_000)
+
+    counted: list[int] = []
+    monkeypatch.setattr(MemoryBudget, "count_encoded", lambda budget, size: counted.append(size))
+    service = FakeService(work)
+    messages = [[request(id=1), request(id=2)]] if is_batch else [request(id=1), request(id=2)]
+    if transport == "http":
+        app = Endpoint(service)
+        session = await open_session(app, BATCHING)
+        for message in messages:
+            await post(app, message, session)
+    else:
+        lines, pipe = LineProtocol(service), Pipe()
+        lines.connection_made(pipe)
+        for message in (initialize(BATCHING), INITIALIZED, *messages):
+            lines.data_received(json.dumps(message).encode() + b"\n")
+        async with asyncio.timeout(TIMEOUT_S):
+            while sum(map(len, pipe.written)) < 200_000:  # noqa: ASYNC110 - the pipe sets no event
+                await asyncio.sleep(0)
+        await lines.close(0)
+    assert [size // 100_000 for size in counted] == [1, 1]
 
 
 # Running calls and sessions

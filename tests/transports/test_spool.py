@@ -260,7 +260,7 @@ async def test_results_wait_after_many_bytes_in_one_iteration_of_the_event_loop(
         if budget.is_crowded:
             await budget.wait_for_turn(100)
         order.append(number)
-        budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+        budget.count_encoded(module.MAX_BYTES_PER_ITERATION + 1)
 
     tasks = [asyncio.create_task(encode(number)) for number in range(10)]
     for _ in range(30):
@@ -274,7 +274,7 @@ async def test_results_wait_after_many_bytes_in_one_iteration_of_the_event_loop(
 
 async def test_a_result_whose_call_was_cancelled_loses_its_turn() -> None:
     budget = MemoryBudget(100)
-    budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+    budget.count_encoded(module.MAX_BYTES_PER_ITERATION + 1)
     waiting = [asyncio.create_task(budget.wait_for_turn(100)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[1].cancel()
@@ -287,7 +287,7 @@ def test_a_turn_of_an_event_loop_that_ended_does_not_block_the_next_loop() -> No
     budget = MemoryBudget(100)
 
     async def leave() -> None:
-        budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+        budget.count_encoded(module.MAX_BYTES_PER_ITERATION + 1)
 
     async def wait() -> None:
         async with asyncio.timeout(10):
@@ -304,13 +304,13 @@ def test_a_turn_of_an_event_loop_that_ended_does_not_block_the_next_loop() -> No
 async def test_small_messages_make_no_result_wait() -> None:
     budget = MemoryBudget(100)
     for _ in range(100):
-        budget.count_added(1000)
+        budget.count_encoded(1000)
     assert not budget.is_crowded
 
 
 async def test_results_do_not_wait_if_they_would_take_too_much_memory() -> None:
     budget = MemoryBudget(100)
-    budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+    budget.count_encoded(module.MAX_BYTES_PER_ITERATION + 1)
     waiting = asyncio.create_task(budget.wait_for_turn(6000))
     continuing = asyncio.create_task(budget.wait_for_turn(1000))
     await asyncio.sleep(0)

@@ -206,8 +206,8 @@ class ResponseBuffer(Protocol):
         """Wait until a large result of about this size may be encoded."""
         ...
 
-    def count_added(self, size: int) -> None:
-        """Count the bytes of an encoded message."""
+    def count_encoded(self, size: int) -> None:
+        """Count the bytes of a large response that was encoded."""
         ...
 
 

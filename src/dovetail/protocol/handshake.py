@@ -19,6 +19,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import (
+    LARGE_RESULT_BYTES,
     Caller,
     IncomingExchange,
     Service,
@@ -249,6 +250,8 @@ def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: i
         data = jsonrpc.encode_response(exchange.id, result)
     if len(data) > max_result_bytes:
         check_result_size(exchange, result, max_result_bytes)
+    if len(data) > LARGE_RESULT_BYTES and exchange.buffer is not None:
+        exchange.buffer.count_encoded(len(data))
     return data
 
 

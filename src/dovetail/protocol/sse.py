@@ -16,7 +16,6 @@ _BOM = b"\xef\xbb\xbf"
 # A longer number would take long to convert, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
 _PIECE_BYTES = 8 * 1024
-MAX_EVENTS_PER_ITERATION = 50  # After more events than this, a reader lets other tasks run.
 
 
 class EventTooLarge(ValueError):
@@ -67,7 +66,7 @@ def _encode_retry(retry: int) -> bytes:
 
 
 def split_chunk(chunk: bytes) -> Sequence[bytes]:
-    """Split a large chunk of a stream into pieces. After a piece with many events, a reader lets other tasks run."""
+    """Split a large chunk of a stream into pieces, so that a reader need not parse the whole chunk at once."""
     if len(chunk) <= _PIECE_BYTES:
         return (chunk,)
     return [chunk[start : start + _PIECE_BYTES] for start in range(0, len(chunk), _PIECE_BYTES)]

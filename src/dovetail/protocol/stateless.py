@@ -10,6 +10,7 @@ from dovetail.error_context import clip
 from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
 from dovetail.protocol.downgrade import get_error_code
 from dovetail.protocol.exchange import (
+    LARGE_RESULT_BYTES,
     NO_CAPABILITIES,
     Caller,
     ForwardedResult,
@@ -40,7 +41,6 @@ from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
-_LARGE_RESULT_BYTES: Final = 64 * 1024
 _MAX_CACHED_INFO_BYTES: Final = 1024  # Larger client info is not cached.
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
@@ -148,6 +148,8 @@ class StatelessProtocol:
             data = jsonrpc.encode_response(exchange.id, stamped_result)
         if len(data) > self._max_result_bytes:
             check_result_size(exchange, result, self._max_result_bytes)
+        if len(data) > LARGE_RESULT_BYTES and exchange.buffer is not None:
+            exchange.buffer.count_encoded(len(data))
         return data
 
     def _add_server_info(self, result: Result) -> Result:
@@ -158,7 +160,7 @@ class StatelessProtocol:
         if len(body) == 2:
             return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
         # A memoryview saves the copy of a large result. For a small result, a copy is faster.
-        rest = memoryview(body)[1:] if len(body) > _LARGE_RESULT_BYTES else body[1:]
+        rest = memoryview(body)[1:] if len(body) > LARGE_RESULT_BYTES else body[1:]
         return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:

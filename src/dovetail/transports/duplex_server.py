@@ -390,7 +390,7 @@ class DuplexServer:
         if problem is not None:
             self._write(self._refuse_unadmitted(None, InvalidRequest(f"Invalid request: {problem}")))
             return
-        batch = _Batch(self._write, self._buffer)
+        batch = _Batch(self._write)
         for message in messages:
             batch.open_count += 1
             if not self._handle_message(message, batch, size):
@@ -415,16 +415,13 @@ def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
 class _Batch:
     """Collects the responses to a batch of requests, and sends them as one array."""
 
-    def __init__(self, write: Write, buffer: ResponseBuffer | None) -> None:
+    def __init__(self, write: Write) -> None:
         self._write = write
-        self._buffer = buffer
         self._replies: list[bytes] = []
         self.open_count = 1
 
     def __call__(self, data: bytes) -> None:
         self._replies.append(data)
-        if self._buffer is not None:
-            self._buffer.count_added(len(data))  # The responses are encoded before they are sent.
 
     def settle(self) -> None:
         self.open_count -= 1

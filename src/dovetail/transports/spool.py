@@ -19,7 +19,7 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
-# One loop iteration encodes at most this many bytes of large messages.
+# One loop iteration encodes at most this many bytes of large responses.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
 # Results that wait to be encoded may use this multiple of the memory limit.
 _MAX_WAITING_RESULTS = 64
@@ -52,7 +52,7 @@ class MemoryBudget:
         self.retry_disk_at = 0.0
         # True if results must wait for a later loop iteration before they are encoded.
         self.is_crowded = False
-        self._iteration_bytes = 0  # bytes that were added in this loop iteration
+        self._iteration_bytes = 0  # bytes of large responses that were encoded in this loop iteration
         self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0  # The size of the results that wait.
@@ -63,8 +63,8 @@ class MemoryBudget:
         """Return whether so much memory is used that slow clients must be disconnected."""
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
-    def count_added(self, size: int) -> None:
-        """Count the bytes of a large message. If one loop iteration has too many bytes, further results wait."""
+    def count_encoded(self, size: int) -> None:
+        """Count the bytes of a large response. If one loop iteration has too many bytes, further results wait."""
         self._iteration_bytes += size
         if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
             self._schedule_iteration(asyncio.get_running_loop())
@@ -194,7 +194,6 @@ class Spool:
         self.size += len(data)
         self._pieces.append(data)
         self._budget.used_bytes += len(data)
-        self._budget.count_added(len(data))
         if self._budget.used_bytes > self._budget.max_bytes and not (
             self.is_single_message and self._budget.used_bytes == self.size
         ):

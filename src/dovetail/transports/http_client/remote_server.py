@@ -7,9 +7,9 @@ a POST applies to later requests, too. Any other redirect applies to one request
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from dovetail.error_context import add_context, clip
@@ -28,6 +28,7 @@ from dovetail.errors import (
 from dovetail.protocol.client_transport import Authorizer, Headers, MessageReceiver
 from dovetail.protocol.http_checks import parse_media_type
 from dovetail.protocol.limits import FetchLimits
+from dovetail.protocol.sse import ServerSentEvent, SSEParser, split_chunk
 from dovetail.transports.http_client.http1_connection import (
     ClientResponse,
     ConnectionBroken,
@@ -41,6 +42,9 @@ _MAX_REDIRECTS: Final = 5
 _FOLLOWED_STATUS_CODES: Final = (307, 308)
 _PERMANENT_REDIRECT: Final = 308
 _MAX_EXCERPT_CHARS: Final = 300
+_EVENTS_PER_ITERATION: Final = 50
+
+T = TypeVar("T")
 
 
 class RemoteServer:
@@ -174,6 +178,27 @@ async def read_body(response: ClientResponse, url: str) -> bytes:
         return await response.read()
     except TransportError as exc:
         raise convert_error(exc, url) from None
+
+
+async def read_events(
+    response: AsyncIterable[bytes], parser: SSEParser, handle: Callable[[ServerSentEvent], T | None]
+) -> T | None:
+    """Pass the events of a stream to a function until the function returns a value. Return this value.
+
+    Return None if the stream ends first. Other tasks run after a limited number of events, because a stream with many
+    events may arrive in one chunk.
+    """
+    event_count = 0
+    async for chunk in response:
+        for piece in split_chunk(chunk):
+            for event in parser.feed(piece):
+                value = handle(event)
+                if value is not None:
+                    return value
+                event_count += 1
+                if event_count % _EVENTS_PER_ITERATION == 0:
+                    await asyncio.sleep(0)
+    return None
 
 
 async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPError:

@@ -11,10 +11,10 @@ from dovetail.errors import ConnectionLost, InvalidResult, MCPError, NotMCPServe
 from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.protocol.sse import MAX_EVENTS_PER_ITERATION, EventTooLarge, SSEParser, split_chunk
+from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
 from dovetail.transports.duplex_client import DuplexClient, PendingRequest
 from dovetail.transports.http_client.http1_connection import ClientResponse
-from dovetail.transports.http_client.remote_server import RemoteServer, read_refusal
+from dovetail.transports.http_client.remote_server import RemoteServer, read_events, read_refusal
 from dovetail.wire.raw_message import RawMessage
 
 
@@ -66,17 +66,7 @@ class SSE2024Client(DuplexClient):
         parser = SSEParser(self._limits.max_response_bytes)
         error = ConnectionLost("the server ended the stream")
         try:
-            async for chunk in response:
-                for piece in split_chunk(chunk):
-                    events = parser.feed(piece)
-                    for event in events:
-                        if event.event == "endpoint":
-                            if not self._post_address.done():
-                                self._post_address.set_result(event.data)
-                        elif event.event == "message":
-                            self.receive_message(event.data.encode())
-                    if len(events) > MAX_EVENTS_PER_ITERATION:
-                        await asyncio.sleep(0)
+            await read_events(response, parser, self._handle_event)
         except EventTooLarge as exc:
             error = ConnectionLost(f"the server sent a message that is too large: {exc}")
         except TransportError:
@@ -89,6 +79,13 @@ class SSE2024Client(DuplexClient):
                 )
                 self._post_address.exception()
             self.end(error)
+
+    def _handle_event(self, event: ServerSentEvent) -> None:
+        if event.event == "endpoint":
+            if not self._post_address.done():
+                self._post_address.set_result(event.data)
+        elif event.event == "message":
+            self.receive_message(event.data.encode())
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
         """Post a request and wait for its response on the event stream."""

@@ -29,11 +29,17 @@ from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, 
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
-from dovetail.protocol.sse import MAX_EVENTS_PER_ITERATION, EventTooLarge, SSEParser, split_chunk
+from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.duplex_client import build_response_error
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
-from dovetail.transports.http_client.remote_server import RemoteServer, convert_error, read_body, read_refusal
+from dovetail.transports.http_client.remote_server import (
+    RemoteServer,
+    convert_error,
+    read_body,
+    read_events,
+    read_refusal,
+)
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
 
@@ -211,16 +217,7 @@ class StreamableHTTPClient:
         self, response: ClientResponse, parser: SSEParser, request: EncodedRequest | None
     ) -> RawMessage | None:
         try:
-            async for chunk in response:
-                for piece in split_chunk(chunk):
-                    events = parser.feed(piece)
-                    for event in events:
-                        if event.event == "message" and event.data:
-                            answer = self._dispatch(self._parse_messages(event.data, request), request)
-                            if answer is not None:
-                                return answer
-                    if len(events) > MAX_EVENTS_PER_ITERATION:
-                        await asyncio.sleep(0)
+            return await read_events(response, parser, lambda event: self._handle_event(event, request))
         except EventTooLarge as exc:
             raise add_context(
                 InvalidResult(f"the response is too large: {exc}"), hint="raise ClientLimits(max_response_bytes=...)"
@@ -231,6 +228,12 @@ class StreamableHTTPClient:
             if request is not None and (request.is_stateless or parser.last_event_id is None):
                 raise ConnectionLost("the connection was lost before the response arrived") from None
         return None
+
+    def _handle_event(self, event: ServerSentEvent, request: EncodedRequest | None) -> RawMessage | None:
+        """Handle the messages of an event. Return the response to the request, if the event contains it."""
+        if event.event != "message" or not event.data:
+            return None
+        return self._dispatch(self._parse_messages(event.data, request), request)
 
     def _parse_messages(self, data: str, request: EncodedRequest | None) -> list[RawMessage]:
         try:

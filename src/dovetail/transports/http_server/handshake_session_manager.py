@@ -290,12 +290,7 @@ class HandshakeSessionManager:
             if session_result is not None:
                 return handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
             session.add_running(exchange, self._limits.max_calls_per_connection)
-            response = await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
-            if response is not None:
-                self._event_log.budget.count_added(
-                    len(response)
-                )  # The responses of a batch are encoded before they are sent.
-            return response
+            return await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
         except ProtocolError as exc:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 

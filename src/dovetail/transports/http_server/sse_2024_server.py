@@ -15,7 +15,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
-from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
+from dovetail.transports.spool import MemoryBudget
 
 # If a client has this many unread bytes, the server reads no more messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
@@ -114,7 +114,6 @@ class _SSEConnection:
 
     def __init__(self, service: Service, principal: Principal | None, budget: MemoryBudget) -> None:
         self.principal = principal
-        self._budget = budget
         self.duplex = DuplexServer(
             service,
             self._enqueue,
@@ -133,8 +132,6 @@ class _SSEConnection:
     def _enqueue(self, data: bytes) -> None:
         self._pending.append(data)
         self._queued_bytes += len(data)
-        if len(data) > SLICE_BYTES:
-            self._budget.count_added(len(data))
         self._wake.set()
 
     async def wait_for_room(self) -> None:
