@@ -39,10 +39,12 @@ from dovetail.errors import (
     ConnectionLost,
     InputRequestError,
     InvalidResult,
+    NotSupported,
     RateLimited,
     RequestTimeout,
     VersionNegotiationError,
 )
+from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.process.reaper import reaper
 from dovetail.types import ClientCapabilities
 from mentions import mentions, values
@@ -369,6 +371,16 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
 
 
 # What is kept
+
+
+async def test_a_subscription_that_is_not_supported_waits_for_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait_until_listening(_: object) -> bool:
+        raise AssertionError("the client waited for the stream")
+
+    monkeypatch.setattr(DuplexClient, "wait_until_listening", wait_until_listening)
+    async with Client(Server("plain"), protocol_version="handshake") as client:
+        with pytest.raises(NotSupported):
+            await client.subscribe_resource("x:1")
 
 
 async def test_a_result_is_cached_for_its_lifetime_and_dropped_on_notification() -> None:

@@ -197,6 +197,39 @@ async def test_a_question_that_can_only_be_of_one_caller_is_put_to_it(who: dict[
     assert asked == ["second"]
 
 
+async def test_a_call_that_was_cancelled_before_it_was_sent_keeps_no_question_from_others() -> None:
+    asked = list[str]()
+    anna, otto = (
+        asking(caller(OLD, client_capabilities=ASKABLE, session_id=name), asked, name) for name in ("anna", "otto")
+    )
+    async with run_target("tcp", far()) as at, asyncio.timeout(20):
+        one = mount_client(Client(at, protocol_version=OLD))
+        cancelled = asyncio.create_task(one.handle(anna))
+        await asyncio.sleep(0)  # the client begins to connect
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        await one.handle(otto)
+        await one.stop()
+    assert asked == ["otto"]
+
+
+async def test_a_question_may_be_about_a_call_that_was_sent_and_cancelled() -> None:
+    asked, held = list[str](), Held()
+    anna, otto = (
+        asking(caller(OLD, client_capabilities=ASKABLE, session_id=name), asked, name) for name in ("anna", "otto")
+    )
+    anna.params["name"] = "hold"
+    async with run_target("tcp", held.app) as at, asyncio.timeout(20):
+        one = mount_client(Client(at, protocol_version=OLD))
+        cancelled = asyncio.create_task(one.handle(anna))
+        await held.begun.wait()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert b"isError" in cast("bytes", await one.handle(otto))
+        await one.stop()
+    assert asked == []
+
+
 async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
     """A call that waits for its caller's answer is at work at the server, which may ask more about it."""
     asked = list[str]()

@@ -608,7 +608,7 @@ class Client:
         The client subscribes again after it reconnects. `listen` works with every protocol version.
         """
         connection = await self._run(self._session.reconnector.get_connection)
-        if not self._sender.is_stateless:
+        if not self._sender.is_stateless and "resources/subscribe" not in connection.unsupported_methods:
             await self._run(connection.transport.wait_until_listening)
         await self._send_handshake_request("resources/subscribe", {"uri": connection.get_subscribed_uri(uri)})
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions

@@ -371,6 +371,7 @@ class MountedClient:
         """
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(exchange)
+        is_open = False  # True while the server may be working on the request
         self._active_exchanges.append(exchange)
         if exchange.origin is None and self._other_caller is None:
             self._has_local_callers = True
@@ -383,6 +384,7 @@ class MountedClient:
                 encoder = self._reconnector.encoder
             is_stateless_server = encoder is not None and encoder.is_stateless
             if exchange.caller.is_stateless and not is_stateless_server and METHODS[exchange.method].may_require_input:
+                is_open = True
                 result = await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
             else:
                 params = exchange.params
@@ -390,7 +392,9 @@ class MountedClient:
                     params = {name: value for name, value in params.items() if name != "_meta"}
                 options = self._build_options(exchange, timeout, wants_progress=exchange.progress_token is not None)
                 row = METHODS[exchange.method]
+                is_open = True
                 result = ForwardedResult(await self._request_sender.forward(row, params, options))
+                is_open = False
                 if self._callbacks.is_running:
                     # All notifications must be sent before the response.
                     await self._callbacks.flush(self._call_timeout)
@@ -401,10 +405,11 @@ class MountedClient:
                 return result
             return self._convert_result(exchange, result)
         except asyncio.CancelledError:
-            self._abandoned_calls.add(exchange)
+            if is_open:
+                self._abandoned_calls.add(exchange)
             raise
         except MCPError as exc:
-            if isinstance(exc, RequestTimeout):
+            if is_open and isinstance(exc, RequestTimeout):
                 self._abandoned_calls.add(exchange)
             raise self._convert_error(exc, exchange) from None
         finally:
@@ -423,7 +428,7 @@ class MountedClient:
         options = self._build_options(exchange, timeout, wants_progress=wants_progress)
         try:
             result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RequestTimeout):
             self._abandoned_calls.add(exchange)
             raise
         # All notifications must be sent before the response.
