@@ -7,6 +7,7 @@ code.
 
 import logging
 import os
+import time
 import traceback
 import weakref
 from types import TracebackType
@@ -28,6 +29,26 @@ _INTERNAL_PATHS: Final = (
 )
 
 log: Final = logging.getLogger("dovetail")
+
+
+_WARNING_INTERVAL_S: Final = 60.0
+
+
+class ThrottledWarning:
+    """A warning that is logged at most once a minute, so that clients cannot fill the log."""
+
+    __slots__ = ("_level", "_next_at")
+
+    def __init__(self, level: int = logging.WARNING) -> None:
+        self._level = level
+        self._next_at = 0.0
+
+    def log(self, message: str, *args: object) -> None:
+        """Log the message, unless the warning was logged less than a minute ago."""
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + _WARNING_INTERVAL_S
+            log.log(self._level, message, *args)
 
 
 class OwnText(str):

@@ -1071,3 +1071,58 @@ def test_a_notification_has_one_function() -> None:
         app.on_notification("notifications/roots/list_changed")(print)
     with pytest.raises(TypeError):
         app.on_notification(print)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_notification_that_fails_again_and_again_is_logged_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, method = Server("x"), "notifications/roots/list_changed"
+
+    @app.on_notification(method)
+    async def refuse(params: dict[str, Any], ctx: Context) -> None:
+        raise ServerBusy("later") if params.get("busy") else InvalidParams("wrong")
+
+    for params in ({}, {}, {"busy": True}, {}, {"busy": True}):
+        exchange = Client(app, LATEST_HANDSHAKE).exchange(method, params)
+        get_dispatcher(app).receive_notification(exchange)
+        await exchange.task
+    assert len([record for record in caplog.records if method in record.getMessage()]) == 2
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_subscription_is_refused_if_the_server_stops_before_it_begins(is_stopped: bool) -> None:
+    app = calculator()
+    entered, release, held = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.tool
+    async def hold() -> None:
+        await held.wait()
+
+    @app.middleware
+    async def wait(exchange: Any, call_next: Any) -> Any:
+        if exchange.method == "subscriptions/listen":
+            entered.set()
+            await release.wait()
+        return await call_next(exchange)
+
+    async with asyncio.timeout(20):
+        await app.start()
+        params = {"notifications": {"toolsListChanged": True}}
+        listening = asyncio.create_task(Client(app).request("subscriptions/listen", params))
+        holding = asyncio.create_task(Client(app).call("hold"))
+        await entered.wait()
+        if is_stopped:
+            held.set()
+            await holding
+            await app.stop()
+            release.set()
+            with pytest.raises(ServerBusy):
+                await listening
+        else:
+            stopping = asyncio.create_task(app.stop())
+            await asyncio.sleep(0)
+            release.set()
+            with pytest.raises(ServerBusy):
+                await listening
+            held.set()
+            await asyncio.gather(holding, stopping)

@@ -404,6 +404,31 @@ async def test_a_large_answer_leaves_before_the_next_line_is_taken() -> None:
     await lines.close(0)
 
 
+@pytest.mark.parametrize("after", ["many lines", "a client that did not read"])
+async def test_a_failure_while_lines_wait_ends_the_connection(after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, pipe = connected()
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(_: bytes) -> None:
+        raise RuntimeError("broken")
+
+    if after == "many lines":
+        lines.data_received(line(stateless_request("ping")) * 1000)
+        monkeypatch.setattr(lines.duplex, "receive", fail)
+        await wait_until(lambda: failures)
+    else:
+        lines.pause_writing()
+        lines.data_received(line(stateless_request()))
+        monkeypatch.setattr(lines.duplex, "receive", fail)
+        with pytest.raises(RuntimeError):
+            lines.resume_writing()
+    assert pipe.aborted
+    async with asyncio.timeout(20):
+        await lines.done
+    await lines.close(0)
+
+
 async def test_an_end_that_comes_with_the_last_lines_waits_until_they_are_taken() -> None:
     stand = FakeService()
     lines, pipe = connected(stand)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.errors import AuthError
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
     RESOURCE_METADATA_PATH,
@@ -25,7 +25,6 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
-from dovetail.transports.operator_warnings import ThrottledWarning
 from dovetail.wire.codec import encode
 
 

@@ -23,7 +23,7 @@ from dovetail.errors import (
     ServerBusy,
     ToolError,
 )
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
 from dovetail.protocol.limits import CallerBusy, ServerLimits
@@ -155,6 +155,8 @@ class Dispatcher:
         }
         self._wrapped_handlers: dict[str, Handler] = self._handlers
         self._notification_handlers: dict[str, Handler] = {}
+        # One warning for each method and kind of error, so that clients cannot fill the log.
+        self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledWarning] = {}
 
     @property
     def name(self) -> str:
@@ -289,7 +291,11 @@ class Dispatcher:
         try:
             await self.handle(exchange)
         except ProtocolError as exc:
-            log.warning("the handler of %s from a client failed: %s", exchange.method, exc)
+            key = exchange.method, type(exc)
+            warning = self._notification_warnings.get(key)
+            if warning is None:
+                warning = self._notification_warnings[key] = ThrottledWarning()
+            warning.log("could not handle %s from a client: %s", exchange.method, exc)
 
     def mount(
         self, target: "Mountable", name_map: "NameMap", access_rule: "AccessRule | None" = None
@@ -668,8 +674,12 @@ class Dispatcher:
         return True
 
     async def _listen(self, exchange: IncomingExchange) -> Result:
-        state = self._get_state()
-        stream = ChangeStream(exchange, await self._grant_filter(exchange), state.starter)
+        granted_filter = await self._grant_filter(exchange)
+        state = self._state_by_loop.get(asyncio.get_running_loop())
+        # The server may have stopped while middleware or the filter waited. A new stream would never be closed.
+        if state is None or state.is_closing:
+            raise ServerBusy("The server is shutting down")
+        stream = ChangeStream(exchange, granted_filter, state.starter)
         stop = self.registry.subscriptions.subscribe(stream)
         state.change_streams.add(stream)
         expiry_timer = _call_at_expiry(exchange.caller.principal, stream.close)

@@ -159,6 +159,9 @@ class LineProtocol(asyncio.Protocol):
                     self.duplex.receive(line)
                 if self._queued_bytes > SLICE_BYTES:
                     self.flush()
+        except BaseException:
+            self.abort()  # Otherwise the transport could stay paused, and the client would wait forever.
+            raise
         finally:
             self._is_taking_lines = False
         self.flush()

@@ -1,33 +1,11 @@
-"""Warnings about clients that a server refuses or disconnects, logged at most once a minute for each reason.
+"""A warning for the operator of a server that cannot accept more clients.
 
-Without these warnings, the operator of a server could not find out why clients are refused.
+Without this warning, the operator could not find out why clients are refused.
 """
 
-import logging
-import time
 from typing import Any
 
-from dovetail.log import log
-
-_INTERVAL_S = 60.0
-
-
-class ThrottledWarning:
-    """A warning that is logged at most once a minute, so that clients cannot fill the log."""
-
-    __slots__ = ("_level", "_next_at")
-
-    def __init__(self, level: int = logging.WARNING) -> None:
-        self._level = level
-        self._next_at = 0.0
-
-    def log(self, message: str, *args: object) -> None:
-        """Log the message, unless the warning was logged less than a minute ago."""
-        now = time.monotonic()
-        if now >= self._next_at:
-            self._next_at = now + _INTERVAL_S
-            log.log(self._level, message, *args)
-
+from dovetail.log import ThrottledWarning
 
 _descriptor_warning = ThrottledWarning()
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from dovetail.log import ThrottledWarning
 from dovetail.protocol.exchange import Service
 from dovetail.transports.line_protocol import LineProtocol, serve_connection
-from dovetail.transports.operator_warnings import ThrottledWarning, warn_if_descriptors_run_out
+from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
 MAX_CONNECTIONS = 1000  # Above this number, a new connection replaces an idle connection.

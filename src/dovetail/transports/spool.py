@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import IO
 
-from dovetail.transports.operator_warnings import ThrottledWarning
+from dovetail.log import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
