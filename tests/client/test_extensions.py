@@ -12,7 +12,9 @@ import pytest
 from dovetail import Client, Server, SyncClient
 from dovetail.errors import InvalidResult, NotSupported, RemoteError
 from dovetail.extensions import CacheableResult, Extension, ExtensionClient, Params, Result
-from dovetail.middleware import CallNext, Exchange
+from dovetail.middleware import CallNext, Exchange, Retry
+from dovetail.protocol.recording_format import read_frames
+from dovetail.recording.playback import Playback
 from dovetail.testing import serve
 from dovetail.types import CallToolResult, ClientCapabilities, TextContent
 
@@ -231,6 +233,35 @@ async def test_the_middleware_of_the_client_is_outside(era: Any) -> None:
     async with connect("http", era, extensions=[extension, hello], middleware=[outside]) as client:
         assert (await client.request(say, HelloParams(first_name="Ada"))).greeting_text == "Hello Eve"
     assert steps == ["outside com.example/hello/say", "inside com.example/hello/say"]
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+async def test_a_request_of_an_extension_is_not_repeated(is_server: bool) -> None:
+    extension, calls = Extension("com.example/once"), [0]
+
+    @extension.method("com.example/once/run")
+    async def run(params: Params, exchange: Exchange) -> Result:
+        calls[0] += 1
+        raise OSError("no disk")
+
+    retry = Retry(retry_on=(OSError, RemoteError), delay=0.001)
+    app = Server("once", extensions=[extension], middleware=[retry] if is_server else [])
+    async with Client(app, extensions=[extension], middleware=[] if is_server else [retry]) as client:
+        with pytest.raises(RemoteError):
+            await client.request(run)
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_requests_of_extensions_are_recorded_and_played_back(era: Any, tmp_path: Path) -> None:
+    recording = tmp_path / "hello.jsonl"
+    async with connect("memory", era, extensions=[hello], recording=recording) as client:
+        await client.request(say, HelloParams(first_name="Ada"))
+    playback: Any = Playback(read_frames(recording.read_bytes().splitlines()))
+    async with Client(playback, protocol_version=era, extensions=[hello]) as client:
+        assert (await client.request(say, HelloParams(first_name="Ada"))).greeting_text == "Hello Ada"
+        with pytest.raises(RemoteError):
+            await client.request(say, HelloParams(first_name="Eve"))
 
 
 # Caching

@@ -190,6 +190,23 @@ async def test_the_middleware_of_the_server_sees_the_added_result() -> None:
     assert result["content"][0]["text"] == "replaced"
 
 
+async def test_middleware_of_an_extension_is_notified_of_changes() -> None:
+    changes: list[str] = []
+
+    class Watch:
+        async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
+            return await call_next(exchange)
+
+        def on_change(self, method: str, uri: str | None) -> None:
+            changes.append(method)
+
+    extension = Extension(HELLO)
+    extension.middleware(Watch())
+    app = Server("app", extensions=[extension])
+    app.notify_tools_changed()
+    assert changes == ["notifications/tools/list_changed"]
+
+
 # The lifespan
 
 

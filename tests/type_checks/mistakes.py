@@ -2,6 +2,7 @@
 
 from dovetail import Client, Context, Host, Policy, Server, SyncClient, rule
 from dovetail.auth import Guard
+from dovetail.extensions import Extension, Params, Result
 from dovetail.host import ConsentRequest
 from dovetail.middleware import CallNext, Exchange, RateLimit
 from dovetail.testing import connect
@@ -48,6 +49,30 @@ async def use_client() -> None:
     text: str = await client.call("forecast", into=int)  # error
     print(degrees, text, SyncClient(app, header={}))  # error
     client.listen().handle_gap()  # error
+
+
+class CountParams(Params):
+    city: str
+
+
+class CountResult(Result):
+    count: int
+
+
+counter = Extension("com.example/counter")
+
+
+@counter.method("com.example/counter/get")
+async def get_count(params: CountParams, exchange: Exchange) -> CountResult:
+    return CountResult(count=exchange.none)  # error
+
+
+async def use_extension() -> None:
+    client = Client(app, extensions=[5])  # error
+    result = await client.request(get_count, CountParams(city="Oslo"))
+    print(result.counts)  # error
+    await client.request(get_count, CountParams(town="Oslo"))  # error
+    await client.request(get_count, Params())  # error
 
 
 async def use_host() -> None:

@@ -26,6 +26,7 @@ from dovetail import (
 )
 from dovetail.auth import BearerAuth, Guard, Principal, StaticTokenVerifier
 from dovetail.errors import MCPError, PolicyError
+from dovetail.extensions import Extension, ExtensionClient, Params, Result
 from dovetail.host import Allow, CallAwaitingConsent, ConsentAnswer, ConsentRequest, Deny, HostEvent, ServerSettings
 from dovetail.middleware import CallNext, Exchange, LogRequests, RateLimit
 from dovetail.testing import ScriptedModel, connect, connect_sync, record_traffic, tool_call
@@ -121,6 +122,49 @@ policy = Policy(
         rule("deny", tool="warn", unless=argument("/city").equals("Oslo"), reason="only Oslo"),
     ]
 )
+
+
+class CountParams(Params):
+    city: str
+
+
+class CountResult(Result):
+    count: int
+
+
+class TicketResult(Result):
+    ticket: str
+
+
+counter = Extension("com.example/counter", settings={"unit": "C"}, requires_client=True)
+
+
+@counter.method("com.example/counter/get", since="2025-06-18")
+async def get_count(params: CountParams, exchange: Exchange) -> CountResult:
+    await exchange.notify("notifications/com.example/counted", params)
+    return CountResult(count=len(params.city) if counter.get_client_settings(exchange) is not None else 0)
+
+
+@counter.client_notification("notifications/com.example/counted")
+async def print_city(params: CountParams) -> None:
+    print(params.city)
+
+
+async def collect(result: TicketResult, client: ExtensionClient) -> CallToolResult:
+    counted = await client.request(get_count, CountParams(city=result.ticket))
+    return CallToolResult(content=[TextContent(text=str(counted.count))])
+
+
+counter.add_result_type("tools/call", "ticket", TicketResult, collect)
+counter.client_middleware(add_note)
+
+
+async def use_extension() -> int:
+    async with Client(Server("counter", extensions=[counter]), extensions=[counter]) as client:
+        result = await client.request(get_count, CountParams(city="Oslo"))
+        with SyncClient(app, extensions=[counter]) as sync_client:
+            print(sync_client.request(get_count, CountParams(city="Oslo")).count)
+        return result.count
 
 
 async def use_client() -> float:

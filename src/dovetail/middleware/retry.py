@@ -9,6 +9,7 @@ from dovetail.errors import TransportError
 from dovetail.middleware.caller_and_outcome import has_failed
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext
+from dovetail.wire.methods import METHODS
 
 # Errors for timeouts and lost connections are subclasses of these errors.
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
@@ -17,7 +18,7 @@ TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 class Retry:
     """Middleware that repeats failed reads, failed lists, and failed calls of the tools that you name.
 
-    The delay doubles after each attempt, with a random part.
+    The delay doubles after each attempt, with a random part. Methods of extensions are not repeated.
 
     On a server, `retry_on` is compared with the original exception of a tool, although the caller gets only an error
     message.
@@ -46,7 +47,9 @@ class Retry:
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get("name")
-        if exchange.method == "tools/call" and (type(name) is not str or name not in self._tools):
+        is_tool_call = exchange.method == "tools/call"
+        may_run_twice = type(name) is str and name in self._tools if is_tool_call else exchange.method in METHODS
+        if not may_run_twice:
             return await call_next(exchange)
         for attempt in range(self._max_retries):
             exchange.exception = None

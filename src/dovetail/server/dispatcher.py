@@ -198,10 +198,13 @@ class Dispatcher:
     def add_middleware(self, function: Middleware) -> None:
         """Wrap all requests in a middleware function. The function that was added first is the outermost."""
         self._middleware.append(validate_middleware(function))
+        self._watch_for_middleware(function)
+        self._wrap_handlers()
+
+    def _watch_for_middleware(self, function: Middleware) -> None:
         self.inspects_results = self.inspects_results or reads_results(function)
         if callable(getattr(function, "on_change", None)):
             self.registry.subscriptions.add_callback(cast("Any", function).on_change)
-        self._wrap_handlers()
 
     def _wrap_handlers(self) -> None:
         self._wrapped_handlers = {
@@ -256,7 +259,8 @@ class Dispatcher:
             name: create_notification_handler(notification) for name, notification in parts.notifications.items()
         }
         self._extension_middleware += parts.middleware
-        self.inspects_results = self.inspects_results or any(map(reads_results, parts.middleware))
+        for function in parts.middleware:
+            self._watch_for_middleware(function)
         if parts.lifespan is not None:
             if not self._extension_lifespans:
                 self._lifespan = combine_lifespans(self._extension_lifespans, self._lifespan)
