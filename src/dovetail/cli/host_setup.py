@@ -19,6 +19,7 @@ from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
 from dovetail.storage import get_data_dir
 from dovetail.terminal import output
+from dovetail.wire.base import Struct
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,41 +38,43 @@ _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 
 def host_options(function: F) -> F:
-    """Add the FILE argument and the options of a host."""
+    """Add the FILE argument and the options of a host. The command gets the values as fields of HostOptions."""
     for option in reversed(_HOST_OPTIONS):
         function = option(function)
     return click.argument("files", nargs=-1, metavar="[FILE]...")(function)
 
 
-def create_host(
-    files: Sequence[str],
-    policy: str | None,
-    audit_log: str | None,
-    servers: Sequence[str] = (),
-    inputs: Sequence[str] = (),
-    *,
-    should_prompt: bool = True,
-    **options: Any,
-) -> Host:
-    """Create a host from these configuration files, or from all files found. Print problems in the files.
+class HostOptions(Struct, frozen=True, kw_only=True):
+    """The values of the FILE argument and the options of a host."""
 
-    Only the servers in `servers` are used, if any. `inputs` has the values of --input. If `should_prompt` is True, the
-    user is asked for missing inputs.
+    files: Sequence[str] = ()  # The configuration files. If empty, all files found are used.
+    policy: str | None = None
+    audit_log: str | None = None
+    servers: Sequence[str] = ()  # The names of the servers to use. If empty, all servers are used.
+    inputs: Sequence[str] = ()  # Values of ${input:ID} references.
+
+
+def create_host(options: HostOptions, *, should_prompt: bool = True, **host_arguments: Any) -> Host:
+    """Create a host from configuration files. Print problems in the files.
+
+    If `should_prompt` is True, the user is asked for missing inputs.
     """
+    files, servers = options.files, options.servers
     _check_files(files)
     entries = read_config_entries(files)
     used_entries = [entry for entry in entries if entry.enabled and (not servers or entry.name in servers)]
-    input_values = collect_inputs(used_entries, parse_pairs(inputs, "=", "--input"), should_prompt=should_prompt)
+    given_inputs = parse_pairs(options.inputs, "=", "--input")
+    input_values = collect_inputs(used_entries, given_inputs, should_prompt=should_prompt)
     try:
         host = Host.from_config(
             *files,
-            policy=policy,
-            audit_log=audit_log,
+            policy=options.policy,
+            audit_log=options.audit_log,
             grants=get_data_dir() / "grants.json",
             pins=get_data_dir() / "pins.json",
             project=Path.cwd(),
             secrets=SecretResolver(inputs=input_values),
-            **options,
+            **host_arguments,
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None

@@ -356,11 +356,7 @@ class SocketProxy:
     async def close(self) -> None:
         """Stop listening and close all connections."""
         self._stop_listening()
-        tasks = [*self._connections]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await _cancel_tasks([*self._connections])
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -412,12 +408,15 @@ class PipeProxy:
 
     async def close(self) -> None:
         """Stop accepting relay programs, and close all connections."""
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await _cancel_tasks([*self._tasks])
         self._listener.close()
+
+
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def _wait_readable(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from dovetail.agent.models.factory import load_model
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, format_error, run_to_exit_code
 from dovetail.cli.error_report import translate_options
-from dovetail.cli.host_setup import create_consent, create_host, host_options, report_failures
+from dovetail.cli.host_setup import HostOptions, create_consent, create_host, host_options, report_failures
 from dovetail.errors import MCPError
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.terminal import output
@@ -45,18 +45,14 @@ _MAX_SUMMARY_CHARS = 200
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show log messages.")
 def command(
-    files: tuple[str, ...],
-    policy: str | None,
-    audit_log: str | None,
     model: str,
-    servers: tuple[str, ...],
-    inputs: tuple[str, ...],
     prompt: str | None,
     system_prompt: str | None,
     max_turns: int,
     budget_tokens: int | None,
     as_json: bool,
     verbose: bool,
+    **params: Any,
 ) -> int:
     """Chat with a model that uses your servers.
 
@@ -75,7 +71,7 @@ def command(
         language_model = load_model(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = create_host(files, policy, audit_log, servers, inputs, consent=create_consent(), model=language_model)
+    host = create_host(HostOptions(**params), consent=create_consent(), model=language_model)
     report_failures(host)
     agent = Agent(host, language_model, system_prompt=system_prompt, max_turns=max_turns, budget_tokens=budget_tokens)
 

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from dovetail.cli.host_setup import (
+    HostOptions,
     create_host,
     disable_servers,
     host_options,
@@ -37,11 +38,6 @@ from dovetail.terminal import output
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 def command(
-    files: tuple[str, ...],
-    policy: str | None,
-    audit_log: str | None,
-    servers: tuple[str, ...],
-    inputs: tuple[str, ...],
     watch: bool,
     eager: bool,
     ready_timeout: float,
@@ -51,6 +47,7 @@ def command(
     port: int,
     path: str,
     allow_anonymous: bool,
+    **params: Any,
 ) -> int:
     """Serve all configured servers as one.
 
@@ -63,8 +60,9 @@ def command(
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
     defaults: dict[str, Any] = {"defaults": ServerSettings(start="eager")} if eager else {}
-    host = create_host(files, policy, audit_log, servers, inputs, watch=watch, ready_timeout=ready_timeout, **defaults)
-    _disable_gateways(host, files)
+    options = HostOptions(**params)
+    host = create_host(options, watch=watch, ready_timeout=ready_timeout, **defaults)
+    _disable_gateways(host, options)
     report_failures(host)
     mode: GatewayMode = "search" if search else "merged"
     try:
@@ -81,10 +79,10 @@ def command(
     return 0
 
 
-def _disable_gateways(host: Host, files: tuple[str, ...]) -> None:
+def _disable_gateways(host: Host, options: HostOptions) -> None:
     def find_gateways(names: set[str]) -> set[str]:
         gateway_names = {
-            entry.name for entry in read_config_entries(files) if is_gateway(entry) and entry.name in names
+            entry.name for entry in read_config_entries(options.files) if is_gateway(entry) and entry.name in names
         }
         for name in sorted(gateway_names):
             output.print_note(f"skipped {name}: it is a gateway")

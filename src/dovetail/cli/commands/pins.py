@@ -8,7 +8,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
-from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
+from dovetail.cli.host_setup import HostOptions, create_consent, create_host, host_options, print_start_hint
 from dovetail.host.consent.definition_changes import format_changes
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host, get_parts
@@ -49,7 +49,7 @@ def list_pins(as_json: bool) -> int:
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
 @_JSON_OPTION
-def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None, **params: Any) -> int:
+def check_pins(timeout: float, as_json: bool, **params: Any) -> int:
     """Compare current definitions with the pins.
 
     Exits with 6 if a definition has changed.
@@ -58,7 +58,7 @@ def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None
     dovetail pins check mcp.json
     """
 
-    def report_changes(host: Host, checked_servers: dict[str, ServerSupervisor], as_json: bool) -> int:
+    def report_changes(host: Host, checked_servers: dict[str, ServerSupervisor]) -> int:
         pins = get_parts(host).authorizer.pins
         comparisons = {
             name: pins.compare(supervisor.identity, supervisor.known["tool"].values())
@@ -76,21 +76,21 @@ def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None
             else error_report.EXIT_OK
         )
 
-    return _run_with_servers(files, policy, audit_log, report_changes, **params)
+    return _run_with_servers(HostOptions(**params), report_changes, timeout, as_json)
 
 
 @command.command("accept")
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
 @_JSON_OPTION
-def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: str | None, **params: Any) -> int:
+def accept_definitions(timeout: float, as_json: bool, **params: Any) -> int:
     """Pin the current definitions.
 
     \b
     dovetail pins accept mcp.json --server github
     """
 
-    def accept(host: Host, checked_servers: dict[str, ServerSupervisor], as_json: bool) -> int:
+    def accept(host: Host, checked_servers: dict[str, ServerSupervisor]) -> int:
         for name, supervisor in checked_servers.items():
             get_parts(host).authorizer.pins.accept(name, supervisor.identity, supervisor.known["tool"].values())
         counts = {name: len(supervisor.known["tool"]) for name, supervisor in checked_servers.items()}
@@ -98,7 +98,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: st
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
         return error_report.EXIT_OK
 
-    return _run_with_servers(files, policy, audit_log, accept, **params)
+    return _run_with_servers(HostOptions(**params), accept, timeout, as_json)
 
 
 @command.command("remove")
@@ -112,22 +112,14 @@ def remove_pins(server: str, tool: str | None) -> int:
 
 
 def _run_with_servers(
-    files: tuple[str, ...],
-    policy: str | None,
-    audit_log: str | None,
-    action: Callable[[Host, dict[str, ServerSupervisor], bool], int],
-    *,
-    servers: tuple[str, ...],
-    inputs: tuple[str, ...],
-    timeout: float,
-    as_json: bool,
+    options: HostOptions, action: Callable[[Host, dict[str, ServerSupervisor]], int], timeout: float, as_json: bool
 ) -> int:
-    options: dict[str, Any] = {
-        "consent": create_consent(),
-        "ready_timeout": timeout,
-        "defaults": ServerSettings(start_timeout=timeout),
-    }
-    host = create_host(files, policy, audit_log, servers, inputs, **options)
+    host = create_host(
+        options,
+        consent=create_consent(),
+        ready_timeout=timeout,
+        defaults=ServerSettings(start_timeout=timeout),
+    )
 
     async def run() -> int:
         async with host:
@@ -141,9 +133,7 @@ def _run_with_servers(
                 reason = supervisor.last_error or supervisor.state
                 output.print_note(output.escape_full_line(f"{supervisor.name} could not be checked: {reason}"))
                 print_start_hint(supervisor.last_error)
-            return action(host, checked_servers, as_json) or (
-                error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
-            )
+            return action(host, checked_servers) or (error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK)
 
     with LogPrinter(False):
         return run_to_exit_code(run, as_json)

@@ -8,7 +8,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
-from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
+from dovetail.cli.host_setup import HostOptions, create_consent, create_host, host_options, print_start_hint
 from dovetail.errors import PolicyError
 from dovetail.host.host import Host, get_parts
 from dovetail.host.server_settings import ServerSettings
@@ -23,17 +23,7 @@ _TIMEOUT_REASON = "not ready in time"
 @click.option("--no-start", is_flag=True, help="Show the configuration without starting servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show log messages.")
-def command(
-    files: tuple[str, ...],
-    policy: str | None,
-    audit_log: str | None,
-    servers: tuple[str, ...],
-    inputs: tuple[str, ...],
-    timeout: float,
-    no_start: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
+def command(timeout: float, no_start: bool, as_json: bool, verbose: bool, **params: Any) -> int:
     """Show the status of all configured servers.
 
     Starts the servers of these configuration files, or of all files found, and stops them again. Exits with 3 if a
@@ -43,12 +33,14 @@ def command(
     dovetail servers
     dovetail servers mcp.json --policy policy.toml
     """
-    options: dict[str, Any] = {
-        "consent": create_consent(),
-        "ready_timeout": timeout,
-        "defaults": ServerSettings(start_timeout=timeout),
-    }
-    host = create_host(files, policy, audit_log, servers, inputs, should_prompt=not no_start, **options)
+    options = HostOptions(**params)
+    host = create_host(
+        options,
+        should_prompt=not no_start,
+        consent=create_consent(),
+        ready_timeout=timeout,
+        defaults=ServerSettings(start_timeout=timeout),
+    )
 
     async def run() -> int:
         async with host:
@@ -56,7 +48,7 @@ def command(
                 await host.catalog()
                 # The server that failed last updates its state in the next iteration of the event loop.
                 await asyncio.sleep(0)
-            rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
+            rows = [row for row in _build_rows(host) if not options.servers or row["name"] in options.servers]
             policy_error = next(
                 (
                     managed_server.last_error
