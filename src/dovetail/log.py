@@ -127,7 +127,7 @@ def _clip_value(value: Any) -> Any:
 
 
 def _mask(text: str) -> str:
-    """Mask the known secrets at the start of a text, and leave out the rest."""
+    """Mask the known secrets at the start of a text, and cut off the rest of the text."""
     text = text[:_MAX_MASKED_CHARS]
     for reference in tuple(_known_secrets):
         secrets = reference()

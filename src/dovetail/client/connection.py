@@ -121,13 +121,13 @@ class Connection:
         return self._subscriber_counts[uri_key(uri)] > 0
 
     def add_subscriber(self, uri: str) -> str:
-        """Count a subscriber of a resource. Return the URI for the subscribe request."""
+        """Count one more subscriber of a resource. Return the URI for the subscribe request."""
         key = uri_key(uri)
         self._subscriber_counts[key] += 1
         return self._subscribed_uris.setdefault(key, uri)
 
     def remove_subscriber(self, uri: str) -> str | None:
-        """Remove a subscriber of a resource. After the last one, return the URI to unsubscribe."""
+        """Remove a subscriber of a resource. If it was the last one, return the URI to unsubscribe."""
         key = uri_key(uri)
         self._subscriber_counts[key] -= 1
         return None if self._subscriber_counts[key] > 0 else self._subscribed_uris.pop(key, uri)
@@ -231,7 +231,7 @@ class Connection:
         await self._send(jsonrpc.encode_notification(method, params), headers)
 
     async def send_progress(self, token: str | int, progress: float, total: float | None, message: str | None) -> None:
-        """Report the progress of a request that the server sent, in the format of the protocol version."""
+        """Report the progress of a request that the server sent."""
         # This import is here because few clients send progress.
         from dovetail.protocol.downgrade import encode_notification
 

@@ -113,7 +113,7 @@ class DeadlineTimer:
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
-        """Start a deadline. When it has passed, the current task is cancelled."""
+        """Start a deadline. The current task is cancelled when the deadline has passed."""
         self._deadlines[id] = deadline
         deadline.task = task = asyncio.current_task(self.loop)
         deadline.cancel_count = 0 if task is None else task.cancelling()

@@ -294,7 +294,7 @@ class MountedClient:
             self._start_listening()
 
     def _start_listening(self) -> None:
-        """Listen for changes, unless a task already does this.
+        """Start to listen for changes, unless a task already listens.
 
         Each attempt after the first one reports all lists as changed.
         """

@@ -21,7 +21,7 @@ class QuestionOwner(NamedTuple):
 
 
 def get_question_owner(exchange: IncomingExchange) -> QuestionOwner:
-    """Return the owner of the questions of a request."""
+    """Return the caller that owns the questions of a request."""
     caller = exchange.caller
     return QuestionOwner(exchange.origin or caller.principal or caller.session_id, caller.session_id)
 

@@ -74,7 +74,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request of this client, as middleware sees it. The request has no ID until it is sent."""
+    """A request of this client, as middleware sees it. The request gets its ID when it is sent."""
 
     is_outgoing: ClassVar[bool] = True
 

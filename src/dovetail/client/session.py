@@ -232,7 +232,7 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """Close the session in one task that all callers share.
+        """Close the session in one task. All callers of `close` wait for this task.
 
         If a caller is cancelled, the task is cancelled, too.
         """

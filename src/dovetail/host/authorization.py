@@ -90,7 +90,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
 
 
 class DecisionDetails(Struct, frozen=True):
-    """The request and the decision of a "decision" event."""
+    """The request and the decision in a "decision" event."""
 
     request: PolicyRequest
     decision: Decision
@@ -313,7 +313,7 @@ class RequestAuthorizer:
         return edited_request
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the policy's decision. Without a user, replace "ask" with `Policy.non_interactive`."""
+        """Return the policy's decision. If there is no user to ask, "ask" becomes `Policy.non_interactive`."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)

@@ -54,7 +54,10 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether this result belongs to the same list and policy, and its task can still finish."""
+        """Return whether this result was computed for this list and this policy.
+
+        Return False if the task of the result can no longer finish.
+        """
         is_usable = not self.task.cancelled() and (self.task.done() or not self.task.get_loop().is_closed())
         return is_usable and self._items is items and self._policy is policy
 

@@ -31,9 +31,9 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return an upper bound for the seconds in which this percentage of the requests finished.
+        """Return the seconds in which this percentage of the requests finished.
 
-        The result is at most twice the true value.
+        The result is an upper bound. It is at most twice the true value.
         """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):

@@ -91,7 +91,7 @@ def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, st
 
 
 def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Group URIs that name the same resource. Each URI keeps the spelling of the listener."""
+    """Group URIs that name the same resource. The spelling of each URI is kept."""
     uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
         uris_by_key.setdefault(uri_key(uri), []).append(uri)

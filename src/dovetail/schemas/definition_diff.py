@@ -35,7 +35,7 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. The value is None on the side that does not have this field."""
+    """A difference between two definitions. A value is None if its definition does not have the field."""
 
     path: Path
     old: Any

@@ -222,7 +222,7 @@ class InputRequired:
 
 
 class ProgressHandlers:
-    """Handlers for the progress of requests to clients, by session and progress token."""
+    """Functions that receive the progress of requests to clients, by session and progress token."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
@@ -302,7 +302,7 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Clear the keys of input requests before the function runs again."""
+        """Forget the keys of the input requests, because the function runs again."""
         self._request_count = 0
         self._used_keys.clear()
 

@@ -269,7 +269,7 @@ class _GeneratorSteps:
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list of yielded values. ProgressUpdate objects are not part of the list."""
+    """Return the type of the list that collects the yielded values, without ProgressUpdate objects."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)

@@ -309,7 +309,7 @@ class Registry:
         return index.get(template_key(name)) or name
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return the registered form of a name. If only one URI or template matches, the spelling may differ."""
+        """Return the registered form of a name. A URI may be spelled differently if only one registered URI matches."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name

@@ -354,7 +354,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether a message acknowledges a subscription that an earlier child acknowledged."""
+        """Return whether an earlier child has already acknowledged the same subscription."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)

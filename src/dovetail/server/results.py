@@ -316,7 +316,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected. Integers and object keys have less strict rules."""
+    """Check data that `msgspec.convert` rejected, with less strict rules for integers and object keys."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -326,7 +326,7 @@ def _check_leniently(annotation: Any, data: Any) -> None:
 
 
 def _add_location(annotation: Any, data: Any, reason: str) -> str:
-    """Add the path of the wrong value to the reason. msgspec leaves it out."""
+    """Add the path of the wrong value to the message, because msgspec leaves out the path."""
     if "[...]" not in reason:
         return reason
     # This import is here because only invalid results need the module.

@@ -47,7 +47,7 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """The service of a server, and the property that is needed to run it."""
+    """The service of a server, with the property that is needed to run the server."""
 
     @property
     def stores_large_results(self) -> bool: ...
@@ -369,7 +369,7 @@ def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
 
 @contextlib.contextmanager
 def _collect_garbage_less_often() -> Generator[None]:
-    """Raise the first threshold of the garbage collector.
+    """Raise the first threshold of the garbage collector, so that it runs less often.
 
     A higher threshold is kept. 0 is also kept, because it turns collection off.
     """

@@ -220,7 +220,7 @@ class ThreadPool:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
     def lend_thread(self, origin: str | None) -> bool:
-        """Count a thread as waiting. Return False if too many threads are waiting.
+        """Count a thread as waiting. Return False if too many threads are waiting already.
 
         The caller of this method must hold the lock.
         """

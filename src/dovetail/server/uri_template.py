@@ -366,7 +366,7 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
 
 
 def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
-    """Return the literals of a template, and the variables between the literals.
+    """Split a template into literals and the variables between them.
 
     The first and the last part are always literals. Literals include the characters that operators add.
     """
@@ -440,7 +440,6 @@ def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]
 
 
 def _count_fixed_pairs(literals: Sequence[str]) -> int:
-    """Return the number of query parameters with fixed values before {&…} in the template."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
@@ -471,7 +470,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Replace each percent-encoded byte with one character. No search or slice can then split it."""
+    """Replace each percent-encoded byte with one character, so that no search or slice can split the byte."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)

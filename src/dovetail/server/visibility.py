@@ -72,7 +72,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller only lacks scopes for an item."""
+        """Raise InsufficientScope if missing scopes are the only reason why this caller cannot use an item."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":
@@ -85,9 +85,7 @@ class Visibility:
                 self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the cached pages, the enabled items and the visibility snapshot. All of them belong to the same
-        moment.
-        """
+        """Return the cached pages, the enabled items and the visibility snapshot, all from the same moment."""
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()

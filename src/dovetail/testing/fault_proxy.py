@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to forward. If they end with a complete message, the piece also contains this message."""
+    """Bytes to forward. If the bytes complete a message, the piece also contains this message."""
 
     data: bytes
     message: bytes | None = None
@@ -65,7 +65,7 @@ class HTTPMessageSplitter:
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Yield one piece per message, with its headers. For a stream, first yield the headers and then each event."""
+        """Yield each message with its headers. For a stream, first yield the headers and then each event."""
         self.buffer += data
         while (piece := self._next()) is not None:
             yield piece

@@ -155,7 +155,7 @@ class DuplexServer:
         self._running.clear()  # This dict still contains tasks that were cancelled before they started.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
-        """Handle one message. Return True if a response follows later."""
+        """Handle one message. Return True if its response will be sent later."""
         try:
             kind = jsonrpc.classify(message)
             if kind == "request":
@@ -360,7 +360,10 @@ class DuplexServer:
             self._notify_task = self._loop.create_task(self._send_changes())
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if this connection has the session with this ID. Return whether it has this session."""
+        """Send a notification if this connection belongs to the session with this ID.
+
+        Return whether it belongs to it.
+        """
         session = self._session
         if session is None or session.caller.session_id != session_id:
             return False

@@ -192,7 +192,7 @@ class LineProtocol(asyncio.Protocol):
                 self._reader.resume_reading()
 
     def eof_received(self) -> bool:
-        """Handle the end of the input. Running requests get their responses."""
+        """Handle the end of the input. Running requests still get their responses."""
         self._is_input_complete = True
         if not self._writable.is_set():
             self._shorten_stall()
@@ -207,7 +207,7 @@ class LineProtocol(asyncio.Protocol):
         self.end()
 
     def pause_writing(self) -> None:
-        """Stop reading from the client if the client does not read. After a timeout, abort the connection."""
+        """Stop reading from a client that does not read its responses. After a timeout, abort the connection."""
         self._writable.clear()
         self._pause_reading()
         self._cancel_timers()

@@ -52,7 +52,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """Return an object that lets this event loop close a pipe safely."""
+    """Prepare a pipe so that this event loop can close it safely."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:

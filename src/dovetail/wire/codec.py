@@ -95,7 +95,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Count the commas and colons in the JSON text of a value, and check that its numbers are short.
+    """Count the commas and colons that a value needs as JSON, and check that its numbers are short.
 
     Return None if the value has too many members to visit each. A float counts as long, because it may have lost
     digits.

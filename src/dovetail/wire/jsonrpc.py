@@ -41,7 +41,7 @@ def classify(message: Any) -> MessageKind:
 
 
 def read_id(message: Any) -> RequestId | None:
-    """Return the ID of a message, or None if the ID is invalid. The rest of the message may be invalid."""
+    """Return the ID of a message that may be invalid. If the ID is invalid, return None."""
     value = message.get("id") if type(message) is dict else None
     return value if type(value) in (int, str) and _is_small_id(value) else None
 

@@ -80,7 +80,7 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """The level of the file that contains a setting, and the project folder."""
+    """The origin of a setting: the level of its configuration file, and the project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()
@@ -186,7 +186,7 @@ class SecretLookup:
         return mask_secrets(self._replace_secrets(value))
 
     def mask_known(self, text: str) -> str:
-        """Mask the known secrets in a text. This includes a secret that a length limit has cut off."""
+        """Mask the known secrets in a text, even if a length limit has cut off a part of a secret."""
         for secret in self._longest_first:
             if secret in text:
                 text = text.replace(secret, MASK)

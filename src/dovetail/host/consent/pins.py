@@ -171,7 +171,7 @@ class PinStore:
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
-    """Return how a definition differs from its pin. The fingerprints must be different."""
+    """Return the differences between a definition and its pin. Call this only if their fingerprints differ."""
     definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
     return definition_changes or [
         DefinitionChange("", "widening", "changed. The old definition was too large to be stored")

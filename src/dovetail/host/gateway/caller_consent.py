@@ -102,7 +102,8 @@ class ConsentRequired(Exception):
 
 
 class ConsentRound:
-    """Asks the caller's user for consent during one attempt of a request. It knows the answers to earlier attempts.
+    """Asks the caller's user for consent during one attempt of a request. It also has the answers from earlier
+    attempts.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
     encrypted in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
@@ -145,9 +146,9 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the owner of used states and of questions to the host's user.
+        """Return the ID under which used states and open questions are counted.
 
-        Anonymous callers share an ID, but they do not share these.
+        Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 

@@ -100,7 +100,7 @@ class GatewayNameMap(NameMap):
         return super().to_outer(kind, inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name of a gateway's item on this server. Return None if the item cannot be on this server."""
+        """Return the name of a gateway's item on this server, or None if the item is not on this server."""
         if kind not in ("tool", "prompt"):
             return super().to_inner(kind, name)
         if len(name) > MAX_NAME_CHARS:
@@ -125,7 +125,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the items must be listed first, because no known item has this shortened name."""
+        """Return whether the server must list its items first, because no known item has this shortened name."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
@@ -134,7 +134,7 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """Keeps the names of a server unchanged. It is for a path that serves only one server."""
+    """Leaves the names of a server unchanged. A path that serves only one server uses it."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())

@@ -104,7 +104,7 @@ class ExpectedSchemas:
 
     @property
     def defaults(self) -> Sequence[Any]:
-        """Return the defaults for a missing value that the schemas declare."""
+        """Return the defaults in the schemas. A server uses a default if the value is missing."""
         if self._defaults is None:
             self._defaults = _SchemaWalk(self._root, self.steps).collect_defaults(self._schemas)
         return self._defaults
@@ -132,7 +132,7 @@ def create_expected_schemas(schema: Schema | None, steps: StepBudget | None = No
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield each value that a server may read from a value. For example, some servers convert "1" to 1.
+    """Yield each way in which a server may read a value. For example, some servers convert "1" to 1.
 
     The first one is `value` itself, or UNCLEAR if the schema does not allow it.
     """
@@ -160,7 +160,7 @@ def parse_pointer(pointer: str) -> list[str]:
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value that a server may read at a JSON pointer.
+    """Yield each value that a server may find at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
@@ -170,7 +170,7 @@ def iter_values_at(
 def iter_defaults_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield the defaults that a server may use at a JSON pointer without a value."""
+    """Yield the defaults that a server may use if there is no value at a JSON pointer."""
     yield from _iter_defaults(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
 
 

@@ -31,8 +31,9 @@ _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Return whether the glob of a rule that asks, denies or hides matches a tool or URI. If this is unclear, return
-    True.
+    """Return whether the glob of a strict rule matches a tool or URI. If this is unclear, return True.
+
+    A strict rule asks, denies or hides.
     """
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True

@@ -167,7 +167,7 @@ class ClientAuthenticator:
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count an assertion of a client. The number is limited, because the server stores each assertion.
+        """Count one more assertion of a client. The number is limited, because the server stores used assertions.
 
         Raise OAuthError if the client or the address has used too many assertions.
         """

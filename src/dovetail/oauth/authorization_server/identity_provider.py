@@ -244,7 +244,7 @@ class IdentityProvider:
         user_info = response.json() if response.status_code == 200 else None
         subject = user_info.get(provider.subject_claim) if user_info is not None else None
         if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the identity provider sent no ID of the user") from login_error(
+            raise LoginFailed("the identity provider did not send the ID of the user") from login_error(
                 provider.userinfo_endpoint, response
             )
         if self._allow_user is not None and self._allow_user(user_info) is not True:

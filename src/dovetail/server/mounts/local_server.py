@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The mounts of a server that is itself mounted on another server."""
+    """The servers that are mounted on a mounted server."""
 
     @property
     def resolver(self) -> ItemResolver: ...

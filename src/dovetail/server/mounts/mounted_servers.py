@@ -129,7 +129,7 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted server when it has no open requests. A local server with other users keeps running."""
+        """Stop an unmounted server when it has no open requests, unless something else uses the server."""
         if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:
@@ -371,7 +371,7 @@ class MountedServers:
         return result
 
     async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
-        """Find the mounted server of a tool. Return None if this server has the tool.
+        """Find the mounted server that has a tool. Return None if this server itself has the tool.
 
         Raise ToolNotFound if no server has it.
         """

@@ -36,7 +36,7 @@ _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
 class NameMap:
-    """Translates names of items between this server and a mounted server."""
+    """Translates the names of items between this server and a mounted server."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
         check_type("prefix=", prefix, str, "a text")
@@ -132,7 +132,7 @@ class NameMap:
         return inner_name
 
     def _to_inner_template(self, prefix: str, template: str) -> str | None:
-        """Return the text of a template on the mounted server.
+        """Return a template as it is written on the mounted server.
 
         Return None if that server cannot have such a template.
         """
@@ -187,7 +187,7 @@ class NameMap:
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return whether every name with the prefix of this mount belongs to this mount."""
+        """Return whether only this mount can have names with its prefix."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property

@@ -189,7 +189,7 @@ class MountResolver:
         return None
 
     def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
-        """Return a server that may have this item, but is not available and has not listed its items yet."""
+        """Return a server that may have this item, but is not available. Its items are unknown."""
         if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
             return None
         for mount, inner_name in self.find_candidates(kind, name):
@@ -204,7 +204,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Fetch the items of each mount that needs them to translate this name."""
+        """Fetch the items of all mounts that need their items to translate this name."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -234,7 +234,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether only this mount can have an item with this name."""
+        """Return whether no other mount can have an item with this name."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -292,7 +292,7 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the items of a mount to which a name or URI may refer.
+        """Return the items of a mount that may match a name or URI.
 
         If a remote server does not respond in time, its last known lists are used.
         """

@@ -158,7 +158,7 @@ def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | N
 
 
 def get_inner_argument(transform: Transform, name: str) -> str:
-    """Return the name of a caller's argument on the mounted server."""
+    """Return the name that an argument has on the mounted server."""
     return _get_inner_names(transform.arguments or {}).get(name, name)
 
 

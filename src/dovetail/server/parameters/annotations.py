@@ -117,7 +117,7 @@ def to_json(value: Any) -> tuple[Any, bytes]:
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class by JSON field name. A JSON Schema does not contain them."""
+    """Return the default factories of a class, by JSON field name."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 

@@ -178,7 +178,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 def merge_mismatches(
     mismatches: Iterable[Mismatch], schema_messages: Sequence[ArgumentMessage], root: str
 ) -> Iterator[ArgumentMessage]:
-    """Yield a message for each problem of an argument. Prefer the message of the schema check for the same problem.
+    """Yield a message for each problem of an argument. If the schema check found the same problem, use its message.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
@@ -335,7 +335,7 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Return the field that distinguishes the alternatives, and its allowed values.
+    """Return the field whose value selects one of the alternatives, and the allowed values of this field.
 
     If the field is valid, return None.
     """
@@ -414,7 +414,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the alternatives that allow the type of a value. Prefer alternatives with the tag of an object."""
+    """Return the alternatives that allow the type of a value. For an object, prefer alternatives with the same tag."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [

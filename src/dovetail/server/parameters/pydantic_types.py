@@ -208,7 +208,7 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
 
 
 def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
-    """Return the path of a problem in the value. Also return the path of the first union on the way.
+    """Return the path of a problem in a value, and the path of the first union that contains the problem.
 
     pydantic's location also contains the names of alternatives, which are removed.
     """

@@ -654,7 +654,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 def _find_pattern_errors(
     validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer
 ) -> dict[str, list[ArgumentMessage]]:
-    """Return the pattern errors of each argument. If the list is empty, the argument may still have other errors."""
+    """Return the pattern errors of each argument. An argument without pattern errors may have other errors."""
     messages_by_argument: dict[str, list[ArgumentMessage]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -86,7 +86,7 @@ def is_path_type(annotation: Any) -> bool:
 
 
 def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | None]]:
-    """Yield an annotation and all its parts. Each part comes with the class and the field that use it.
+    """Yield an annotation and all its parts, each with the class and the field that contain it.
 
     The fields of pydantic classes are not included.
     """

@@ -295,7 +295,7 @@ class HandshakeSessionManager:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
     async def handle_get(self, request: EndpointRequest) -> None:
-        """Handle a GET request. It opens the stream for messages at any time, or resumes an interrupted stream."""
+        """Handle a GET request. It opens the stream for unsolicited messages, or resumes an interrupted stream."""
         _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")

@@ -75,7 +75,7 @@ class OtherApps(Protocol):
         ...
 
     def find_path(self, scope: Scope) -> str | None:
-        """Return the MCP path of a request. The path may have no application.
+        """Return the MCP path in a request, even if no application exists at this path.
 
         Return None for a path that no application can have.
         """

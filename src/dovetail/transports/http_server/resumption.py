@@ -72,14 +72,14 @@ class SessionResponseWriter(ResponseWriter):
         return sse.encode_event(b"", id=self._stream.allocate_id()) if self._session.has_priming_events else b""
 
     async def emit(self, data: bytes) -> None:
-        """Send a message to the reader of the stream before the result."""
+        """Send a message to the client before the result."""
         if self._stream is None or self._stream.reader is self:
             await super().emit(data)
         elif not self.is_ended:
             self._stream.append(data)
 
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
-        """Send the result to the reader of the stream, and end the response."""
+        """Send the result to the client, and end the response."""
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._await_and_end(self._end_response())
@@ -110,7 +110,7 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """End this response, because another response continues the stream."""
+        """End this response, because the client now reads the stream with another response."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
@@ -182,7 +182,7 @@ class EventStreamReader:
         self._worker = EagerWorker(self._send_events, starter)
 
     def wake(self) -> None:
-        """Send the new events of the stream. If another reader has replaced this one, end."""
+        """Send the new events of the stream. Stop if another reader has replaced this reader."""
         self._worker.wake()
 
     async def write(self, data: bytes) -> None:
