@@ -20,7 +20,9 @@ class ClientExtensions(Struct):
     client: Any = None  # The client that functions of extensions can use.
 
     async def complete(self, result: Any, row: Method) -> Any:
-        """Return the final result of a request. A function of the extension replaces a result that it added."""
+        """Return the final result of a request. If an extension added the result type, a function of the extension
+        replaces the result.
+        """
         added = self.result_types.get((row.name, result.result_type or "")) if isinstance(result, Result) else None
         if added is None:
             return result
@@ -36,7 +38,7 @@ class ClientExtensions(Struct):
 
 
 def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | None) -> ClientExtensions:
-    """Return what the extensions of a client consist of. `declared` contains extensions that the client only declares.
+    """Combine the parts of all extensions of a client. `declared` contains extensions that the client only declares.
 
     Raises:
         ValueError: two extensions have the same identifier, notification or result type.

@@ -275,7 +275,7 @@ class RequestSender:
         self, method: "ExtensionMethod[Any, R]", params: Params | None, timeout: float | None
     ) -> R:
         """Send a request of an extension and return its typed result. Raise NotSupported if the server does not have
-        it.
+        the extension.
 
         Only requests whose results can be cached are sent again after a lost connection.
         """

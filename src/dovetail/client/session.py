@@ -159,7 +159,7 @@ class Session:
         self._set_middleware()
 
     def _set_middleware(self) -> None:
-        # The middleware of extensions is inside, so other middleware sees final results.
+        # The middleware of extensions runs innermost, so that other middleware sees final results.
         inner = [] if self._extensions is None else self._extensions.middleware
         if self._middleware or inner:
             self.sender.set_middleware([*self._middleware, *inner], self._create_caller)

@@ -121,9 +121,9 @@ class AuditLog:
     def _write_request(
         self, event: bytes, server: str, request: PolicyRequest, texts: dict[str, str], numbers: bytes = b""
     ) -> None:
-        """Add an entry about a request. `numbers` has the encoded members of the entry that are not texts.
+        """Add an entry about a request.
 
-        Each call writes several of these entries, and their texts repeat. So the masked and encoded texts are cached.
+        `numbers` has the encoded members of the entry that are not texts.
         """
         key = (event, server, request.kind, request.tool, request.caller, *texts.values())
         with self._lock:
@@ -137,7 +137,7 @@ class AuditLog:
             )
 
     def _encode_texts(self, key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]) -> bytes:
-        """Return the start of an entry with its texts. The data of the entry is still open for other members."""
+        """Return the start of an encoded entry, which contains its texts. Other members can be appended."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)

@@ -27,7 +27,7 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-# A flag that is not false. A server may write each letter of the name as an escape.
+# This matches an `isError` flag that is not false. A server may write the name with escapes.
 _POSSIBLE_ERROR_FLAG: Final = re.compile(rb'"isError"\s*+:\s*+(?!false)|\\u00[4-7]')
 
 

@@ -121,7 +121,7 @@ class IncomingExchange(Exchange, eq=False):
             self.task.cancel()
 
     def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":
-        """Create a request that a function makes to its own server while it handles this request.
+        """Create a request that a function sends to its own server while this request is running.
 
         The nested request has the same caller, and its messages belong to this request.
         """

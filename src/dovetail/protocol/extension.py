@@ -319,9 +319,9 @@ class Extension:
         return function
 
     def lifespan(self, function: ExtensionLifespan) -> ExtensionLifespan:
-        """Run a function without parameters that returns an async context manager, while the server runs.
+        """Register a function without parameters that returns an async context manager.
 
-        The server opens the context manager before its own lifespan, and closes it after.
+        The server opens the context manager before its own lifespan, and closes it after its own lifespan.
         """
         self._check_open("a lifespan")
         if self._parts.lifespan is not None:
@@ -345,7 +345,9 @@ class Extension:
         return settings if isinstance(settings, dict) else None
 
     def _check_open(self, addition: str) -> None:
-        """Raise an error if the extension already has this method, or if a server or a client already uses it."""
+        """Raise an error if the extension already has this method, or if a server or a client already uses the
+        extension.
+        """
         if self._is_used:
             raise RuntimeError(
                 f"cannot add {addition} to {self._identifier}, because a server or a client already uses this "
@@ -357,13 +359,13 @@ class Extension:
 
 
 def use_extension(extension: Extension) -> ExtensionParts:
-    """Return what an extension consists of, for a server or a client. The extension cannot change after this."""
+    """Return the parts of an extension for a server or a client. From then on, the extension cannot change."""
     extension._is_used = True  # pyright: ignore[reportPrivateUsage]
     return extension._parts  # pyright: ignore[reportPrivateUsage]
 
 
 def check_extensions(extensions: Any) -> list[Extension]:
-    """Return the value of `extensions=` as a list. Raise an error if it is invalid or has an identifier twice."""
+    """Return the value of `extensions=` as a list. Raise an error if it is invalid, or if two identifiers are equal."""
     if isinstance(extensions, Extension):
         raise TypeError("extensions= must be a list. Write extensions=[...]")
     extension_list: list[Any] = list(extensions)
@@ -402,7 +404,7 @@ def _check_method_name(name: Any) -> None:
 
 
 def _read_hints(function: Any, name: str, parameter_count: int, *, is_async: bool = True) -> list[Any]:
-    """Return the type of the parameters, and the annotation of the return value, of a function."""
+    """Return the type of a function's parameters, and the annotation of its return value."""
     if is_async and not inspect.iscoroutinefunction(function):
         raise TypeError(f"{name}: the function must be `async def`")
     expected = "(params, exchange)" if parameter_count == 2 else "(params)"

@@ -73,7 +73,7 @@ _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for 
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # The event loop runs other tasks after this many URIs of a subscription.
-_MAX_NESTED_REQUESTS: Final = 16  # How many requests of functions to their own server may be nested.
+_MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
@@ -759,8 +759,9 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
 
 
 def _check_nesting(exchange: IncomingExchange) -> None:
-    """Raise RecursionError if a nested request has too many parents. Each request has a separate task, so Python does
-    not detect the recursion.
+    """Raise RecursionError if a nested request has too many parents.
+
+    Each request has a separate task, so Python does not detect the recursion.
     """
     depth, ancestor = 0, exchange.parent
     while ancestor is not None:

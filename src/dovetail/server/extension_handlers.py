@@ -21,7 +21,7 @@ Requests = Mapping[str, Mapping[str, Method]]
 
 
 def add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
-    """Return a table of requests, by protocol version and method, with the rows of an extension."""
+    """Return a copy of a table of requests, with the requests of an extension added."""
     return {
         revision: {**table, **{row.name: row for row in rows if row.exists_in(revision)}}
         for revision, table in requests.items()
@@ -56,7 +56,7 @@ def create_notification_handler(notification: NotificationFunction) -> Handler:
 
 
 def create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
-    """Return a handler that sets the `resultType` of added results, if the client accepts them."""
+    """Return a handler that sets `resultType` for the result types of an extension. The client must accept them."""
     type_by_struct = {added.struct: added for added in added_types}
 
     async def handle(exchange: IncomingExchange) -> Result | bytes:
@@ -75,7 +75,10 @@ def create_result_check(added_types: Collection[AddedResultType], call_next: Han
 
 
 def combine_lifespans(outer: Sequence[ExtensionLifespan], inner: Lifespan | None) -> Lifespan:
-    """Return a lifespan that opens those of the extensions and then that of the server, whose value it has."""
+    """Return a lifespan that opens the lifespans of the extensions, and then the lifespan of the server.
+
+    Its value is the value of the server's lifespan.
+    """
 
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[object]:

@@ -61,7 +61,7 @@ _current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def lend_current_slot() -> Generator[None]:
-    """Let another function use the slot of the current function, if it has one, while the context is open."""
+    """Let another function use the slot of the current function while the context is open."""
     slot = _current_slot.get()
     is_lent = slot is not None and slot.lend()
     try:

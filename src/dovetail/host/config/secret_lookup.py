@@ -122,7 +122,7 @@ def get_input_variable(input_id: str) -> str:
 class SecretLookup:
     """Replaces references to secrets, and masks the secrets in later output."""
 
-    version: ClassVar[object] = object()  # another object whenever any lookup has learned a secret
+    version: ClassVar[object] = object()  # This object is replaced whenever a lookup learns a new secret.
 
     def __init__(
         self,
@@ -319,8 +319,9 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
 
 
 def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
-    """Mask the secrets in a value of a server. A very long text is shortened, and other very large data is removed,
-    because masking it takes too long.
+    """Mask the secrets in a value of a server.
+
+    A very long text is shortened, and other very large data is removed, because masking takes long.
     """
     if isinstance(data, str):
         return mask_start(data, mask)

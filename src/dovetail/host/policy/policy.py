@@ -237,7 +237,7 @@ class Policy:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
-        steps = StepBudget()  # for all rules together, as in a decision
+        steps = StepBudget()  # All rules share these steps, as in a decision.
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request, steps)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])

@@ -395,8 +395,9 @@ class MountedServers:
     async def _find_output_schema(
         self, mount: Mount, tool_name: str, exchange: IncomingExchange
     ) -> Mapping[str, Any] | None:
-        """Return the output schema of a tool, or None if it has none. If this is unknown, return an empty schema, which
-        allows every result.
+        """Return the output schema of a tool, or None if it has none.
+
+        If the schema is unknown, return an empty schema, which allows every result.
         """
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)

@@ -97,7 +97,7 @@ class ArgumentMessage(str):
 
     @classmethod
     def about(cls, path: str, reason: str) -> Self:
-        """Create a message that begins with the path."""
+        """Create a message about a part of an argument. The text begins with the path of the part."""
         path = path.removeprefix(".")
         return cls(f"`{path}`: {reason}" if path else reason, path)
 
@@ -213,7 +213,9 @@ def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
 
 
 def describe_names(problem: str, names: Sequence[str], candidates: Collection[str] = ()) -> ArgumentMessage:
-    """Return a message about a problem that several arguments have, such as "Missing". Its path is the first name."""
+    """Return a message about a problem of several arguments, such as "Missing". The path of the message is the first
+    name.
+    """
     return ArgumentMessage(f"{problem}: {format_names(names, candidates)}", clip(names[0], MAX_NAME_CHARS))
 
 
