@@ -1,21 +1,15 @@
-"""Cache of encoded pages of lists. A page is cached until the list changes.
+"""Cache of encoded pages of lists. A page is cached until the list changes."""
 
-A cursor contains the last item of its page, so the next page does not shift if other items are added or removed.
-"""
-
-import base64
-import binascii
-import contextlib
 from collections.abc import Callable, Collection, Hashable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from dovetail.errors import InvalidParams, ParseError
 from dovetail.protocol import downgrade
+from dovetail.protocol.cursor import encode_cursor, find_page_start
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.server.item_options import CacheHint
 from dovetail.wire.base import PaginatedParams, Result
-from dovetail.wire.codec import convert, decode, encode
+from dovetail.wire.codec import convert, encode
 
 if TYPE_CHECKING:
     from dovetail.server.access_rules import VisibilitySnapshot
@@ -109,34 +103,10 @@ class PageCache:
         cache_hint: CacheHint,
     ) -> Result:
         names = list(items)
-        start = self._find_start(method, cursor, names)
+        start = find_page_start(method, cursor, names, self._max_cursor_bytes)
         end = len(names) if self._page_size is None else start + self._page_size
-        next_cursor = _encode_cursor(method, names[end - 1]) if end < len(names) else None
+        next_cursor = encode_cursor(method, names[end - 1]) if end < len(names) else None
         declarations = [items[name].declaration for name in names[start:end]]
         return result_type(
             **{field: declarations}, next_cursor=next_cursor, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope
         )
-
-    def _find_start(self, method: str, cursor: str | None, names: list[str]) -> int:
-        """Return the index of the item after the cursor. spec: pagination#error-handling"""
-        if cursor is None:
-            return 0
-        if len(cursor) <= self._max_cursor_bytes and (name := _decode_cursor(method, cursor)) is not None:
-            with contextlib.suppress(ValueError):
-                return names.index(name) + 1
-        raise InvalidParams("Invalid params: unknown cursor", {"field": "cursor"})
-
-
-def _encode_cursor(method: str, last_name: str) -> str:
-    return base64.urlsafe_b64encode(encode([method, last_name])).decode("ascii")
-
-
-def _decode_cursor(method: str, cursor: str) -> str | None:
-    """Return the item name in a cursor. Return None if the cursor is invalid or belongs to another list method."""
-    try:
-        raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
-        decoded = decode(raw)
-    except (binascii.Error, ValueError, ParseError):
-        return None
-    is_pair = type(decoded) is list and len(decoded) == 2 and type(decoded[1]) is str
-    return decoded[1] if is_pair and _encode_cursor(method, decoded[1]) == cursor else None
