@@ -33,6 +33,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/mounting",
         "guide/openapi",
         "guide/extensions",
+        "guide/skills",
         "guide/developing",
         "guide/testing",
         "guide/desktop-hosts",

@@ -41,6 +41,7 @@ MCPError
 ├── NotSupported                   the server lacks a capability
 ├── InputRequestError              an input request could not be answered
 ├── InvalidResult                  a result violates the method or the tool's schema
+│   └── SkillMismatch              a file of a skill differs from the listed size, digest or front matter
 ├── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
 └── DamagedFile                    a stored file cannot be read, also a ValueError
 """
@@ -87,6 +88,7 @@ __all__ = [
     "ResourceNotFound",
     "ScriptNotFound",
     "ServerBusy",
+    "SkillMismatch",
     "ToolError",
     "ToolNotFound",
     "TransportError",
@@ -407,6 +409,24 @@ class InputRequestError(MCPError):
 
 class InvalidResult(MCPError):
     """Raised if a result does not match the protocol or the output schema of its tool."""
+
+
+class SkillMismatch(InvalidResult):
+    """Raised if a file of a skill differs from the entry of the skill. Do not use the content of the file.
+
+    `uri` is the file, `field` is "size", "digest", "front matter" or "files", `expected` is the value in the entry, and
+    `actual` is the value of the file.
+    """
+
+    def __init__(self, uri: str, field: str, expected: object, actual: object) -> None:
+        super().__init__(
+            f"the {field} of {_clip(uri)} differs from the entry of the skill: expected {_clip(str(expected))}, got "
+            f"{_clip(str(actual))}"
+        )
+        self.uri = uri
+        self.field = field
+        self.expected: Any = expected
+        self.actual: Any = actual
 
 
 class UnsupportedFileVersion(MCPError, ValueError):

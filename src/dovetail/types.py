@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.schemas.provider_rules import SchemaProfile as SchemaProfile
     from dovetail.server.item_options import PromptOptions as PromptOptions
     from dovetail.server.item_options import ResourceOptions as ResourceOptions
+    from dovetail.server.item_options import SkillOptions as SkillOptions
     from dovetail.server.item_options import ToolOptions as ToolOptions
     from dovetail.server.lifespan import Lifespan as Lifespan
     from dovetail.server.lint import LintIssue as LintIssue
@@ -162,6 +163,7 @@ _MODULE_BY_NAME = {
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolChoice": "dovetail.wire.sampling",
+    "SkillOptions": "dovetail.server.item_options",
     "ToolOptions": "dovetail.server.item_options",
     "ToolResultContent": "dovetail.wire.content",
     "ToolUseContent": "dovetail.wire.content",

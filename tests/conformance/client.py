@@ -5,7 +5,6 @@ negotiates the protocol version as usual.
 """
 
 import asyncio
-import hashlib
 import json
 import os
 import sys
@@ -16,10 +15,8 @@ from urllib.request import HTTPRedirectHandler, build_opener
 
 from dovetail import Client
 from dovetail.auth import ClientCredentials, EnterpriseLogin, OAuth, WorkloadIdentity
-from dovetail.errors import Forbidden, LoginFailed
-from dovetail.types import ClientCapabilities, CreateMessageRequestParams, ElicitRequestParams
-
-SKILLS = "io.modelcontextprotocol/skills"
+from dovetail.errors import Forbidden, LoginFailed, SkillMismatch
+from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
 
 Scenario = Callable[[str], Awaitable[None]]
 scenarios: dict[str, Scenario] = {}
@@ -143,39 +140,22 @@ async def call_listed_tools(url: str) -> None:
 # Skills
 
 
-def connect_with_skills(url: str) -> Client:
-    return Client(url, capabilities=ClientCapabilities(extensions={SKILLS: {}}))
-
-
 @scenario("sep-2640-client-no-prefetch")
 async def list_skills(url: str) -> None:
-    async with connect_with_skills(url) as client:
-        assert (await client.request("skills/list"))["skills"]
+    async with Client(url) as client:
+        assert [skill.name for skill in await client.list_skills()] == ["pdf-processing"]
 
 
 @scenario("sep-2640-client-verify-digest", "sep-2640-client-verify-size", "sep-2640-client-verify-frontmatter")
 async def load_skills(url: str) -> None:
-    async with connect_with_skills(url) as client:
-        for skill in (await client.request("skills/list"))["skills"]:
-            assert not await load_skill(client, skill), "the suite modifies every skill of these scenarios"
-
-
-async def load_skill(client: Client, skill: dict[str, Any]) -> bool:
-    """Read the files of a skill, and return whether all of them match their announced size, digest and front matter."""
-    for file in skill["resources"]:
-        text: str = await client.read(file["uri"])
-        data = text.encode()
-        if len(data) != file["size"] or f"sha256:{hashlib.sha256(data).hexdigest()}" != file["digest"]:
-            return False
-        if file["uri"] == skill["uri"] and frontmatter(text) != skill["frontmatter"]:
-            return False
-    return True
-
-
-def frontmatter(text: str) -> dict[str, str]:
-    """Parse the front matter of a file. The suite uses only fields of one line."""
-    _, head, _ = text.split("---\n", 2)
-    return dict(line.split(": ", 1) for line in head.splitlines())
+    async with Client(url) as client:
+        [skill] = await client.list_skills()
+        try:
+            for path in skill.files:
+                await skill.read(path)
+        except SkillMismatch:
+            return
+    raise AssertionError("the suite modifies every skill of these scenarios")
 
 
 # Logins

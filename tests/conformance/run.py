@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,11 @@ CLIENT_LEGS = {
     **{f"client-{revision}": ["--spec-version", revision] for revision in REVISIONS},
     "client-extensions": [],
 }
+# The scenarios of extensions belong to no protocol version. Each of them is a separate run of the suite.
+EXTENSIONS_LEG = "extensions"
+SERVED_EXTENSIONS = ("sep-2640-",)  # skills
 AUTHORIZATION_LEG = "authorization"
-LEGS = [*SERVER_LEGS, *CLIENT_LEGS, AUTHORIZATION_LEG]
+LEGS = [*SERVER_LEGS, EXTENSIONS_LEG, *CLIENT_LEGS, AUTHORIZATION_LEG]
 MAX_CONCURRENT_SCENARIOS = 2
 LEG_TIMEOUT_S = 300
 SCENARIO_TIMEOUT_S = 60
@@ -83,6 +87,21 @@ def run_server_leg(leg: str, url: str) -> Report:
             report.add(scenario, results.get(scenario, []))
     if not report.scenarios:
         report.findings.append(f"FAILURE the suite named no scenario\n{output}")
+    return report
+
+
+def run_extensions_leg(url: str) -> Report:
+    """Run the scenarios of the extensions that the server serves."""
+    report = Report(EXTENSIONS_LEG)
+    _, listing = _run_suite("list", "--server")
+    for listed in _parse_listing(listing):
+        if not listed["scenario"].startswith(SERVED_EXTENSIONS):
+            continue
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+            _run_suite("server", "--url", url, "--scenario", listed["scenario"], "-o", folder)
+            report.add(listed["scenario"], dict(_results(Path(folder))).get(listed["scenario"], []))
+    if not report.scenarios:
+        report.findings.append("FAILURE the suite named no scenario")
     return report
 
 
@@ -213,7 +232,7 @@ def main() -> int:
     if not SUITE.is_file():
         parser.error("the conformance suite is not installed, run `make setup`")
     legs = arguments.legs or LEGS
-    reports = [*_server_reports([leg for leg in legs if leg in SERVER_LEGS], arguments.url)]
+    reports = [*_server_reports([leg for leg in legs if leg in (*SERVER_LEGS, EXTENSIONS_LEG)], arguments.url)]
     reports += [_shown(run_client_leg(leg)) for leg in legs if leg in CLIENT_LEGS]
     reports += [_shown(run_authorization_leg()) for leg in legs if leg == AUTHORIZATION_LEG]
     failed = sum(report.failed for report in reports)
@@ -225,7 +244,8 @@ def _server_reports(legs: list[str], url: str | None) -> Iterator[Report]:
     if legs:
         with nullcontext(url) if url else run_fixture_server() as address:
             for leg in legs:
-                yield _shown(run_server_leg(leg, address))
+                run_leg = partial(run_server_leg, leg) if leg in SERVER_LEGS else run_extensions_leg
+                yield _shown(run_leg(address))
 
 
 def _shown(report: Report) -> Report:

@@ -5,6 +5,7 @@ It is an ordinary server. The suite defines the names and texts, and no function
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -29,6 +30,7 @@ WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 PAUSE = 0.05
 
 app = Server("conformance", version="1.0.0", instructions="Answers the official conformance suite.")
+app.add_skills(Path(__file__).parent / "skills")
 
 
 @app.tool

@@ -15,6 +15,7 @@ LEGS = (
     "2026-07-28",
     "requirements-2025-11-25",
     "requirements-2026-07-28",
+    "extensions",
     "client-2025-03-26",
     "client-2025-06-18",
     "client-2025-11-25",

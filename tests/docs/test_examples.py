@@ -47,6 +47,24 @@ def test_custom_extension() -> None:
     assert run.stdout.splitlines() == ["2026-07-28 Bonjour, Ada!", "2025-11-25 Bonjour, Ada!"]
 
 
+def test_skills() -> None:
+    listed, template, generated, outside = _stdio(
+        "skills/server.py",
+        ("skills/list", {}),
+        ("resources/read", {"uri": "skill://meeting-notes/references/template.md"}),
+        ("resources/read", {"uri": "skill://office-hours/SKILL.md"}),
+        ("resources/read", {"uri": "skill://meeting-notes/../server.py"}),
+    )
+    assert [skill["uri"] for skill in listed["result"]["skills"]] == [
+        "skill://git/release-notes/SKILL.md",
+        "skill://meeting-notes/SKILL.md",
+        "skill://office-hours/SKILL.md",
+    ]
+    assert template["result"]["contents"][0]["text"].startswith("# Meeting of {date}")
+    assert "Oslo: 9 to 17" in generated["result"]["contents"][0]["text"]
+    assert outside["error"]["code"] == -32602
+
+
 def test_weather() -> None:
     forecast, page, prompt, completion, unknown = _stdio(
         "weather.py",

@@ -4,7 +4,7 @@ The blocks of one page share one module, from top to bottom. A `text wire=REVISI
 `app` of the page over `app.link`: `→` is sent, `←` must come back, `!` runs as Python in between. A line that begins
 with a space continues the line before. "…" means any value. At the end of a text it means the rest of it. As a member
 or as the last item of a list it means all others. The blocks leave out `jsonrpc`, the client's `_meta`, the server's
-stamp and default lifetimes.
+stamp and default lifetimes. A `text skills/PATH` block is written to that file.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 PAGES = [pytest.param(page, marks=pytest.mark.interop if page.stem == "migrating" else ()) for page in GUIDE]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 WIRE = re.compile(r"text wire=(?P<revision>\S+)")
+FILE = re.compile(r"text (?P<path>skills/\S+)")
 ANY = "…"
 PATIENCE = 10.0
 CAPABILITIES: dict[str, Any] = {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
@@ -93,6 +94,9 @@ def test_every_block_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch,
             assert printed.strip() == block.text.strip(), where
         elif block.info == "json":
             json.loads(block.text)
+        elif found := FILE.fullmatch(block.info):
+            (tmp_path / found["path"]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / found["path"]).write_text(block.text)
         elif found := WIRE.fullmatch(block.info):
             asyncio.run(_replay(block, found["revision"], module, where))
             ran += 1

@@ -58,6 +58,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
     from dovetail.client.mounted_client import InputFilter, MountedClient
+    from dovetail.extensions.skills.remote_skill import Skill
     from dovetail.protocol.extension import Extension, ExtensionMethod
 
 T = TypeVar("T")
@@ -503,6 +504,22 @@ class Client:
         """
         options = _build_options(timeout, None, None, meta, None)
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
+
+    async def list_skills(self) -> "list[Skill]":
+        """Return all skills of the server. No file of a skill is fetched. A server without skills returns none."""
+        from dovetail.client.skills import list_skills
+
+        return await list_skills(self._sender, self._run)
+
+    async def get_skill(self, uri: str) -> "Skill":
+        """Return the skill with this URI as it is now, even if the server does not list it.
+
+        Args:
+            uri: The URI of the SKILL.md, such as "skill://my-skill/SKILL.md".
+        """
+        from dovetail.client.skills import get_skill
+
+        return await get_skill(self._sender, self._run, uri)
 
     async def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""

@@ -11,7 +11,6 @@ from contextvars import ContextVar, Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dovetail.client.connection import Connection
 from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.input_rounds import (
@@ -283,22 +282,28 @@ class RequestSender:
         params = row.params() if params is None else params
         if not isinstance(params, row.params):
             raise TypeError(f"the parameters of {row.name} must be {row.params.__name__}, not {type(params).__name__}")
-        self._check_extension(method, await self._reconnector.get_connection())
+        await self.check_extension(row)
         plain_params = codec.to_plain(params)
         options = RequestOptions(timeout=self._timeouts.call if timeout is None else timeout, retry=row.is_cacheable)
         if row.is_cacheable and timeout is None:
             return await self._cache.get(row.name, plain_params, lambda: self.send(row, plain_params, options))
         return await self.send(row, plain_params, options)
 
-    def _check_extension(self, method: "ExtensionMethod[Any, Any]", connection: Connection) -> None:
-        identifier, capabilities = method.extension.identifier, connection.server_capabilities
-        if capabilities is not ASSUMED_CAPABILITIES and identifier not in (capabilities.extensions or {}):
-            error = NotSupported(f"the server does not declare the extension {identifier!r}")
-        elif connection.revision is not None and not method.row.exists_in(connection.revision):
-            error = NotSupported(f"{method.name} does not exist in this protocol version")
+    async def check_extension(self, row: Method) -> None:
+        """Raise NotSupported if the server does not declare the extension of a method, or does not have the method."""
+        connection = await self._reconnector.get_connection()
+        capabilities = connection.server_capabilities
+        if capabilities is not ASSUMED_CAPABILITIES and row.extension not in (capabilities.extensions or {}):
+            error = NotSupported(f"the server does not declare the extension {row.extension!r}")
+        elif connection.revision is not None and not row.exists_in(connection.revision):
+            error = NotSupported(f"{row.name} does not exist in this protocol version")
         else:
             return
-        raise self.add_request_context(error, method.name)
+        raise self.add_request_context(error, row.name)
+
+    def skip_item(self, reason: str) -> None:
+        """Store and log why an item was left out of a list."""
+        self.skipped_items.add(self._name, reason)
 
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
         """Add the server, method and protocol version to an error."""

@@ -33,6 +33,7 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
+    from dovetail.extensions.skills.remote_skill import SyncSkill
     from dovetail.protocol.extension import ExtensionMethod
 
 T = TypeVar("T")
@@ -362,6 +363,18 @@ class SyncClient:
     ) -> ReadResourceResult:
         """Read a resource and return the full result."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
+
+    def list_skills(self) -> "list[SyncSkill]":
+        """Return all skills of the server. No file of a skill is fetched. A server without skills returns none."""
+        from dovetail.extensions.skills.remote_skill import SyncSkill
+
+        return [SyncSkill(skill, run_blocking) for skill in run_blocking(self._client.list_skills())]
+
+    def get_skill(self, uri: str) -> "SyncSkill":
+        """Return the skill with this URI as it is now, even if the server does not list it."""
+        from dovetail.extensions.skills.remote_skill import SyncSkill
+
+        return SyncSkill(run_blocking(self._client.get_skill(uri)), run_blocking)
 
     def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""

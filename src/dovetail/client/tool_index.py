@@ -122,12 +122,19 @@ class ToolIndex:
         self.stale_names = frozenset()
 
 
-_LIST_METHODS = {"tools/call": "tools/list", "prompts/get": "prompts/list", "resources/read": "resources/list"}
+_LIST_METHODS = {
+    "tools/call": "tools/list",
+    "prompts/get": "prompts/list",
+    "resources/read": "resources/list",
+    "skills/get": "skills/list",
+}
 _LIST_CALLS = {
     "tools/list": "list_tools()",
     "prompts/list": "list_prompts()",
     "resources/list": "list_resources() and list_resource_templates()",
+    "skills/list": "list_skills()",
 }
+_LISTS_WITH_URIS = ("resources/list", "skills/list")
 _MAX_SHOWN_NAMES = 10
 
 
@@ -140,7 +147,7 @@ class NameIndex:
     def add_page(self, method: str, items: Iterable[Any], *, is_first_page: bool) -> None:
         if is_first_page:
             self._names_by_method[method] = []
-        names = [item.uri if method == "resources/list" else item.name for item in items]
+        names = [item.uri if method in _LISTS_WITH_URIS else item.name for item in items]
         self._names_by_method.setdefault(method, []).extend(names)
 
     def suggest(self, method: str, name: str) -> str | None:

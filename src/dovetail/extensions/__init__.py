@@ -1,4 +1,4 @@
-"""Extensions of the protocol: the contract for your own extensions.
+"""Extensions of the protocol: the contract for your own extensions, and skills for clients.
 
 Each name is imported when it is first used.
 """
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
+    from dovetail.extensions.skills.remote_skill import Skill as Skill
+    from dovetail.extensions.skills.remote_skill import SyncSkill as SyncSkill
+    from dovetail.extensions.skills.skill import SkillFile as SkillFile
     from dovetail.protocol.extension import Extension as Extension
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
@@ -25,6 +28,9 @@ _MODULE_BY_NAME = {
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
     "Result": "dovetail.wire.base",
+    "Skill": "dovetail.extensions.skills.remote_skill",
+    "SkillFile": "dovetail.extensions.skills.skill",
+    "SyncSkill": "dovetail.extensions.skills.remote_skill",
     "WireStruct": "dovetail.wire.base",
 }
 

@@ -51,6 +51,19 @@ class PromptOptions(TypedDict, total=False):
     enabled: bool  # True by default. If False, the item is hidden until `enable` is called.
 
 
+class SkillOptions(TypedDict, total=False):
+    """Options of `Server.skill`."""
+
+    name: str | None  # The name of the skill. Defaults to the name of the function, with hyphens.
+    description: str | None  # When to use the skill, for models. Defaults to the docstring of the function.
+    front_matter: Mapping[str, object] | None  # Other fields of the front matter, such as `license` or `metadata`.
+    # False by default. True publishes no digests, for content that is different at each read. Some hosts refuse that.
+    dynamic: bool
+    scopes: Collection[str]  # Scopes that a caller must have.
+    # A function that takes the principal and returns True if this caller may see and use the skill.
+    visible_to: Callable[[Principal | None], bool] | None
+
+
 class ToolOptions(PromptOptions, total=False):
     """Options of `Server.tool`."""
 

@@ -292,6 +292,13 @@ class Registry:
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
+    def replace_declaration(self, kind: str, name: str, declaration: WireStruct) -> None:
+        """Replace the definition of an item, which clients see in lists."""
+        _check_declaration(declaration)
+        with self._lock:
+            self._registered[kind][name].declaration = declaration
+        self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
+
     def get_template_name(self, name: str) -> str:
         """Return the registered text of the enabled template that is equivalent to `name`. If there is none, return
         `name`.

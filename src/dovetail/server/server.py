@@ -14,7 +14,14 @@ from dovetail.error_context import check_type
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Middleware
 from dovetail.server.dispatcher import Dispatcher
-from dovetail.server.item_options import CacheHint, PromptOptions, ResourceOptions, ToolOptions, check_icons
+from dovetail.server.item_options import (
+    CacheHint,
+    PromptOptions,
+    ResourceOptions,
+    SkillOptions,
+    ToolOptions,
+    check_icons,
+)
 from dovetail.server.lifespan import Lifespan, normalize_lifespan
 from dovetail.server.page_cache import PageCache
 from dovetail.server.parameters.signature import METHOD_HINT
@@ -51,6 +58,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.server.openapi.document import OpenAPIOperation
     from dovetail.server.openapi.operation_call import HeaderFactory
     from dovetail.server.runners import Runnable
+    from dovetail.server.skill_resources import SkillResources
     from dovetail.transports.duplex_server import DuplexServer
     from dovetail.transports.http_server.endpoint import Endpoint
     from dovetail.transports.http_server.http_request import OtherApps
@@ -141,6 +149,8 @@ class Server:
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
+        self._page_size = page_size
+        self._skills: SkillResources | None = None  # None until a skill is added.
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
@@ -258,6 +268,63 @@ class Server:
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""
         self._registry.remove("prompt", name)
+
+    @overload
+    def skill(self, function: F, /) -> F: ...
+    @overload
+    def skill(self, called: str | None = None, /, **options: Unpack[SkillOptions]) -> Callable[[F], F]: ...
+    def skill(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a skill: `@app.skill`, `@app.skill()` or `@app.skill("name", description=...)`.
+
+        The function returns the text of SKILL.md without front matter, or a dict of all files by path. It may be async.
+        It runs whenever a client lists or reads the skill. Options: see `SkillOptions`.
+
+        Args:
+            function: The function, or a name for the skill. Defaults to the name of the function, with hyphens.
+        """
+        return _make_decorator(function, options, self.add_skill)
+
+    def add_skill(self, function: Callable[..., object], **options: Unpack[SkillOptions]) -> None:
+        """Register a function as a skill. This method takes the same options as `skill`."""
+        from dovetail.extensions.skills.generated_skill import GeneratedSkill
+
+        check_option_names("skill()", options, SkillOptions.__annotations__)
+        item_options: dict[str, Any] = dict(options)
+        scopes, visible_to = item_options.pop("scopes", ()), item_options.pop("visible_to", None)
+        generated = GeneratedSkill(function, **item_options)
+        self._open_skills().add_generated(generated, scopes, visible_to)
+
+    def add_skills(
+        self,
+        folder: "str | os.PathLike[str]",
+        *,
+        scopes: Collection[str] = (),
+        visible_to: "Predicate | None" = None,
+    ) -> None:
+        """Serve the skills in a folder. Each folder in it that contains a file SKILL.md is a skill.
+
+        The server notices changes of the files. Skills need the extra `dovetail-mcp[skills]`.
+
+        Args:
+            folder: The folder with the skills, or the folder of one skill.
+            scopes: The scopes that a caller needs for these skills, as in `restrict`.
+            visible_to: A function that decides which callers may see and use these skills, as in `restrict`.
+        """
+        from dovetail.extensions.skills.skill_folder import SkillFolder
+
+        check_type("folder", folder, (str, os.PathLike), "the path of a folder")
+        skill_folder = SkillFolder(folder)
+        self._open_skills().add_folder(skill_folder, scopes, visible_to)
+
+    def _open_skills(self) -> "SkillResources":
+        """Return the skills of this server. The first call adds the extension for skills."""
+        if self._skills is None:
+            from dovetail.server.skill_resources import SkillResources
+
+            dispatcher = self._dispatcher
+            self._skills = SkillResources(self._registry, dispatcher.visibility, dispatcher.limits, self._page_size)
+            dispatcher.add_extension(self._skills.extension)
+        return self._skills
 
     def completion(self, ref: str, argument: str) -> Callable[[F], F]:
         """Register a function that suggests values for an argument of a prompt or a template.

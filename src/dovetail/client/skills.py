@@ -1,0 +1,95 @@
+"""The skills of a server, for `Client`. It lists them, and fetches nothing else."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dovetail.client.pagination import ListMethod
+from dovetail.client.request_sender import RequestSender
+from dovetail.error_context import clip
+from dovetail.errors import (
+    InvalidParams,
+    InvalidResult,
+    MCPError,
+    NotFound,
+    NotSupported,
+    RemoteError,
+    SkillMismatch,
+)
+from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.skill import (
+    IDENTIFIER,
+    GetSkillParams,
+    GetSkillResult,
+    ListSkillsParams,
+    ListSkillsResult,
+    SkillEntry,
+    is_same_uri,
+)
+from dovetail.wire.methods import METHODS, Method
+from dovetail.wire.resources import ReadResourceResult
+
+# Runs a function in the event loop of the client.
+RunOnLoop = Callable[..., Awaitable[Any]]
+
+_LIST_SKILLS: Final = ListMethod(
+    Method(
+        name="skills/list", params=ListSkillsParams, result=ListSkillsResult, is_cacheable=True, extension=IDENTIFIER
+    ),
+    "skills",
+    SkillEntry,
+)
+_GET_SKILL: Final = Method(
+    name="skills/get", params=GetSkillParams, result=GetSkillResult, is_cacheable=True, extension=IDENTIFIER
+)
+
+
+async def list_skills(sender: RequestSender, run: RunOnLoop) -> list[Skill]:
+    """Return all valid skills of the server. The reasons for others are in `skipped_items`."""
+    try:
+        await run(sender.check_extension, _LIST_SKILLS.method)
+    except NotSupported:
+        return []
+    skills: dict[str, Skill] = {}
+    for entry in await run(sender.list_all, _LIST_SKILLS):
+        try:
+            skill = _create_skill(sender, run, entry)
+        except ValueError as exc:
+            sender.skip_item(f"skipped the skill {clip(entry.uri)}: {exc}")
+        else:
+            skills.setdefault(skill.uri, skill)
+    return [*skills.values()]
+
+
+async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
+    """Return the skill with this URI as it is now."""
+    params = {"uri": uri}
+    await run(sender.check_extension, _GET_SKILL)
+    try:
+        result: GetSkillResult = await run(sender.send, _GET_SKILL, params)
+    except RemoteError as exc:
+        if exc.code != InvalidParams.code:
+            raise
+        raise sender.add_name_hint(NotFound(exc.code, exc.message, exc.data), _GET_SKILL.name, params) from None
+    try:
+        if not is_same_uri(result.skill.uri, uri):
+            raise ValueError(f"the server sent the skill {clip(result.skill.uri)}")
+        return _create_skill(sender, run, result.skill)
+    except ValueError as exc:
+        error = InvalidResult(f"the skill {clip(uri)} is invalid: {exc}")
+        raise sender.add_request_context(error, _GET_SKILL.name, params) from None
+
+
+def _create_skill(sender: RequestSender, run: RunOnLoop, entry: SkillEntry) -> Skill:
+    async def read(uri: str) -> ReadResourceResult:
+        # The result is not taken from the cache, because the entry may be newer than the cached file.
+        return await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
+
+    async def forget(error: SkillMismatch) -> MCPError:
+        await run(_forget_skills, sender)
+        return sender.add_request_context(error, "resources/read", {"uri": error.uri})
+
+    return Skill(entry, read, forget)
+
+
+async def _forget_skills(sender: RequestSender) -> None:
+    sender.invalidate("notifications/resources/list_changed")

@@ -1,0 +1,83 @@
+"""A skill whose files a function returns. The front matter comes from the options of the skill."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dovetail.error_context import clip
+from dovetail.extensions.skills.front_matter import check_fields, write_front_matter
+from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem, build_served_skill
+from dovetail.extensions.skills.skill import MANIFEST, MAX_FILES, MAX_SKILL_BYTES, compute_digest, find_unsafe_name
+
+# The text of SKILL.md without front matter, or all files by path. The path "SKILL.md" is required.
+SkillFiles = str | Mapping[str, str | bytes]
+
+
+class GeneratedSkill:
+    """A skill from a function without parameters. The function runs whenever a client lists or reads the skill.
+
+    Raises:
+        ValueError: the name or the description is invalid.
+        TypeError: the function has parameters, or the skill has no description.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        front_matter: Mapping[str, object] | None = None,
+        dynamic: bool = False,
+    ) -> None:
+        name = name or getattr(function, "__name__", "").replace("_", "-")
+        description = description or " ".join((inspect.getdoc(function) or "").split())
+        if not description:
+            raise TypeError(f"the skill {name!r} needs a description: a docstring, or description=...")
+        if inspect.signature(function).parameters:
+            raise TypeError(f"the function of the skill {name!r} must not have parameters")
+        if repeated := {"name", "description"} & (front_matter or {}).keys():
+            raise TypeError(f"front_matter= must not contain {min(repeated)!r}. Pass {min(repeated)}=... instead")
+        self.fields: dict[str, Any] = {"name": name, "description": description, **(front_matter or {})}
+        check_fields(self.fields)
+        self._function = function
+        self._is_dynamic = dynamic
+        self.front_matter = write_front_matter(self.fields)
+        self.uri = f"skill://{name}/{MANIFEST}"
+
+    async def load(self) -> tuple[ServedSkill, dict[str, bytes]]:
+        """Run the function. Return the skill and the content of its files."""
+        function = self._function
+        value = await (function() if inspect.iscoroutinefunction(function) else asyncio.to_thread(function))
+        files = self._read_files(value)
+        digests = {path: (compute_digest(data), len(data)) for path, data in files.items()}
+        name = (self.fields["name"],)
+        return build_served_skill(name, self.fields, digests, is_dynamic=self._is_dynamic), files
+
+    def _read_files(self, value: Any) -> dict[str, bytes]:
+        contents: Any = {MANIFEST: value} if isinstance(value, str) else value
+        if not isinstance(contents, Mapping) or not isinstance(contents.get(MANIFEST), str):
+            raise self._make_problem(
+                f"its function must return the text of {MANIFEST}, or a dict of files with the key {MANIFEST!r}"
+            )
+        if contents[MANIFEST].startswith("---"):
+            raise self._make_problem(f"{MANIFEST} must not have front matter. Pass it as front_matter=...")
+        files: dict[str, bytes] = {}
+        for path, content in contents.items():
+            if not isinstance(path, str) or any(
+                find_unsafe_name(name) is not None or name.startswith(".") for name in path.split("/")
+            ):
+                raise self._make_problem(
+                    f"{clip(repr(path))} is not a valid path. Use a path such as 'references/a.md'"
+                )
+            if not isinstance(content, str | bytes):
+                raise self._make_problem(f"{clip(path)} must be text or bytes, not {type(content).__name__}")
+            files[path] = content.encode() if isinstance(content, str) else bytes(content)
+        files[MANIFEST] = f"{self.front_matter}\n".encode() + files[MANIFEST]
+        if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_SKILL_BYTES:
+            raise self._make_problem(f"it has more than {MAX_FILES} files or {MAX_SKILL_BYTES} bytes")
+        return files
+
+    def _make_problem(self, text: str) -> SkillProblem:
+        return SkillProblem(f"the skill {self.fields['name']!r} cannot be served: {text}")

@@ -1,0 +1,171 @@
+"""A skill of a server, for clients. Each file is fetched when it is read, and compared with the entry of the skill."""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from dovetail.errors import InvalidResult, MCPError, SkillMismatch
+from dovetail.extensions.skills.skill import (
+    MANIFEST,
+    MAX_SKILL_BYTES,
+    SkillEntry,
+    SkillFile,
+    check_entry,
+    get_path,
+    get_root,
+    quote_path,
+    verify_file,
+    verify_front_matter,
+)
+from dovetail.wire.resources import ReadResourceResult
+
+ReadResource = Callable[[str], Awaitable[ReadResourceResult]]
+# Forgets what is known of the skill, and returns the error with its context.
+MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
+
+
+class Skill:
+    """A skill of a server. `Client.list_skills` and `Client.get_skill` create it."""
+
+    def __init__(self, _entry: SkillEntry, _read: ReadResource, _on_mismatch: MismatchHandler) -> None:
+        self._files = check_entry(_entry)
+        self._entry = _entry
+        self._read = _read
+        self._on_mismatch = _on_mismatch
+
+    @property
+    def uri(self) -> str:
+        """Return the URI of the SKILL.md. It identifies the skill on its server."""
+        return self._entry.uri
+
+    @property
+    def name(self) -> str:
+        """Return the name of the skill. Several skills may have the same name."""
+        return self._entry.frontmatter["name"]
+
+    @property
+    def description(self) -> str:
+        """Return the description, which says when to use the skill."""
+        return self._entry.frontmatter["description"]
+
+    @property
+    def front_matter(self) -> Mapping[str, Any]:
+        """Return all fields of the front matter, as JSON."""
+        return self._entry.frontmatter
+
+    @property
+    def files(self) -> Mapping[str, SkillFile]:
+        """Return the files by their path in the skill, such as "references/a.md". A dynamic skill lists no files."""
+        return self._files
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the server generates the skill, so that the content of its files cannot be verified."""
+        return isinstance(self._entry.resources, str)
+
+    def __repr__(self) -> str:
+        return f"<Skill {self.uri!r}>"
+
+    async def read(self, path: str = MANIFEST) -> str | bytes:
+        """Fetch a file, and return it as text, or as bytes if it is not text.
+
+        Args:
+            path: The path of the file in the skill.
+
+        Raises:
+            SkillMismatch: the file differs from its size, its digest or the front matter in the entry, or the entry
+                does not list the file. Get the skill again, and ask the user again, before you use it.
+        """
+        try:
+            uri = self._find_uri(path)
+            content = _extract(await self._read(uri), uri)
+            self._verify(path, uri, content.encode() if isinstance(content, str) else content)
+        except SkillMismatch as exc:
+            raise await self._on_mismatch(exc) from None
+        return content
+
+    def _find_uri(self, path: str) -> str:
+        if path in self._files:
+            return self._files[path].uri
+        root = get_root(self.uri)
+        uri = f"{root}/{quote_path(path)}"
+        if self.is_dynamic:
+            try:
+                get_path(root, uri)
+            except ValueError as exc:
+                raise SkillMismatch(uri, "files", f"a file of {self.uri}", str(exc)) from None
+            return uri
+        raise SkillMismatch(uri, "files", sorted(self._files), path)
+
+    def _verify(self, path: str, uri: str, data: bytes) -> None:
+        if not self.is_dynamic:
+            verify_file(self._files[path], data)
+        elif len(data) > MAX_SKILL_BYTES:
+            raise SkillMismatch(uri, "size", MAX_SKILL_BYTES, len(data))
+        if path == MANIFEST:
+            verify_front_matter(uri, self._entry.frontmatter, data)
+
+
+class SyncSkill:
+    """A skill of a server. `SyncClient.list_skills` and `SyncClient.get_skill` create it."""
+
+    def __init__(self, _skill: Skill, _run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._skill = _skill
+        self._run = _run
+
+    @property
+    def uri(self) -> str:
+        """Return the URI of the SKILL.md. It identifies the skill on its server."""
+        return self._skill.uri
+
+    @property
+    def name(self) -> str:
+        """Return the name of the skill. Several skills may have the same name."""
+        return self._skill.name
+
+    @property
+    def description(self) -> str:
+        """Return the description, which says when to use the skill."""
+        return self._skill.description
+
+    @property
+    def front_matter(self) -> Mapping[str, Any]:
+        """Return all fields of the front matter, as JSON."""
+        return self._skill.front_matter
+
+    @property
+    def files(self) -> Mapping[str, SkillFile]:
+        """Return the files by their path in the skill. A dynamic skill lists no files."""
+        return self._skill.files
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the server generates the skill, so that the content of its files cannot be verified."""
+        return self._skill.is_dynamic
+
+    def __repr__(self) -> str:
+        return f"<SyncSkill {self.uri!r}>"
+
+    def read(self, path: str = MANIFEST) -> str | bytes:
+        """Fetch a file, and return it as text, or as bytes if it is not text.
+
+        Args:
+            path: The path of the file in the skill.
+
+        Raises:
+            SkillMismatch: the file differs from its entry, or the entry does not list the file.
+        """
+        return self._run(self._skill.read(path))
+
+
+def _extract(result: ReadResourceResult, uri: str) -> str | bytes:
+    if len(result.contents) != 1:
+        raise InvalidResult(f"{uri} must have one content, but it has {len(result.contents)}")
+    [contents] = result.contents
+    if contents.text is not None:
+        return contents.text
+    try:
+        return base64.b64decode(contents.blob or "", validate=True)
+    except binascii.Error:
+        raise InvalidResult(f"the content of {uri} is not valid base64") from None

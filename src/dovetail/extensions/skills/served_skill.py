@@ -1,0 +1,121 @@
+"""A skill that a server serves, from a folder or from a function: its entry, its files and its directories."""
+
+import mimetypes
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dovetail.extensions.skills.skill import DYNAMIC, MANIFEST, SkillEntry, SkillFile, quote_path
+from dovetail.protocol.uri_key import uri_key
+from dovetail.wire.base import Struct
+from dovetail.wire.content import ResourceContents
+from dovetail.wire.resources import Resource
+
+_DIRECTORY_TYPE: Final = "inode/directory"
+_MARKDOWN_TYPE: Final = "text/markdown"
+# The tables of the operating system differ from machine to machine, so only the table of Python is used.
+_MIME_TYPES: Final = mimetypes.MimeTypes()
+_MIME_TYPES.add_type(_MARKDOWN_TYPE, ".md")
+
+
+class SkillProblem(ValueError):
+    """Raised if a skill cannot be served. The message names the file and the solution."""
+
+
+class ServedSkill(Struct, frozen=True):
+    """A skill as it is served now. A change creates a new object."""
+
+    entry: SkillEntry
+    directory: tuple[str, ...]  # the names of the folders that lead to the skill, and of the skill itself
+    files: dict[str, Resource]  # the files by their path in the skill
+
+    @property
+    def root(self) -> str:
+        """Return the URI of the directory of the skill."""
+        return self.entry.uri.removesuffix(f"/{MANIFEST}")
+
+    @property
+    def listed_files(self) -> list[SkillFile]:
+        """Return the files with their digests. A dynamic skill has none."""
+        return [] if isinstance(self.entry.resources, str) else self.entry.resources
+
+
+def build_served_skill(
+    directory: tuple[str, ...],
+    front_matter: dict[str, Any],
+    digests: Mapping[str, tuple[str, int]],
+    *,
+    is_dynamic: bool = False,
+) -> ServedSkill:
+    """Create a skill from its front matter, and the digest and size of each file by path."""
+    root = "skill://" + "/".join(map(quote_path, directory))
+    paths = sorted(digests, key=lambda path: (path != MANIFEST, path))
+    files = {path: _describe_file(f"{root}/{quote_path(path)}", path, digests[path][1], front_matter) for path in paths}
+    listed = [SkillFile(uri=files[path].uri, digest=digests[path][0], size=digests[path][1]) for path in paths]
+    entry = SkillEntry(uri=f"{root}/{MANIFEST}", frontmatter=front_matter, resources=DYNAMIC if is_dynamic else listed)
+    return ServedSkill(entry, directory, files)
+
+
+def _describe_file(uri: str, path: str, size: int, front_matter: Mapping[str, Any]) -> Resource:
+    if path == MANIFEST:
+        name, description = front_matter["name"], front_matter["description"]
+        return Resource(uri=uri, name=name, description=description, mime_type=_MARKDOWN_TYPE, size=size)
+    return Resource(uri=uri, name=path.rpartition("/")[2], mime_type=guess_type(path), size=size)
+
+
+def guess_type(path: str) -> str | None:
+    """Return the MIME type for a file name, or None if it is unknown."""
+    mime_type, encoding = _MIME_TYPES.guess_type(path.rpartition("/")[2])
+    return None if encoding else mime_type
+
+
+def build_contents(resource: Resource, data: bytes) -> ResourceContents:
+    """Return the content of a file as it is sent: as text if it is valid UTF-8, and otherwise as base64."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or "\x00" in text:
+        mime_type = resource.mime_type or "application/octet-stream"
+        return ResourceContents(uri=resource.uri, mime_type=mime_type, blob=b64encode(data).decode("ascii"))
+    return ResourceContents(uri=resource.uri, mime_type=resource.mime_type or "text/plain", text=text)
+
+
+def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | None:
+    """Return the files and directories in a directory, sorted by name. Return None if there is no such directory.
+
+    The directories are those of skills, and those that contain skills.
+    """
+    wanted = uri_key(uri)
+    if "://" not in wanted:
+        return None
+    children: dict[str, Resource] = {}
+    for skill in skills:
+        root = uri_key(skill.root)
+        if wanted == root or wanted.startswith(f"{root}/"):
+            _add_files(children, skill, "" if wanted == root else f"{wanted[len(root) + 1 :]}/")
+        elif root.startswith(f"{wanted}/"):
+            # The key may differ from the URI in upper and lower case, but not in its length in segments.
+            depth = wanted.count("/") + 1
+            child = "/".join(skill.root.split("/")[: depth + 1])
+            children.setdefault(child, _describe_directory(child, skill.directory[depth - 2]))
+    return sorted(children.values(), key=lambda child: child.name) if children else None
+
+
+def _add_files(children: dict[str, Resource], skill: ServedSkill, prefix: str) -> None:
+    """Add the files and directories of a skill below a path, which ends with a slash."""
+    for path, resource in skill.files.items():
+        encoded = quote_path(path)
+        if not encoded.startswith(prefix):
+            continue
+        segment, slash, _ = encoded[len(prefix) :].partition("/")
+        if slash:
+            child = f"{skill.root}/{prefix}{segment}"
+            name = path.split("/")[prefix.count("/")]
+            children.setdefault(child, _describe_directory(child, name))
+        else:
+            children[resource.uri] = resource
+
+
+def _describe_directory(uri: str, name: str) -> Resource:
+    return Resource(uri=uri, name=name, mime_type=_DIRECTORY_TYPE)

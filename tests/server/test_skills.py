@@ -1,0 +1,415 @@
+"""Servers serve skills from folders and functions, as resources and with the methods of the extension."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import CacheHint, Client, Server
+from dovetail.errors import NotFound, RemoteError, SkillMismatch
+from dovetail.extensions.skills import skills_extension
+
+IDENTIFIER = "io.modelcontextprotocol/skills"
+REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
+
+
+def write_skill(folder: Path, path: str, files: dict[str, str] | None = None, description: str = "Do it.") -> Path:
+    skill = folder / path
+    skill.mkdir(parents=True, exist_ok=True)
+    (skill / "SKILL.md").write_text(f"---\nname: {skill.name}\ndescription: {description}\n---\n\nBody.\n")
+    for name, content in (files or {}).items():
+        (skill / name).parent.mkdir(parents=True, exist_ok=True)
+        (skill / name).write_text(content)
+    return skill
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_skill(tmp_path, "pdf", {"references/forms.md": "forms", "notes.md": "notes"})
+    write_skill(tmp_path, "acme/refunds")
+    return tmp_path
+
+
+@pytest.fixture
+def app(folder: Path) -> Server:
+    server = Server("skills")
+    server.add_skills(folder)
+    return server
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_skills_exist_in_every_protocol_version(app: Server, revision: str) -> None:
+    async with Client(app, protocol_version=revision) as client:
+        assert (client.server_capabilities.extensions or {})[IDENTIFIER] == {"directoryRead": True}
+        listed = (await client.request("skills/list"))["skills"]
+        assert [skill["uri"] for skill in listed] == ["skill://acme/refunds/SKILL.md", "skill://pdf/SKILL.md"]
+        assert listed[1]["frontmatter"] == {"name": "pdf", "description": "Do it."}
+        for file in listed[1]["resources"]:
+            assert len(await client.read(file["uri"])) == file["size"]
+        got = await client.request("skills/get", {"uri": "skill://pdf/SKILL.md"})
+        assert got["skill"] == listed[1]
+
+
+async def test_results_have_the_cache_fields_of_the_newest_version(folder: Path) -> None:
+    app = Server("skills", cache_hints=CacheHint(60_000, "public"))
+    app.add_skills(folder)
+    async with Client(app) as client:
+        for result in (
+            await client.request("skills/list"),
+            await client.request("skills/get", {"uri": "skill://pdf/SKILL.md"}),
+        ):
+            assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 60_000, "public")
+    app.restrict("skill://pdf/SKILL.md", scopes=["read"])
+    async with Client(app) as client:
+        assert (await client.request("skills/list"))["cacheScope"] == "private"
+
+
+async def test_only_the_manifest_is_listed_as_a_resource(app: Server) -> None:
+    async with Client(app) as client:
+        resources = {resource.uri: resource for resource in await client.list_resources()}
+        assert [*resources] == ["skill://acme/refunds/SKILL.md", "skill://pdf/SKILL.md"]
+        manifest = resources["skill://pdf/SKILL.md"]
+        assert (manifest.name, manifest.description, manifest.mime_type) == ("pdf", "Do it.", "text/markdown")
+        assert [template.uri_template for template in await client.list_resource_templates()] == ["skill://pdf/{+path}"]
+        result = await client.read_resource("skill://pdf/references/forms.md")
+        assert [(part.uri, part.mime_type, part.text) for part in result.contents] == [
+            ("skill://pdf/references/forms.md", "text/markdown", "forms")
+        ]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "skill://pdf/missing.md",
+        "skill://pdf/../acme/refunds/SKILL.md",
+        "skill://pdf/%2e%2e/secret.txt",
+        "skill://pdf/..%2f..%2fetc%2fpasswd",
+        "skill://pdf//etc/passwd",
+        "skill://pdf/references",
+        "skill://other/SKILL.md",
+        "skill://pdf",
+        "file:///etc/passwd",
+    ],
+)
+async def test_other_uris_are_not_found(app: Server, folder: Path, uri: str) -> None:
+    (folder / "secret.txt").write_text("secret")
+    async with Client(app) as client:
+        with pytest.raises(NotFound):
+            await client.read(uri)
+        with pytest.raises(RemoteError) as caught:
+            await client.request("skills/get", {"uri": uri})
+        assert caught.value.code == -32602
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_unknown_skills_and_directories_are_invalid_parameters(app: Server, revision: str) -> None:
+    async with Client(app, protocol_version=revision) as client:
+        for method, uri in (
+            ("skills/get", "skill://missing/SKILL.md"),
+            ("skills/get", "skill://pdf"),
+            ("resources/directory/read", "skill://pdf/SKILL.md"),
+            ("resources/directory/read", "skill://missing"),
+            ("skills/get", "skill://" + "x" * 9000 + "/SKILL.md"),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                await client.request(method, {"uri": uri})
+            assert caught.value.code == -32602
+
+
+async def test_directories_are_listed(app: Server) -> None:
+    async with Client(app) as client:
+        result = await client.request("resources/directory/read", {"uri": "skill://pdf"})
+        children = {child["uri"]: child.get("mimeType") for child in result["resources"]}
+        assert children == {
+            "skill://pdf/SKILL.md": "text/markdown",
+            "skill://pdf/notes.md": "text/markdown",
+            "skill://pdf/references": "inode/directory",
+        }
+
+
+async def test_lists_have_pages(folder: Path) -> None:
+    for number in range(5):
+        write_skill(folder, f"skill-{number}")
+    app = Server("skills", page_size=3)
+    app.add_skills(folder)
+    async with Client(app) as client:
+        uris: list[str] = []
+        params: dict[str, Any] = {}
+        while True:
+            page = await client.request("skills/list", params)
+            assert len(page["skills"]) <= 3
+            uris += [skill["uri"] for skill in page["skills"]]
+            if "nextCursor" not in page:
+                break
+            params = {"cursor": page["nextCursor"]}
+        assert len(uris) == len(set(uris)) == 7
+        page = await client.request("resources/directory/read", {"uri": "skill://pdf"})
+        assert len(page["resources"]) == 3
+        for method, more in (("skills/list", {}), ("resources/directory/read", {"uri": "skill://pdf"})):
+            with pytest.raises(RemoteError) as caught:
+                await client.request(method, {"cursor": "unknown", **more})
+            assert caught.value.code == -32602
+
+
+async def test_a_page_has_a_limit_of_files(folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_FILES_PER_PAGE", 2)
+    async with Client(app) as client:
+        page = await client.request("skills/list")
+        assert [skill["uri"] for skill in page["skills"]] == ["skill://acme/refunds/SKILL.md"]
+        # An entry is never split, even if it is larger than a page.
+        page = await client.request("skills/list", {"cursor": page["nextCursor"]})
+        assert [len(skill["resources"]) for skill in page["skills"]] == [3]
+
+
+async def test_many_files_in_many_skills_are_served(tmp_path: Path) -> None:
+    for number in range(20):
+        write_skill(tmp_path, f"skill-{number}", {f"{file}.md": "x" for file in range(100)})
+    app = Server("skills")
+    app.add_skills(tmp_path)
+    async with Client(app) as client:
+        skills = await client.list_skills()
+        assert [len(skill.files) for skill in skills] == [101] * 20
+        assert len(await client.list_resources()) == 20
+        assert await skills[-1].read("7.md") == "x"
+
+
+async def test_two_folders_must_not_have_the_same_skill(folder: Path, app: Server) -> None:
+    with pytest.raises(ValueError, match="skill://"):
+        app.add_skills(folder)
+
+
+def test_a_folder_that_cannot_be_served_adds_nothing(tmp_path: Path) -> None:
+    app = Server("skills")
+    with pytest.raises(ValueError, match="no skills"):
+        app.add_skills(tmp_path)
+    with pytest.raises(TypeError):
+        app.add_skills(3)  # pyright: ignore[reportArgumentType]
+
+
+# Access rules
+
+
+async def test_hidden_skills_do_not_exist_for_other_callers(tmp_path: Path) -> None:
+    write_skill(tmp_path, "open/public", {"a.md": "a"})
+    write_skill(tmp_path, "closed/secret", {"a.md": "a"})
+    app = Server("skills")
+    app.add_skills(tmp_path / "open")
+    app.add_skills(tmp_path / "closed", visible_to=lambda principal: False)
+    async with Client(app) as client:
+        assert [skill.name for skill in await client.list_skills()] == ["public"]
+        assert [resource.name for resource in await client.list_resources()] == ["public"]
+        for uri in ("skill://secret/SKILL.md", "skill://secret/a.md"):
+            with pytest.raises(NotFound):
+                await client.read(uri)
+        for method, uri in (("skills/get", "skill://secret/SKILL.md"), ("resources/directory/read", "skill://secret")):
+            with pytest.raises(RemoteError) as caught:
+                await client.request(method, {"uri": uri})
+            assert caught.value.code == -32602
+
+
+async def test_skills_can_need_scopes(folder: Path) -> None:
+    app = Server("skills")
+    app.add_skills(folder, scopes=["skills"])
+    async with Client(app) as client:
+        assert await client.list_skills() == []
+        for method, uri in (
+            ("skills/get", "skill://pdf/SKILL.md"),
+            ("resources/read", "skill://pdf/SKILL.md"),
+            ("resources/read", "skill://pdf/notes.md"),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                await client.request(method, {"uri": uri})
+            assert caught.value.code == 403
+
+
+# Changes
+
+
+async def test_a_digest_that_changes_between_list_and_read_is_refused_and_refreshed(folder: Path, app: Server) -> None:
+    async with Client(app) as client:
+        skill = next(skill for skill in await client.list_skills() if skill.name == "pdf")
+        (folder / "pdf" / "notes.md").write_text("other")
+        with pytest.raises(SkillMismatch) as caught:
+            await skill.read("notes.md")
+        assert caught.value.field == "digest"
+        renewed = await client.get_skill(skill.uri)
+        assert await renewed.read("notes.md") == "other"
+        with pytest.raises(SkillMismatch):  # The old entry is never changed.
+            await skill.read("notes.md")
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_clients_are_notified_of_changes(
+    folder: Path, app: Server, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_WATCH_INTERVAL_S", 0.01)
+    async with (
+        asyncio.timeout(30),
+        Client(app, protocol_version=revision) as client,
+        client.listen(resources=True, uris=["skill://pdf/notes.md"]) as changes,
+    ):
+        await client.list_skills()
+        (folder / "pdf" / "notes.md").write_text("changed")
+        seen = set[tuple[str, str | None]]()
+        async for change in changes:
+            seen.add((change.kind, change.uri))
+            if len(seen) == 2:
+                break
+        assert seen == {("resources", None), ("resource", "skill://pdf/notes.md")}
+        skill = await client.get_skill("skill://pdf/SKILL.md")
+        assert await skill.read("notes.md") == "changed"
+
+
+async def test_added_and_removed_skills_change_the_resources(folder: Path, app: Server) -> None:
+    async with Client(app) as client:
+        write_skill(folder, "docx", {"a.md": "a"})
+        write_skill(folder, "pdf", description="Read PDF files.")
+        (folder / "acme" / "refunds" / "SKILL.md").unlink()
+        app_skills: Any = app
+        app_skills._skills._skills.refresh()
+        assert {resource.name: resource.description for resource in await client.list_resources()} == {
+            "pdf": "Read PDF files.",
+            "docx": "Do it.",
+        }
+        assert await client.read("skill://docx/a.md") == "a"
+        with pytest.raises(NotFound):
+            await client.read("skill://acme/refunds/SKILL.md")
+        (folder / "docx" / "a.md").unlink()
+        app_skills._skills._skills.refresh()
+        assert [template.uri_template for template in await client.list_resource_templates()] == ["skill://pdf/{+path}"]
+
+
+# Functions
+
+
+async def test_a_function_can_be_a_skill() -> None:
+    app = Server("skills")
+
+    @app.skill
+    def git_workflow() -> str:
+        """Follow the conventions of this team
+        for branches and commits.
+        """
+        return "# Branches\n"
+
+    @app.skill("reports", description='Write: a "report"', front_matter={"license": "MIT", "metadata": {"v": "1"}})
+    async def write_reports() -> dict[str, str | bytes]:
+        return {"SKILL.md": "# Reports\n", "templates/a.md": "A", "logo.png": b"\x89PNG"}
+
+    assert git_workflow() == "# Branches\n"
+    async with Client(app) as client:
+        first, second = await client.list_skills()
+        assert first.uri == "skill://git-workflow/SKILL.md"
+        assert first.description == "Follow the conventions of this team for branches and commits."
+        text = await first.read()
+        assert isinstance(text, str)
+        assert text.endswith("---\n\n# Branches\n")
+        assert dict(second.front_matter) == {
+            "name": "reports",
+            "description": 'Write: a "report"',
+            "license": "MIT",
+            "metadata": {"v": "1"},
+        }
+        assert isinstance(await second.read(), str)
+        assert await second.read("templates/a.md") == "A"
+        assert await second.read("logo.png") == b"\x89PNG"
+        assert {resource.name for resource in await client.list_resources()} == {"git-workflow", "reports"}
+        directory = await client.request("resources/directory/read", {"uri": "skill://reports/templates"})
+        assert [child["name"] for child in directory["resources"]] == ["a.md"]
+        with pytest.raises(NotFound):
+            await client.read("skill://reports/missing.md")
+
+
+async def test_a_dynamic_skill_may_change_at_each_read() -> None:
+    app = Server("skills")
+    reads = 0
+
+    @app.skill(dynamic=True, description="Show a number.")
+    def number() -> str:
+        nonlocal reads
+        reads += 1
+        return f"Number {reads}"
+
+    async with Client(app) as client:
+        assert (await client.request("skills/list"))["skills"][0]["resources"] == "dynamic"
+        [skill] = await client.list_skills()
+        assert skill.is_dynamic
+        assert not skill.files
+        assert await skill.read() != await skill.read()
+
+
+async def test_a_function_that_fails_does_not_hide_other_skills() -> None:
+    app = Server("skills")
+
+    @app.skill(description="Fails.")
+    def broken() -> str:
+        raise RuntimeError("secret")
+
+    @app.skill(description="Has a wrong result.")
+    def wrong() -> int:
+        return 1
+
+    @app.skill(description="Works.")
+    def working() -> str:
+        return "works"
+
+    async with Client(app) as client:
+        assert [skill.name for skill in await client.list_skills()] == ["working"]
+        with pytest.raises(RemoteError) as caught:
+            await client.get_skill("skill://broken/SKILL.md")
+        assert caught.value.code == -32603
+        assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"SKILL.md": "x", "../a": "x"},
+        {"SKILL.md": "x", "/a": "x"},
+        {"SKILL.md": "x", ".env": "x"},
+        {"SKILL.md": "x", "a//b": "x"},
+        {"SKILL.md": "x", "a": 1},
+        {"SKILL.md": "x", "a": b"x" * (16 * 1024 * 1024)},
+        {"SKILL.md": "x", **{str(number): "" for number in range(512)}},
+        {"SKILL.md": b"bytes"},
+        {"SKILL.md": "---\nname: x\n---\n"},
+        {"a.md": "x"},
+        None,
+    ],
+)
+async def test_invalid_files_of_a_function_are_not_served(files: Any) -> None:
+    app = Server("skills")
+    app.add_skill(lambda: files, name="broken", description="x")
+    async with Client(app) as client:
+        assert await client.list_skills() == []
+        with pytest.raises(RemoteError):
+            await client.read("skill://broken/SKILL.md")
+
+
+def test_mistakes_in_the_options_of_a_skill_are_refused() -> None:
+    app = Server("skills")
+
+    def without_description() -> str:
+        return ""
+
+    def with_parameter(name: str) -> str:
+        """Do it."""
+        return name
+
+    def fine() -> str:
+        """Do it."""
+        return ""
+
+    for function in (without_description, with_parameter):
+        with pytest.raises(TypeError):
+            app.skill(function)
+    with pytest.raises(ValueError, match="name"):
+        app.add_skill(fine, name="Not Valid")
+    with pytest.raises(TypeError):
+        app.add_skill(fine, front_matter={"name": "other"})
+    with pytest.raises(TypeError):
+        app.add_skill(fine, descripton="x")  # pyright: ignore[reportCallIssue]
+    app.add_skill(fine)
+    with pytest.raises(ValueError, match="fine"):
+        app.add_skill(fine)
