@@ -24,6 +24,8 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+# A run that loads all installed plugins needs this setting, or pytest-asyncio warns.
+ASYNCIO_INI = "[pytest]\nasyncio_default_fixture_loop_scope = function"
 OURS = ["-p", "dovetail.testing.pytest_plugin"]
 RUNNERS = {
     "": [],
@@ -153,7 +155,7 @@ def test_tests_of_two_classes_have_different_cassettes(project: pytest.Pytester)
 
 
 def test_recording_ends_with_the_run(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    project.makeini(ASYNCIO_INI)
     monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES", raising=False)
     project.makepyfile(
         """
@@ -168,6 +170,7 @@ def test_recording_ends_with_the_run(project: pytest.Pytester, monkeypatch: pyte
 
 
 def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
+    project.makeini(ASYNCIO_INI)
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*--mcp-record*"])
     project.runpytest_subprocess("--markers").stdout.fnmatch_lines(
         ["@pytest.mark.mcp(server, transport, protocol_version, *"]
