@@ -238,6 +238,10 @@ class Connection:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
+    def has_data(self) -> bool:
+        """Return whether unread bytes have arrived."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
     def head(self) -> tuple[int, dict[str, str]]:
         """Read the status and the headers of a response."""
         line = self.file.readline()
