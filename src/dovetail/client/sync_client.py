@@ -460,13 +460,20 @@ class SyncClient:
     def request(
         self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
     ) -> Any: ...
-    def request(self, method: Any, params: Any = None, *, timeout: float | None = None) -> Any:
+    def request(
+        self,
+        method: "ExtensionMethod[Any, Any] | str",
+        params: Params | Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
         """Send a request of a protocol extension.
 
         If `method` is a method of an `Extension`, the parameters and the result are typed. If it is a string, they are
         plain JSON.
         """
-        return run_blocking(self._client.request(method, params, timeout=timeout))
+        arguments: Any = (method, params)  # The overloads have checked the types.
+        return run_blocking(self._client.request(*arguments, timeout=timeout))
 
     def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
         """Send a notification with any method, for protocol extensions."""
