@@ -480,8 +480,8 @@ def _build_script_command(target: str | Path) -> list[str]:
     file_name, _, object_name = text.rpartition(":")
     if Path(file_name).suffix == ".py" and object_name.isidentifier():
         raise ValueError(
-            f"{clip(text)!r} names an object of a script. Pass the script {clip(file_name)!r}, import the object and "
-            f"pass it, or pass the command {['dovetail', 'run', clip(text)]!r}"
+            f"{clip(text)!r} names an object in a script. Pass the script {clip(file_name)!r}, the imported object, "
+            f"or the command {['dovetail', 'run', clip(text)]!r}"
         )
     interpreter = _INTERPRETERS.get(path.suffix)
     if interpreter is None:

@@ -261,8 +261,8 @@ class ItemHandlers:
                     return input_requests.build_required_result()
                 if input_requests.has_unanswered:
                     raise RuntimeError(
-                        "the function requested input, but its `except:` or `except BaseException:` caught the "
-                        "InputRoundEnded exception, which asks the client for the input. Raise this exception again"
+                        "the function requested input, but caught InputRoundEnded with `except:` or `except "
+                        "BaseException:`. Raise InputRoundEnded again, because it asks the client for the input"
                     )
                 if not isinstance(value, InputRequired):
                     self._check_unreached_requests(input_requests)

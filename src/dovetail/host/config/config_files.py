@@ -169,7 +169,7 @@ def load_config(
             entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
             if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
                 raise ValueError(
-                    f"its name would become {entry.name}, like the name of {first_name!r}. Rename one of the servers"
+                    f"this server and {first_name!r} would both have the name {entry.name}. Rename one of the servers"
                 )
         except ValueError as exc:
             problems.append(ConfigProblem(source, path, f"{original_name}: {exc}"))

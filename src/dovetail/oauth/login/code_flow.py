@@ -177,7 +177,7 @@ def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationSe
         raise LoginFailed("the redirect does not belong to this login")
     issuer = params.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
-        raise LoginFailed("the redirect has no `iss` parameter with its authorization server")
+        raise LoginFailed("the redirect has no `iss` parameter, so its authorization server is unknown")
     if issuer is not None and issuer != server.issuer:
         raise LoginFailed("the redirect comes from a different authorization server")
     if "error" in params:
