@@ -226,7 +226,7 @@ class _Builder:
         self._alias_count += 1
         if self._alias_count > _MAX_ALIASES:
             raise FrontMatterError(f"the front matter has more than {_MAX_ALIASES} aliases such as `*name`")
-        # An alias of a container that contains it is unknown here, because the container is not complete.
+        # A container is not complete while it is built, so an alias inside it that names it is unknown.
         if anchor not in self._anchors:
             raise FrontMatterError(f"the alias `*{clip(anchor)}` refers to no earlier value")
         value, size = self._anchors[anchor]

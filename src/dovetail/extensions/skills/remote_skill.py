@@ -21,7 +21,7 @@ from dovetail.extensions.skills.skill import (
 from dovetail.wire.resources import ReadResourceResult
 
 ReadResource = Callable[[str], Awaitable[ReadResourceResult]]
-# Forgets what is known of the skill, and returns the error with its context.
+# This function forgets the cached data of a skill, and returns the error with its context.
 MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 
 

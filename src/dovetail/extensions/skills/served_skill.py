@@ -95,7 +95,7 @@ def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | 
         if wanted == root or wanted.startswith(f"{root}/"):
             _add_files(children, skill, "" if wanted == root else f"{wanted[len(root) + 1 :]}/")
         elif root.startswith(f"{wanted}/"):
-            # The key may differ from the URI in upper and lower case, but not in its length in segments.
+            # The key and the URI have the same number of segments, but may differ in upper and lower case.
             depth = wanted.count("/") + 1
             child = "/".join(skill.root.split("/")[: depth + 1])
             children.setdefault(child, _describe_directory(child, skill.directory[depth - 2]))

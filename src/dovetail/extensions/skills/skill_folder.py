@@ -341,7 +341,9 @@ def _open_file(root: Path, real_path: tuple[str, ...]) -> Generator[tuple[int, o
 
 
 def _replace(descriptor: int, open_next: Callable[[int], int]) -> int:
-    """Open a descriptor relative to another one, and close the other one. If that fails, the other one stays open."""
+    """Open a file relative to a directory descriptor, and close the directory. If opening fails, the directory stays
+    open.
+    """
     opened = open_next(descriptor)
     os.close(descriptor)
     return opened
