@@ -14,6 +14,7 @@ from dovetail import Client, ClientLimits, Server, SyncClient, ToolError
 from dovetail.client.client import get_session
 from dovetail.client.sync_client import get_client
 from dovetail.errors import InputRequestError
+from dovetail.extensions import Skill, SyncSkill
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:
@@ -31,8 +32,14 @@ def test_both_have_the_same_surface() -> None:
         assert not inspect.iscoroutinefunction(other), name
         mine, its = inspect.signature(other), inspect.signature(one)
         assert mine.parameters == its.parameters, name
-        if name != "listen":
+        if name not in ("listen", "list_skills", "get_skill"):
             assert mine.return_annotation == its.return_annotation, name
+
+
+def test_both_kinds_of_skills_have_the_same_surface() -> None:
+    ours, theirs = surface(SyncSkill), surface(Skill)
+    assert ours.keys() == theirs.keys()
+    assert inspect.signature(ours["read"]) == inspect.signature(theirs["read"])
 
 
 def test_an_editor_shows_methods_and_properties_of_the_class_only() -> None:

@@ -1,5 +1,6 @@
 """The front matter of skills is parsed as YAML 1.2 core, and hostile text is refused within limits."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -225,3 +226,9 @@ VALUES = st.recursive(
 @given(fields=st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_written_front_matter_is_read_back_unchanged(fields: dict[str, Any]) -> None:
     assert is_same_json(parse_front_matter(write_front_matter(fields).encode()), fields)
+
+
+def test_a_missing_yaml_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ImportError, match=r"dovetail-mcp\[skills\]"):
+        parse("name: a")
