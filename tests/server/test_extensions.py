@@ -1,5 +1,6 @@
 """Test what extensions add to a server: methods, result types, a lifespan, and nothing if there is no extension."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -137,6 +138,28 @@ async def test_the_extensions_of_a_mounted_server_are_not_passed_through() -> No
         await get_dispatcher(outer).handle(client.exchange(SAY))
     result = await client.request("tools/call", {"name": "slow", "arguments": {}})
     assert result["content"][0]["text"] == "done"
+
+
+async def test_a_mounted_server_does_not_get_the_notifications_of_its_extensions() -> None:
+    received: list[str] = []
+    inner, outer = Extension(HELLO), Extension("com.example/outer")
+
+    @inner.notification("notifications/inner")
+    async def receive_inside(params: Params, exchange: Exchange) -> None:
+        received.append("inner")
+
+    @outer.notification("notifications/outer")
+    async def receive_outside(params: Params, exchange: Exchange) -> None:
+        received.append("outer")
+
+    app, mounted = Server("app", extensions=[outer]), Server("mounted", extensions=[inner])
+    app.mount(mounted)
+    client = Client(app, LATEST_HANDSHAKE)
+    for method in ("notifications/inner", "notifications/outer"):
+        get_dispatcher(app).receive_notification(client.exchange(method))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert received == ["outer"]
 
 
 async def test_a_server_with_mounted_servers_keeps_its_extensions() -> None:

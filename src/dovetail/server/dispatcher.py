@@ -289,7 +289,7 @@ class Dispatcher:
         elif exchange.method in self._notification_handlers:
             exchange.task = asyncio.get_running_loop().create_task(self._handle_notification(exchange))
         for server in self.mounts.list_local_servers() if self.mounts is not None else ():
-            server.receive_notification(replace(exchange, task=None))
+            server.receive_notification(replace(exchange, task=None, mount_path=(*exchange.mount_path, self.name, "")))
 
     async def _handle_notification(self, exchange: IncomingExchange) -> None:
         try:

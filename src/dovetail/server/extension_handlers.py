@@ -49,7 +49,8 @@ def create_notification_handler(notification: NotificationFunction) -> Handler:
     """Return a handler that calls the function of an extension for a notification of the client."""
 
     async def handle(exchange: IncomingExchange) -> Result:
-        await notification.function(convert_params(exchange, notification.params), exchange)
+        if not exchange.mount_path:  # Extensions of a mounted server are not passed through.
+            await notification.function(convert_params(exchange, notification.params), exchange)
         return EMPTY_RESULT
 
     return handle
