@@ -9,7 +9,7 @@ from test_parsing_time import EXPONENT, exponent
 
 from dovetail.protocol.sse import SSEParser
 from dovetail.transports.http_client.http1_connection import Decompressor
-from dovetail.transports.line_protocol import LineClient
+from dovetail.transports.line_client import LineClient
 from dovetail.wire.raw_message import decode_body, read_messages
 from dovetail.wire.tools import CallToolResult
 

@@ -37,7 +37,7 @@ from dovetail.protocol.http_checks import Refusal, collect_headers, parse_accept
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.server.uri_template import URITemplate
-from dovetail.transports.line_protocol import LineSplitter
+from dovetail.transports.line_splitter import LineSplitter
 from dovetail.wire.codec import decode
 
 FACTOR = 8

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.transports import line_protocol as module
+from dovetail.transports import line_splitter as module
 from dovetail.transports.duplex_client import OversizedMessage
-from dovetail.transports.line_protocol import LineProtocol, LineSplitter, serve_connection
+from dovetail.transports.line_protocol import LineProtocol, serve_connection
+from dovetail.transports.line_splitter import LineSplitter
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 from transports.fake_service import (
     FakeService,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidResult, ParseError
-from dovetail.transports.line_protocol import LineSplitter
+from dovetail.transports.line_splitter import LineSplitter
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import (
     MAX_MEMBERS,

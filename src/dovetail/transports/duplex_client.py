@@ -4,11 +4,12 @@ A subclass moves the bytes. It only implements `connect`, `write` and `disconnec
 """
 
 import asyncio
-from typing import Any, final
+from typing import Any
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, MCPError, ParseError, TransportError
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
+from dovetail.transports.line_splitter import OversizedMessage
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
@@ -44,14 +45,6 @@ class PendingRequest(Struct, eq=False):
         if isinstance(response, MCPError):
             raise response
         return response
-
-
-@final
-class OversizedMessage(Struct, frozen=True):
-    """Takes the place of a message that is too large. The transport has skipped the message."""
-
-    prefix: bytes  # the start of the message
-    description: str
 
 
 class DuplexClient:

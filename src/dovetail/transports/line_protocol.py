@@ -1,7 +1,6 @@
-"""Newline-delimited messages over a byte stream, such as standard streams, Unix sockets and TCP sockets.
+"""Serves newline-delimited messages over a byte stream, such as standard streams, Unix sockets and TCP sockets.
 
-This module splits bytes into lines, and writes all responses of one loop iteration at once.
-The run time is linear in the number of bytes, for any chunk size. spec: stdio
+The server writes all responses of one loop iteration at once. spec: stdio
 """
 
 import asyncio
@@ -9,74 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dovetail.errors import ConnectionLost, InvalidRequest
+from dovetail.errors import InvalidRequest
 from dovetail.log import log
 from dovetail.protocol.exchange import Service
-from dovetail.transports.duplex_client import DuplexClient, OversizedMessage
 from dovetail.transports.duplex_server import DuplexServer
-from dovetail.transports.paced_queue import MAX_LINES_PER_ITERATION, PacedQueue
+from dovetail.transports.line_splitter import LineSplitter, OversizedMessage
+from dovetail.transports.paced_queue import MAX_LINES_PER_ITERATION
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
-_PREFIX_BYTES = 256
 _INPUT_CHECK_INTERVAL_S = 0.5
-MIN_PIECE_BYTES = 4096  # Smaller chunks of a line are joined.
-
-
-class LineSplitter:
-    """Splits a stream of bytes into lines. A line that is too long is skipped and reported once."""
-
-    __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes")
-
-    def __init__(self, max_line_bytes: int) -> None:
-        self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes | bytearray] = []  # the chunks of the line that is not complete yet
-        self._held_bytes = 0
-        self._is_skipping = False
-
-    def feed(self, data: bytes) -> list[bytes | OversizedMessage]:
-        """Add bytes from the stream and return the complete lines.
-
-        A line that is too long becomes an `OversizedMessage`.
-        """
-        lines: list[bytes | OversizedMessage] = []
-        # Most data has no newline, and searching for one is faster than splitting.
-        *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
-        for piece in complete_pieces:
-            if self._is_skipping:
-                self._is_skipping = False
-            elif self._held_bytes + len(piece) > self.max_line_bytes:
-                self._add_piece(piece[:_PREFIX_BYTES])
-                self._drop_line(lines)
-            else:
-                if self._pieces:
-                    piece = b"".join((*self._pieces, piece))
-                    self._pieces.clear()
-                    self._held_bytes = 0
-                if piece and piece != b"\r":
-                    lines.append(piece)
-        if rest and not self._is_skipping:
-            self._add_piece(rest)
-            if self._held_bytes > self.max_line_bytes:
-                self._drop_line(lines)
-                self._is_skipping = True
-        return lines
-
-    def _add_piece(self, piece: bytes) -> None:
-        """Store a chunk of a line. Small chunks are joined, because each bytes object needs extra memory."""
-        self._held_bytes += len(piece)
-        last = self._pieces[-1] if self._pieces else None
-        if len(piece) >= MIN_PIECE_BYTES:
-            self._pieces.append(piece)
-        elif type(last) is bytearray and len(last) < MIN_PIECE_BYTES:
-            last += piece
-        else:
-            self._pieces.append(bytearray(piece))
-
-    def _drop_line(self, lines: list[bytes | OversizedMessage]) -> None:
-        prefix = b"".join(piece[:_PREFIX_BYTES] for piece in self._pieces[:_PREFIX_BYTES])[:_PREFIX_BYTES]
-        self._pieces.clear()
-        self._held_bytes = 0
-        lines.append(OversizedMessage(prefix, f"a line of more than {self.max_line_bytes} bytes"))
 
 
 class ByteWriter(Protocol):
@@ -331,89 +271,3 @@ async def serve_connection(protocol: LineProtocol, grace: float) -> None:
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)
-
-
-class LineClient(DuplexClient, asyncio.Protocol):
-    """The client side of a connection with one message per line."""
-
-    def __init__(self, max_line_bytes: int) -> None:
-        super().__init__()
-        self._splitter = LineSplitter(max_line_bytes)
-        self._waiting_lines: PacedQueue[bytes | OversizedMessage] = PacedQueue(self.receive_message, self._loop)
-        self._out: list[bytes] = []
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._writer: Any = None
-
-    # The event loop calls the following methods.
-
-    def connection_made(self, transport: Any) -> None:
-        if self._writer is None and hasattr(transport, "write"):
-            self._writer = transport
-        if hasattr(transport, "pause_reading"):
-            self._waiting_lines.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        lines = self._splitter.feed(data)
-        if self._waiting_lines.is_waiting or len(lines) > MAX_LINES_PER_ITERATION:
-            self._waiting_lines.extend(lines)
-            return
-        for line in lines:
-            self.receive_message(line)
-
-    def eof_received(self) -> bool:
-        """Handle the last line, which may have no newline, and end the connection."""
-        self.drain_lines()
-        self.end(ConnectionLost("the server closed the connection"))
-        return False
-
-    def drain_lines(self) -> None:
-        """Handle all lines that have arrived, because the connection ends."""
-        self._waiting_lines.extend(self._splitter.feed(b"\n"))
-        self._waiting_lines.drain()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.drain_lines()
-        self.end(ConnectionLost("the connection was lost"))
-        self._writable.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-        self._flush()
-
-    def write(self, data: bytes) -> None:
-        """Send a message, or queue it and send all messages of a loop iteration together.
-
-        While the server does not read, messages stay in the queue.
-        """
-        self._out.append(data)
-        if len(self._pending) <= 1:
-            self._flush()
-        elif len(self._out) == 1:
-            self._loop.call_soon(self._flush)
-
-    def withdraw(self, data: bytes) -> bool:
-        """Remove a message that waits because the server does not read.
-
-        Return False if the message was already sent.
-        """
-        if data in self._out:
-            self._out.remove(data)
-            return True
-        return False
-
-    def _flush(self) -> None:
-        if not self._out or not self._writable.is_set():
-            return
-        data = b"\n".join(self._out) + b"\n"
-        self._out.clear()
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(data)
-
-    async def drain(self) -> None:
-        """Wait until the server has read enough of the sent data."""
-        if not self._writable.is_set():
-            await self._writable.wait()

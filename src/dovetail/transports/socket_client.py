@@ -8,7 +8,7 @@ import os
 
 from dovetail.error_context import add_context
 from dovetail.errors import ConnectError
-from dovetail.transports.line_protocol import LineClient
+from dovetail.transports.line_client import LineClient
 
 _CONNECT_HINT = "is the server running, and is the address correct?"
 

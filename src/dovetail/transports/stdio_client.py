@@ -1,6 +1,6 @@
 """The client side of stdio, which starts the server as a child process.
 
-`line_protocol` splits the bytes into lines, and `duplex_client` handles the messages.
+`line_client` splits the bytes into lines, and `duplex_client` handles the messages.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 
 from dovetail.error_context import add_context
 from dovetail.errors import ConnectionLost
-from dovetail.transports.line_protocol import LineClient
+from dovetail.transports.line_client import LineClient
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
 
