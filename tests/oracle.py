@@ -31,6 +31,7 @@ STATELESS_ERROR_NAMES = {
     -32022: "UnsupportedProtocolVersionError",
 }
 EXTENSION_PREFIX = "com.example/"  # the methods of the extensions in these tests
+SKILL_METHODS = ("skills/list", "skills/get", "resources/directory/read")
 
 # Before 2025-11-25 the schemas require an id in every error, even if the request has no readable id.
 ID_REQUIRED_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18")
@@ -69,7 +70,7 @@ def by_method(revision: str, union: str) -> dict[str, str]:
 def result_name(revision: str, method: str, result: Any) -> str:
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return "InputRequiredResult"
-    if method.startswith(EXTENSION_PREFIX):
+    if method.startswith(EXTENSION_PREFIX) or method in SKILL_METHODS:
         return "Result"
     request = by_method(revision, "ClientRequest").get(method)
     assert request is not None, f"{revision} has no method {method}, but it has a result: {result}"

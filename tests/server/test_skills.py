@@ -261,13 +261,15 @@ async def test_clients_are_notified_of_changes(
         assert await skill.read("notes.md") == "changed"
 
 
-async def test_added_and_removed_skills_change_the_resources(folder: Path, app: Server) -> None:
+async def test_added_and_removed_skills_change_the_resources(
+    folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
     async with Client(app) as client:
         write_skill(folder, "docx", {"a.md": "a"})
         write_skill(folder, "pdf", description="Read PDF files.")
         (folder / "acme" / "refunds" / "SKILL.md").unlink()
-        app_skills: Any = app
-        app_skills._skills._skills.refresh()
+        await client.list_skills()
         assert {resource.name: resource.description for resource in await client.list_resources()} == {
             "pdf": "Read PDF files.",
             "docx": "Do it.",
@@ -276,7 +278,7 @@ async def test_added_and_removed_skills_change_the_resources(folder: Path, app: 
         with pytest.raises(NotFound):
             await client.read("skill://acme/refunds/SKILL.md")
         (folder / "docx" / "a.md").unlink()
-        app_skills._skills._skills.refresh()
+        await client.list_skills()
         assert [template.uri_template for template in await client.list_resource_templates()] == ["skill://pdf/{+path}"]
 
 
