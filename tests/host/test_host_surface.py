@@ -5,9 +5,9 @@ from dovetail.host import ManagedServer
 
 HOST_MEMBERS = {
     "add", "answer", "as_server", "asgi", "call", "catalog", "client", "close", "complete", "config_problems",
-    "from_config", "get_prompt", "is_open", "list_pending", "list_prompts", "list_resource_templates",
-    "list_resources", "list_tools", "on", "open", "policy", "read_resource", "reload", "remove", "restart", "run",
-    "serve", "servers", "stats",
+    "from_config", "get_prompt", "is_open", "list_pending", "list_prompts", "list_resource_templates", "list_skills",
+    "list_resources", "list_tools", "load_skill", "on", "open", "policy", "read_resource", "reload", "remove",
+    "restart", "run", "serve", "servers", "stats",
 }  # fmt: skip
 SERVER_MEMBERS = {
     "client", "disable", "identity", "last_error", "name", "restart", "settings", "source", "state", "stop",

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from dovetail.host.policy.rules import Rule as Rule
     from dovetail.host.server_settings import ServerSettings as ServerSettings
     from dovetail.host.server_settings import compute_server_id as compute_server_id
+    from dovetail.host.skills import HostSkill as HostSkill
+    from dovetail.host.skills import SkillContent as SkillContent
 
 _MODULE_BY_NAME = {
     "Allow": "dovetail.host.consent.consent",
@@ -76,6 +78,7 @@ _MODULE_BY_NAME = {
     "GrantStore": "dovetail.host.consent.grants",
     "Host": "dovetail.host.host",
     "HostEvent": "dovetail.host.events",
+    "HostSkill": "dovetail.host.skills",
     "ManagedServer": "dovetail.host.managed_server",
     "ServerDefinitions": "dovetail.host.catalog_item",
     "CallAwaitingConsent": "dovetail.host.consent.inbox",
@@ -90,6 +93,7 @@ _MODULE_BY_NAME = {
     "SecretResolver": "dovetail.host.config.secret_lookup",
     "ServerConfig": "dovetail.host.config.server_entry",
     "ServerSettings": "dovetail.host.server_settings",
+    "SkillContent": "dovetail.host.skills",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
     "argument": "dovetail.host.policy.conditions",

@@ -6,6 +6,7 @@ or a grant allows the call. Arguments that the user edits are checked again.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -389,6 +390,12 @@ class RequestAuthorizer:
             exact_arguments=answer.exact_arguments,
         )
         await _store(request, self.grants.add, new_grant)
+
+    async def revoke_changed(self, request: PolicyRequest, current_fingerprint: str) -> None:
+        """Revoke the grants for an item if its definition differs from the definition that the user last used."""
+        pin = self.pins.get(request.server_identity, request.tool)
+        if pin is not None and pin.fingerprint != current_fingerprint:
+            await _store(request, partial(self.grants.revoke, server=request.server, tool=request.tool))
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
         identity = request.server_identity

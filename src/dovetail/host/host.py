@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, overload
 
 from dovetail.client.client import Client, ManagedClientOptions
 from dovetail.client.deadlines import ProgressHandler
@@ -67,6 +67,9 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.roots import Root
 from dovetail.wire.tools import CallToolResult
 
+if TYPE_CHECKING:
+    from dovetail.host.skills import HostSkill, SkillCatalog, SkillContent
+
 # The seconds that a closing host waits for the calls of gateway callers.
 _SERVE_DRAIN_TIMEOUT_S: Final = 15.0
 
@@ -86,6 +89,7 @@ class HostOptions(TypedDict, total=False):
     roots: Sequence[str | Path | Root]
     defaults: ServerSettings | None
     ready_timeout: float
+    skills: str | Path | None
 
 
 class Host:
@@ -106,6 +110,7 @@ class Host:
         roots: The directories that servers may use.
         defaults: The settings for servers that are added without settings.
         ready_timeout: The time in seconds that list methods wait for servers that are starting.
+        skills: A folder with skills of the user. They need no consent, and skills of servers never replace them.
     """
 
     def __init__(
@@ -123,6 +128,7 @@ class Host:
         roots: Sequence[str | Path | Root] = (),
         defaults: ServerSettings | None = None,
         ready_timeout: float = 5.0,
+        skills: str | Path | None = None,
     ) -> None:
         if state_dir is not None:
             grants = grants or Path(state_dir, "grants.json")
@@ -152,6 +158,10 @@ class Host:
             executor=self._executor,
         )
         self._pending_calls = PendingCalls(self._authorizer, self._catalog, self._perform, self.call)
+        self._skill_folder = skills
+        self._skill_catalog: SkillCatalog | None = None  # None until skills are used
+        if skills is not None:
+            self._get_skill_catalog()  # A folder with an invalid skill raises an error here.
         self._config_watcher: ConfigWatcher | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._serve_tasks: set[asyncio.Task[None]] = set()
@@ -350,6 +360,32 @@ class Host:
     async def list_prompts(self) -> tuple[CatalogEntry, ...]:
         """Return the prompts of all servers."""
         return (await self._catalog.fetch("prompt")).prompts
+
+    async def list_skills(self) -> "tuple[HostSkill, ...]":
+        """Return the skills of the user and of all servers. No file of a skill is fetched."""
+        return await self._get_skill_catalog().list()
+
+    async def load_skill(self, server: str, uri: str, path: str = "SKILL.md") -> "SkillContent":
+        """Return a verified file of a skill as it is now, after the user has allowed the skill with all its files.
+
+        Args:
+            server: The name of the server, or "" for a skill of the user.
+            uri: The URI of the SKILL.md.
+            path: The path of the file in the skill.
+
+        Raises:
+            PolicyError: the policy or the user denied the skill.
+            SkillMismatch: the file differs from its size, its digest or its front matter, or it is not listed.
+        """
+        skill = await self._get_skill_catalog().get(server, uri)
+        return await skill.read(path)
+
+    def _get_skill_catalog(self) -> "SkillCatalog":
+        from dovetail.host.skills import SkillCatalog
+
+        if self._skill_catalog is None:
+            self._skill_catalog = SkillCatalog(self._parts, self._skill_folder)
+        return self._skill_catalog
 
     async def catalog(self, max_tokens: int | None = None) -> Catalog:
         """Return a snapshot of the tools, resources and prompts of all servers.

@@ -22,7 +22,7 @@ _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruc
 # These fields define the arguments, or contain text for a model or a user.
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
-    "mimeType",
+    "mimeType", "frontmatter", "files",
 )  # fmt: skip
 _ADDRESS_WORDS: Final = frozenset(
     ("url", "uri", "href", "link", "webhook", "callback", "endpoint", "host", "hostname", "server", "proxy", "address",

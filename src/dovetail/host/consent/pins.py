@@ -115,7 +115,10 @@ class PinStore:
         return PinComparison(
             new=new,
             changed=changed,
-            gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
+            # A pin with a URI belongs to a skill, and not to a definition in a list.
+            gone=[
+                known_pin for name, known_pin in pins_by_name.items() if name not in seen_names and "://" not in name
+            ],
         )
 
     def accept(self, server: str, identity: str, definitions: Iterable[object]) -> None:

@@ -1,0 +1,320 @@
+"""The skills of a host: those of its servers, and those of the user.
+
+A skill is identified by its server and its URI. The user allows a skill with all its files and their digests. The
+client verifies each file, and only listed files are read, from the same server.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from dovetail.client.client import Client
+from dovetail.error_context import add_context, clip
+from dovetail.errors import (
+    InvalidParams,
+    MCPError,
+    NotFound,
+    ProcessStartError,
+    RequestTimeout,
+    SkillMismatch,
+)
+from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
+from dovetail.extensions.skills.skill_folder import SkillFolder
+from dovetail.host.authorization import Authorization, RequestAuthorizer
+from dovetail.host.consent.pins import fingerprint
+from dovetail.host.execution import ServerUse
+from dovetail.host.parts import HostParts
+from dovetail.host.policy.policy import Decision
+from dovetail.host.servers import HOST_NOT_OPEN
+from dovetail.host.supervisor import ServerSupervisor
+from dovetail.log import log
+from dovetail.protocol.safe_text import escape_line
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.codec import encode_canonical
+from dovetail.wire.content import ResourceContents
+from dovetail.wire.resources import ReadResourceResult
+
+_KIND: Final = "resource.read"
+_ALLOWED_TOOLS: Final = "allowed-tools"
+_MAX_AGE_S: Final = 1.0  # A list scans the folder of the user again if the last scan is older than this.
+
+
+class SkillContent(Struct, frozen=True, kw_only=True):
+    """A verified file of a skill, with its origin."""
+
+    server: str  # the name of the server, or "" for a skill of the user
+    uri: str  # the URI of the file
+    content: str | bytes  # the content, as bytes if it is not text
+
+    @property
+    def model_text(self) -> str:
+        """Return the content for a model, between two lines that name its server and its URI.
+
+        The lines contain a digest of the content, so the content cannot imitate the last line.
+        """
+        data = self.content.encode() if isinstance(self.content, str) else self.content
+        text = self.content if isinstance(self.content, str) else f"({len(data)} bytes that are not text)"
+        boundary = hashlib.sha256(data).hexdigest()[:32]
+        origin = f"server={json.dumps(self.server)} " if self.server else ""
+        uri = json.dumps(escape_line(self.uri), ensure_ascii=False)
+        return f"<skill-file {origin}uri={uri} id={boundary}>\n{text}\n</skill-file id={boundary}>"
+
+
+class HostSkill:
+    """A skill of a host. `Host.list_skills` creates it. Its server and its URI identify it."""
+
+    def __init__(
+        self,
+        _skill: Skill,
+        _parts: HostParts,
+        _supervisor: ServerSupervisor | None = None,
+        _client: Client | None = None,
+    ) -> None:
+        self._skill = _skill
+        self._authorizer = _parts.authorizer
+        self._executor = _parts.executor
+        self._supervisor = _supervisor  # None for a skill of the user
+        self._client = _client  # the client that belongs to `_skill`
+        self._definition = build_definition(_skill)
+        self._is_allowed = False  # True after the user allowed this skill with these digests
+        self._lock = asyncio.Lock()
+
+    @property
+    def server(self) -> str:
+        """Return the name of the server, or "" for a skill of the user."""
+        return "" if self._supervisor is None else self._supervisor.name
+
+    @property
+    def uri(self) -> str:
+        """Return the URI of the SKILL.md on its server."""
+        return self._skill.uri
+
+    @property
+    def name(self) -> str:
+        """Return the name of the skill. Several skills may have the same name."""
+        return self._skill.name
+
+    @property
+    def description(self) -> str:
+        """Return the description, which says when to use the skill. A server wrote it."""
+        return self._skill.description
+
+    @property
+    def front_matter(self) -> Mapping[str, Any]:
+        """Return all fields of the front matter. The host ignores `allowed-tools`."""
+        return self._skill.front_matter
+
+    @property
+    def files(self) -> Mapping[str, SkillFile]:
+        """Return the files by their path in the skill. A dynamic skill lists no files."""
+        return self._skill.files
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the content of the files cannot be verified. The user is asked about each such skill."""
+        return self._skill.is_dynamic
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a digest of the front matter and of all files with their digests."""
+        return fingerprint(self._definition)
+
+    def __repr__(self) -> str:
+        return f"<HostSkill {self.server!r} {self.uri!r}>"
+
+    async def read(self, path: str = MANIFEST, *, wait: bool = True) -> SkillContent:
+        """Fetch a file, verify it, and return it with its origin. The user must allow the skill first.
+
+        Args:
+            path: The path of the file in the skill.
+            wait: False raises an error if a `FileConsent` has no answer of the user yet.
+
+        Raises:
+            PolicyError: the policy or the user denied the skill, or the policy denied the file.
+            SkillMismatch: the file differs from its entry, or the entry does not list the file.
+        """
+        file = self.files.get(path)
+        uri = f"{get_root(self.uri)}/{quote_path(path)}" if file is None else file.uri
+        if file is None and not self.is_dynamic:
+            raise SkillMismatch(uri, "files", sorted(self.files), path)
+        supervisor = self._supervisor
+        if supervisor is None:
+            return SkillContent(server="", uri=uri, content=await self._skill.read(path))
+        async with self._lock:  # The user is asked once, even if several files are read at the same time.
+            authorization = await self._authorize(supervisor, uri, wait)
+        async with ServerUse(self._executor, supervisor, authorization) as use:
+            content = await self._fetch(supervisor, use.client, path, authorization.limits.timeout)
+            use.result = content if isinstance(content, str) else None
+        return SkillContent(server=supervisor.name, uri=uri, content=content)
+
+    async def _authorize(self, supervisor: ServerSupervisor, uri: str, wait: bool) -> Authorization:
+        """Authorize the skill with all its files, unless that happened before. Then authorize one file of it."""
+        limits = self._authorizer.get_limits(supervisor, uri)
+        request = self._authorizer.create_request(supervisor, _KIND, uri, None)
+        decision = self._authorizer.check(request)
+        if not self._is_allowed:
+            authorization = await self._authorize_skill(supervisor, wait)
+            self._is_allowed = True
+            if uri == self.uri:
+                return replace(authorization, limits=limits)
+        allowed = self._authorizer.allow(request, decision, f"covered by the consent for the skill {clip(self.uri)}")
+        return replace(allowed, limits=limits)
+
+    async def _authorize_skill(self, supervisor: ServerSupervisor, wait: bool) -> Authorization:
+        request = self._authorizer.create_request(supervisor, _KIND, self.uri, None)
+        if self.is_dynamic:
+            # The user cannot allow content that may change, so no grant is stored without an identity.
+            request = replace(request, server_identity="")
+        else:
+            await self._authorizer.revoke_changed(request, self.fingerprint)
+        return await self._authorizer.authorize(
+            request,
+            self._definition,
+            self._describe(),
+            decision=self._decide(supervisor),
+            wait=wait,
+        )
+
+    def _decide(self, supervisor: ServerSupervisor) -> Decision:
+        """Return the decision about SKILL.md. If a rule asks about another file, it asks about the whole skill."""
+        decision = decide_read(self._authorizer, supervisor, self.uri)
+        if decision.action == "allow":
+            decisions = (decide_read(self._authorizer, supervisor, file.uri) for file in self.files.values())
+            decision = next((other for other in decisions if other.action == "ask"), decision)
+        return decision
+
+    def _describe(self) -> dict[str, Any]:
+        """Return the details of the question to the user."""
+        details: dict[str, Any] = {"skill": self.name, "description": self.description}
+        if self.is_dynamic:
+            details["files"] = "The server generates the files. They can change at any time and are not verified."
+        else:
+            details["files"] = [f"{path} ({file.size} bytes)" for path, file in self.files.items()]
+        if (tools := self.front_matter.get(_ALLOWED_TOOLS)) is not None:
+            details["tools that the skill asks for, which are not granted"] = tools
+        return details
+
+    async def _fetch(
+        self, supervisor: ServerSupervisor, client: Client, path: str, timeout: float | None
+    ) -> str | bytes:
+        try:
+            async with asyncio.timeout(timeout):
+                return await (await self._bind(client)).read(path)
+        except SkillMismatch:
+            await self._withdraw_consent(supervisor, client)
+            raise
+        except RequestTimeout:
+            raise
+        except TimeoutError:
+            error = RequestTimeout(f"{clip(path)} of {clip(self.uri)} was not read within {timeout:g} s")
+            raise add_context(error, server=supervisor.name) from None
+
+    async def _bind(self, client: Client) -> Skill:
+        """Return the skill for the current client of the server. Raise SkillMismatch if the skill has changed."""
+        if client is not self._client:
+            skill = await client.get_skill(self.uri)
+            if build_definition(skill) != self._definition:
+                raise SkillMismatch(self.uri, "files", sorted(self.files), sorted(skill.files))
+            self._skill, self._client = skill, client
+        return self._skill
+
+    async def _withdraw_consent(self, supervisor: ServerSupervisor, client: Client) -> None:
+        """Revoke the grants of the skill if its files are no longer those that the user allowed."""
+        self._is_allowed = False
+        try:
+            current = build_definition(await client.get_skill(self.uri))
+        except MCPError:
+            current = {}
+        if current != self._definition and not self.is_dynamic:
+            request = self._authorizer.create_request(supervisor, _KIND, self.uri, None)
+            await self._authorizer.revoke_changed(request, fingerprint(current))
+
+
+def build_definition(skill: Skill) -> dict[str, Any]:
+    """Return the definition of a skill for grants and pins.
+
+    It consists of texts, because each change of a text counts as a new instruction.
+    """
+    lines = (f"{path}: {file.digest} {file.size}" for path, file in sorted(skill.files.items()))
+    return {
+        "name": skill.uri,
+        "frontmatter": encode_canonical(dict(skill.front_matter)).decode(),
+        "files": "\n".join(lines),
+    }
+
+
+class SkillCatalog:
+    """Lists and reads the skills of a host."""
+
+    def __init__(self, parts: HostParts, folder: str | Path | None) -> None:
+        self._parts = parts
+        self._servers = parts.servers
+        self._folder = None if folder is None else SkillFolder(folder)
+        self._known: WeakKeyDictionary[ServerSupervisor, list[HostSkill]] = WeakKeyDictionary()
+
+    async def list(self) -> tuple[HostSkill, ...]:
+        """Return the skills of the user, and then those of all servers. No file is fetched."""
+        if not self._servers.is_open:
+            raise ProcessStartError(HOST_NOT_OPEN)
+        servers = [supervisor for supervisor in self._servers.list() if supervisor.state != "disabled"]
+        lists = await asyncio.gather(self._list_local(), *map(self._list_server, servers))
+        return tuple(skill for skills in lists for skill in skills)
+
+    async def _list_local(self) -> Iterable[HostSkill]:
+        folder = self._folder
+        if folder is None:
+            return []
+        await asyncio.to_thread(folder.refresh, _MAX_AGE_S)
+
+        async def read(uri: str) -> ReadResourceResult:
+            data = await asyncio.to_thread(folder.read, uri)
+            if data is None:
+                raise NotFound(InvalidParams.code, f"{clip(uri)} does not exist anymore")
+            try:
+                contents = ResourceContents(uri=uri, text=data.decode())
+            except UnicodeDecodeError:
+                contents = ResourceContents(uri=uri, blob=base64.b64encode(data).decode())
+            return ReadResourceResult(contents=[contents])
+
+        async def on_mismatch(error: SkillMismatch) -> MCPError:
+            await asyncio.to_thread(folder.refresh)
+            return error
+
+        return [HostSkill(Skill(skill.entry, read, on_mismatch), self._parts) for skill in folder.skills.values()]
+
+    async def _list_server(self, supervisor: ServerSupervisor) -> Iterable[HostSkill]:
+        """Return the skills of a server. If the server is stopped, slow or fails, return the last known skills."""
+        if supervisor not in self._known or not supervisor.asleep:
+            try:
+                async with asyncio.timeout(self._parts.catalog.ready_timeout), supervisor.using() as client:
+                    await client.connect()  # The extensions of the server are unknown before the connection is open.
+                    skills = await client.list_skills()
+                self._known[supervisor] = [HostSkill(skill, self._parts, supervisor, client) for skill in skills]
+            except (MCPError, TimeoutError) as exc:
+                log.warning("could not list the skills of %s: %s", supervisor.name, exc or "it did not answer in time")
+        known, authorizer = self._known.get(supervisor, []), self._parts.authorizer
+        return [skill for skill in known if decide_read(authorizer, supervisor, skill.uri).action != "hide"]
+
+    async def get(self, server: str, uri: str) -> HostSkill:
+        """Return the skill with this URI as it is now. Raise PolicyError if the policy denies it."""
+        if not server:
+            skill = next((skill for skill in await self._list_local() if skill.uri == uri), None)
+            if skill is None:
+                raise NotFound(InvalidParams.code, f"the user has no skill {clip(uri)}")
+            return skill
+        supervisor = self._servers.get(server)
+        authorizer = self._parts.authorizer
+        authorizer.check(authorizer.create_request(supervisor, _KIND, uri, None))
+        async with supervisor.using() as client:
+            return HostSkill(await client.get_skill(uri), self._parts, supervisor, client)
+
+
+def decide_read(authorizer: RequestAuthorizer, supervisor: ServerSupervisor, uri: str) -> Decision:
+    """Return the decision of the policy about reading a file of a skill."""
+    return authorizer.policy.decide(authorizer.create_request(supervisor, _KIND, uri, None))
