@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from dovetail.agent.budget import AgentUsage, Budget, add_reply, estimate_message_tokens
@@ -20,6 +20,7 @@ from dovetail.host.host import Host, get_parts
 from dovetail.host.search_tools import (
     CALL_TOOL,
     SEARCH_TOOL_BY_NAME,
+    SKILL_TOOL_NAMES,
     create_search_catalog,
     parse_inner_call,
     run_search_tool,
@@ -30,6 +31,9 @@ from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.tools import CallToolResult, Tool
+
+if TYPE_CHECKING:
+    from dovetail.agent.skill_tool import SkillTool
 
 
 class Turn(Struct, kw_only=True):
@@ -211,6 +215,7 @@ class Agent:
         self._turn: Turn | None = None  # The turn whose tool calls are running.
         self._call_ids: set[str] = set()
         self._last_text = ""
+        self._skill_tool: SkillTool | None = None  # None until the first prompt
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """Send a prompt to the model and yield events until the model has answered.
@@ -223,6 +228,7 @@ class Agent:
                 f"a tool call waits for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
             )
         self._turns_left = self._max_turns
+        await self._load_skills()
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
         async with aclosing(self._run_turns()) as events:
             async for event in events:
@@ -256,6 +262,8 @@ class Agent:
         while self._turns_left > 0:
             catalog = await self._load_catalog()
             visible_catalog = create_search_catalog(catalog) if catalog.tokens > self._max_catalog_tokens else catalog
+            if self._skill_tool is not None and (skill_entry := self._skill_tool.get_entry()) is not None:
+                visible_catalog = replace(visible_catalog, tools=(*visible_catalog.tools, skill_entry))
             input_tokens = estimate_message_tokens(self.messages, self._system_prompt) + visible_catalog.tokens
             max_tokens = self._budget.get_reply_limit(self.usage, input_tokens)
             if isinstance(max_tokens, str):
@@ -302,6 +310,17 @@ class Agent:
             return catalog
         return catalog.filter(entry.full_name for entry in catalog.tools if entry.server in self._servers)
 
+    async def _load_skills(self) -> None:
+        """List the skills that the agent may use. Skills that did not change keep the consent of the user."""
+        from dovetail.agent.skill_tool import SkillTool
+
+        skills = [
+            skill
+            for skill in await self.host.list_skills()
+            if self._servers is None or not skill.server or skill.server in self._servers
+        ]
+        self._skill_tool = (self._skill_tool or SkillTool()).update(skills)
+
     async def _request_reply(self, catalog: Catalog, input_tokens: int, max_tokens: int) -> ModelReply:
         self._turns_left -= 1
         reply = await self.model.create_message(
@@ -326,6 +345,10 @@ class Agent:
         if call.id in turn.invalid_calls:
             yield self._finish_call(turn, call, build_error_result(turn.invalid_calls[call.id]))
             return
+        if call.name in SKILL_TOOL_NAMES and self._skill_tool is not None:
+            async for event in self._load_skill(turn, replace(call, name=SKILL_TOOL_NAMES[0])):
+                yield event
+            return
         try:
             name, arguments, search_result = self._resolve_call(call, catalog)
         except MCPError as exc:
@@ -338,8 +361,21 @@ class Agent:
             return
         self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
-        wait = not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
-        event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))
+        event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=self._should_wait))
+        if event is not None:
+            yield event
+
+    @property
+    def _should_wait(self) -> bool:
+        """Return whether a call waits for the answer of the user. With a `FileConsent`, the answer comes later."""
+        return not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
+
+    async def _load_skill(self, turn: Turn, call: ToolUseContent) -> AsyncGenerator[AgentEvent]:
+        assert self._skill_tool is not None
+        yield ToolCallEvent(id=call.id, tool=call.name, arguments=call.input)
+        self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([call.name]))
+        turn.started_ids.add(call.id)
+        event = await self._await_result(turn, call, self._skill_tool.run(call.input, wait=self._should_wait))
         if event is not None:
             yield event
 

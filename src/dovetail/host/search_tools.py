@@ -66,6 +66,13 @@ SEARCH_TOOL_BY_NAME: Final = {
     for spelling in (make_full_name, make_model_name)
 }
 
+LOAD_SKILL_TOOL: Final = "load_skill"
+# The full name and the model name of the tool with which an agent loads skills.
+SKILL_TOOL_NAMES: Final = (
+    make_full_name(HOST_SERVER_NAME, LOAD_SKILL_TOOL),
+    make_model_name(HOST_SERVER_NAME, LOAD_SKILL_TOOL),
+)
+
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
     """Return a copy of a catalog with three search tools instead of all tools."""

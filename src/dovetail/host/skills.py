@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from dovetail.client.client import Client
 from dovetail.error_context import add_context, clip
@@ -257,6 +257,8 @@ class SkillCatalog:
         self._servers = parts.servers
         self._folder = None if folder is None else SkillFolder(folder)
         self._known: WeakKeyDictionary[ServerSupervisor, list[HostSkill]] = WeakKeyDictionary()
+        self._list_tasks: WeakKeyDictionary[ServerSupervisor, asyncio.Task[None]] = WeakKeyDictionary()
+        self._slow_servers: WeakSet[ServerSupervisor] = WeakSet()
 
     async def list(self) -> tuple[HostSkill, ...]:
         """Return the skills of the user, and then those of all servers. No file is fetched."""
@@ -289,17 +291,31 @@ class SkillCatalog:
         return [HostSkill(Skill(skill.entry, read, on_mismatch), self._parts) for skill in folder.skills.values()]
 
     async def _list_server(self, supervisor: ServerSupervisor) -> Iterable[HostSkill]:
-        """Return the skills of a server. If the server is stopped, slow or fails, return the last known skills."""
+        """Return the skills of a server. If the server is stopped, slow or fails, return the last known skills.
+
+        After a slow response, lists do not wait for the server until it has listed its skills in the background.
+        """
         if supervisor not in self._known or not supervisor.asleep:
-            try:
-                async with asyncio.timeout(self._parts.catalog.ready_timeout), supervisor.using() as client:
-                    await client.connect()  # The extensions of the server are unknown before the connection is open.
-                    skills = await client.list_skills()
-                self._known[supervisor] = [HostSkill(skill, self._parts, supervisor, client) for skill in skills]
-            except (MCPError, TimeoutError) as exc:
-                log.warning("could not list the skills of %s: %s", supervisor.name, exc or "it did not answer in time")
+            task = self._list_tasks.get(supervisor)
+            if task is None or task.done():
+                task = self._list_tasks[supervisor] = supervisor.spawn(self._fetch_list(supervisor))
+            max_wait_s = 0 if supervisor in self._slow_servers else self._parts.catalog.ready_timeout
+            await asyncio.wait([task], timeout=max_wait_s)
+            if not task.done():
+                self._slow_servers.add(supervisor)
         known, authorizer = self._known.get(supervisor, []), self._parts.authorizer
         return [skill for skill in known if decide_read(authorizer, supervisor, skill.uri).action != "hide"]
+
+    async def _fetch_list(self, supervisor: ServerSupervisor) -> None:
+        try:
+            async with supervisor.using() as client, asyncio.timeout(supervisor.settings.list_timeout):
+                await client.connect()  # The extensions of the server are unknown before the connection is open.
+                skills = await client.list_skills()
+        except (MCPError, TimeoutError) as exc:
+            log.warning("could not list the skills of %s: %s", supervisor.name, exc)
+            return
+        self._known[supervisor] = [HostSkill(skill, self._parts, supervisor, client) for skill in skills]
+        self._slow_servers.discard(supervisor)
 
     async def get(self, server: str, uri: str) -> HostSkill:
         """Return the skill with this URI as it is now. Raise PolicyError if the policy denies it."""
