@@ -40,7 +40,10 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Prepare a task, so that the next coroutine starts immediately. Call `release` to give up the task."""
+        """Prepare a task that starts the next coroutine immediately.
+
+        Call `release` when you no longer need the task.
+        """
         self._user_count += 1
         self._prepare()
 

@@ -155,7 +155,7 @@ class InvalidRequest(ProtocolError):
 
 
 class MethodNotFound(ProtocolError):
-    """Raised if the protocol version does not have a method."""
+    """Raised if a method is unknown or not available in this protocol version."""
 
     code = -32601
 
@@ -412,7 +412,7 @@ class InvalidResult(MCPError):
 
 
 class SkillMismatch(InvalidResult):
-    """Raised if a file of a skill differs from the entry of the skill. Do not use the content of the file.
+    """Raised if a file does not match the entry of its skill. Do not use the content of the file.
 
     `uri` is the file, `field` is "size", "digest", "front matter" or "files", `expected` is the value in the entry, and
     `actual` is the value of the file.

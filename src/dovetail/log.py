@@ -52,7 +52,7 @@ class ThrottledWarning:
 
 
 class OwnText(str):
-    """A log text that dovetail wrote. The log filter neither shortens nor escapes this text."""
+    """A log text from dovetail itself. The log filter does not shorten or escape it."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ def _clip_value(value: Any) -> Any:
 
 
 def _mask(text: str) -> str:
-    """Mask the known secrets at the start of a text, and cut off the rest of the text."""
+    """Shorten a text and mask the known secrets in it."""
     text = text[:_MAX_MASKED_CHARS]
     for reference in tuple(_known_secrets):
         secrets = reference()

@@ -203,9 +203,9 @@ def lock_path(path: Path, timeout: float = _LOCK_TIMEOUT_S) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock for a file, like `lock_path`.
+    """Hold the lock for a file, without blocking the event loop.
 
-    Other tasks can run during the wait, and the wait can be cancelled.
+    The wait for the lock can be cancelled.
     """
     with _open_lock_file(path) as descriptor:
         for _ in _attempt_lock(descriptor, path, timeout):

@@ -262,7 +262,7 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
-        """Log once that a proxy sends the addresses of its clients, but the server does not use the addresses."""
+        """Log once that the server does not use the client addresses that a proxy sends."""
         # A server that trusts the proxy has already replaced the address with an address in the header.
         if address in map(str.strip, forwarded.split(",")):
             return

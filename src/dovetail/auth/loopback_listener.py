@@ -134,7 +134,10 @@ async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None
 
 
 def parse_redirect_query(query: str) -> dict[str, str] | None:
-    """Parse the query of a redirect. Return None if a parameter is repeated. Raise ValueError if there are too many."""
+    """Parse the query of a redirect. Return None if a parameter is repeated.
+
+    Raise ValueError if there are too many parameters.
+    """
     pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=32)
     params = dict(pairs)
     return params if len(params) == len(pairs) else None

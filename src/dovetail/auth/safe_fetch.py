@@ -193,7 +193,7 @@ def is_local_host(host: str) -> bool:
 
 
 def _normalize_host(host: str) -> str:
-    """Normalize a host name. As in resolvers, letters and digits of other scripts become ASCII."""
+    """Return a host name in ASCII and lower case, as a resolver would read it."""
     if ":" in host:
         return host
     with contextlib.suppress(UnicodeError):

@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Open the null device for each closed standard stream. Otherwise another file could get its file descriptor.
+    """Open the null device for each standard stream that is closed, so that no other file gets its descriptor number.
 
     Writing to stdout still fails.
     """

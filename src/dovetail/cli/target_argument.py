@@ -318,9 +318,9 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
-    """Return how a program without a client can start or reach a server.
+    """Return the command or the URL of a server, for use without a `Client`.
 
-    Raise UsageError if this is impossible, or if an option does not match the target.
+    Raise UsageError if there is neither, or if an option does not match the target.
     """
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
@@ -359,7 +359,7 @@ def get_target_url(target: Any) -> str | None:
 
 
 def list_restricted_items(options: TargetOptions) -> TargetOptions:
-    """Let the server in a file or a module list items that require scopes, too."""
+    """Make the server list items that require scopes, too. This works only for a server in a file or a module."""
     target_arg = options.args[0] if options.args and not options.command else ""
     if options.module is None and not split_object_name(target_arg)[0].endswith(".py"):
         return options
@@ -516,7 +516,7 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Convert an entry to the format of a host. Some hosts only start commands, or write variables differently."""
+    """Convert an entry to the format of a host. For example, some hosts can only start commands."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and (

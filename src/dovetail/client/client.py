@@ -506,7 +506,10 @@ class Client:
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
 
     async def list_skills(self) -> "list[Skill]":
-        """Return all skills of the server. No file of a skill is fetched. A server without skills returns none."""
+        """Return all skills of the server, or an empty list if it has none.
+
+        This does not fetch the files of the skills.
+        """
         from dovetail.client.skills import list_skills
 
         return await list_skills(self._sender, self._run)

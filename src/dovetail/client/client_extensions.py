@@ -20,8 +20,9 @@ class ClientExtensions(Struct):
     client: Any = None  # The client that functions of extensions can use.
 
     async def complete(self, result: Any, row: Method) -> Any:
-        """Return the final result of a request. If an extension added the result type, a function of the extension
-        replaces the result.
+        """Return the final result of a request.
+
+        Results of a type that an extension added are replaced by the extension.
         """
         added = self.result_types.get((row.name, result.result_type or "")) if isinstance(result, Result) else None
         if added is None:

@@ -129,7 +129,7 @@ _MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, bec
 
 
 class URLElicitations:
-    """Asks the user to open the URLs that a server requires before it accepts a request."""
+    """Asks the user to open URLs that the server sends in an error, and then repeats the request."""
 
     def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name

@@ -126,7 +126,7 @@ def _compute_binding(exchange: IncomingExchange) -> bytes:
 
 
 class ParkedCalls:
-    """Calls of one client that wait for answers from their callers."""
+    """The calls of a mounted client that are paused until their callers answer."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, ParkedCall] = {}
@@ -209,7 +209,7 @@ class ParkedCalls:
 
 
 class AbandonedCalls:
-    """Callers whose call was cancelled or timed out. The server may still ask a question about such a call."""
+    """Remembers the callers of cancelled and timed-out calls. The server may still ask questions about these calls."""
 
     def __init__(self) -> None:
         self._last_caller: Caller | None = None
@@ -224,7 +224,7 @@ class AbandonedCalls:
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
 
     def are_only_of(self, exchange: IncomingExchange) -> bool:
-        """Return whether no other caller has abandoned a call recently.
+        """Return whether all calls that were abandoned recently have the same caller as this request.
 
         Anonymous callers on this machine count as one.
         """
@@ -318,7 +318,7 @@ class MountedClient:
         return {getattr(item, KEY_ATTRIBUTES[kind]): item for item in items}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server may have an item. With resource templates, the server may have any URI."""
+        """Return whether the server may have an item. If the server has resource templates, any URI may exist."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
@@ -561,9 +561,7 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Find the request to which a message belongs. This is the request on the same stream, or the only open
-        request.
-        """
+        """Return the request to which a message from the server belongs, or None if this is uncertain."""
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
@@ -587,7 +585,6 @@ class MountedClient:
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
-        """Answer an input request from the server. Ask the caller directly, or return a result that requires input."""
         exchange = self._find_exchange()
         if exchange is None:
             raise InvalidParams("Invalid params: cannot find the call for which the server asks for input")

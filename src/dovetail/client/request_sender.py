@@ -73,7 +73,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request of this client, as middleware sees it. The request gets its ID when it is sent."""
+    """An outgoing request of a client, for use in middleware. The request has no ID until the client sends it."""
 
     is_outgoing: ClassVar[bool] = True
 
@@ -114,7 +114,7 @@ class RequestSender:
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Wrap every request in middleware. `create_caller` returns the identity of this client."""
+        """Wrap every request in middleware. `create_caller` describes this client to the middleware."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 
@@ -208,9 +208,10 @@ class RequestSender:
         return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
 
     async def complete(self, pending: RequestAwaitingInput, options: RequestOptions, started_at: float) -> Any:
-        """Answer the server's input requests until the result is complete. The first request was sent at `started_at`.
+        """Answer the server's input requests until the result is complete.
 
-        The time that answers take does not count toward the total timeout.
+        `started_at` is the time of the first request. The time that answers take does not count toward the total
+        timeout.
         """
         row, result = METHODS[pending.method], pending
         while isinstance(result, RequestAwaitingInput):
@@ -457,7 +458,7 @@ class RequestSender:
         return encoder is not None and encoder.is_stateless
 
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list, except tools that must not be used."""
+        """Fetch all pages of a list and return its items, except tools that must not be used."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:

@@ -29,7 +29,7 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised in waiting callers if the caller that sent their shared request was cancelled."""
+    """Raised if callers share a request and the caller that sent it was cancelled."""
 
 
 class Fetch(Struct, eq=False):

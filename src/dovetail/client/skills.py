@@ -44,7 +44,7 @@ _GET_SKILL: Final = Method(
 
 
 async def list_skills(sender: RequestSender, run: RunOnLoop) -> list[Skill]:
-    """Return all valid skills of the server. The reasons for others are in `skipped_items`."""
+    """Return all valid skills of the server. `skipped_items` explains why the others were left out."""
     try:
         await run(sender.check_extension, _LIST_SKILLS.method)
     except NotSupported:

@@ -365,7 +365,10 @@ class SyncClient:
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
 
     def list_skills(self) -> "list[SyncSkill]":
-        """Return all skills of the server. No file of a skill is fetched. A server without skills returns none."""
+        """Return all skills of the server, or an empty list if it has none.
+
+        This does not fetch the files of the skills.
+        """
         from dovetail.extensions.skills.remote_skill import SyncSkill
 
         return [SyncSkill(skill, run_blocking) for skill in run_blocking(self._client.list_skills())]

@@ -240,7 +240,7 @@ def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
 
 
 def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
-    """Return a copy of a target that passes each stderr line of its process to `handler`. Keep an existing handler.
+    """Return a copy of the target that passes each line on stderr to `handler`. Do not replace an existing handler.
 
     A target without a process is returned unchanged.
     """
@@ -423,7 +423,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """Return a short form of a command for messages. It contains the program or script, and the words after it.
+    """Return a short form of a command for messages: the program or script, and its arguments.
 
     Leave out folders, the interpreter of a script, and everything that may be a secret.
     """

@@ -137,7 +137,7 @@ class AuditLog:
             )
 
     def _encode_texts(self, key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]) -> bytes:
-        """Return the start of an encoded entry, which contains its texts. Other members can be appended."""
+        """Encode the text members of an entry. The caller appends the other members."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)
@@ -222,7 +222,7 @@ class AuditLog:
         self._file_bytes += next_bytes
 
     def _rotate(self, now: float) -> None:
-        """Start a new file. If another process holds the lock, continue with the full file and try again later."""
+        """Start a new log file. If another process holds the lock, keep the current file and try again later."""
         try:
             with lock_path(self.path, _LOCK_TIMEOUT_S):
                 if self._is_current_file():  # Another process may have rotated the file already.

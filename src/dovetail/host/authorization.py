@@ -98,7 +98,10 @@ class DecisionDetails(Struct, frozen=True):
 
 
 class RequestAuthorizer:
-    """Decides whether a host may send a request, with its policy, consent, grants, pins and limits."""
+    """Decides whether a host may send a request.
+
+    It checks the policy, grants, pins and limits, and asks the user if needed.
+    """
 
     def __init__(
         self,
@@ -460,9 +463,9 @@ class RequestAuthorizer:
         wait: bool,
         ask: AskUser | None,
     ) -> bool:
-        """Ask the user about a changed definition. Return whether the user has seen all of it.
+        """Ask the user about a changed definition. Return whether the user was shown the whole change.
 
-        If not, the answer counts only once.
+        If not, the answer counts only for this request.
         """
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)

@@ -110,7 +110,6 @@ class EventEmitter:
 
 
 def _check_event_kind(kind: str) -> str:
-    """Return the given event kind or glob pattern. Raise ValueError if it matches no known kind."""
     if any(fnmatchcase(event_kind, kind) for event_kind in _EVENT_KINDS):
         return kind
     hint = suggest_match(kind, _EVENT_KINDS) or f". Known events: {', '.join(_EVENT_KINDS)}"

@@ -176,7 +176,7 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return an error if the policy denies or hides an item for every call with these arguments.
+    """Return an error if the policy certainly denies or hides a call with these arguments.
 
     Other arguments and the annotations of the item are not known yet.
     """

@@ -115,7 +115,7 @@ class HostInputHandlers:
         return await self._ask_user("elicitation.form", details)
 
     async def elicit_url(self, params: ElicitRequestParams) -> Any:
-        """Ask the user for consent to visit a web page. The consent handler may open the page."""
+        """Ask the user for consent to open a web page."""
         host = urlsplit(params.url or "").hostname or ""
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 

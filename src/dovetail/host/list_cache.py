@@ -55,7 +55,10 @@ class ListCache:
         self._notify(change_kind, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Remember that a caller did not get the current list. The next update then calls the callbacks."""
+        """Remember that a caller got an outdated list or no list.
+
+        The next update of the list then calls the callbacks.
+        """
         self._awaited_kinds.add(kind)
 
     def get_version(self, kind: ItemKind) -> ListVersion:
@@ -63,7 +66,7 @@ class ListCache:
         return self._invalidation_count, self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, version: ListVersion) -> None:
-        """Store a list. `fetched_at` and `version` belong to the moment of the request."""
+        """Store a list. `fetched_at` and `version` are the time and the list version at the start of the request."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
         if version == self.get_version(kind):  # A list is current only if it did not change during the request.
             self.fetched_at[kind] = fetched_at

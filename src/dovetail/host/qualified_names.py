@@ -65,7 +65,7 @@ def _digest_pair(server: str, tool: str) -> str:
 
 
 def check_server_name(name: str) -> str:
-    """Return the given server name. Raise ValueError if it is invalid.
+    """Raise ValueError if a server name is invalid. Otherwise return the name.
 
     A valid name consists of 1 to 64 ASCII letters, digits, dashes and underscores.
     """

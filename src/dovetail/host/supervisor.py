@@ -93,7 +93,7 @@ class ServerSupervisor:
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Return a supervisor of the same server with another client. Both report changes to the same callbacks."""
+        """Return another supervisor of the same server, with a different client and the same callbacks."""
         return ServerSupervisor(
             self.name,
             create_client,

@@ -50,7 +50,7 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """Return the problems for which a provider would reject a tool, each with the full name of the tool."""
+    """Return the reasons why a provider would reject tools, as pairs of the tool's full name and the reason."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [

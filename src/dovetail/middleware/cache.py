@@ -126,7 +126,7 @@ class ResponseCache:
 
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
-    """Return the user to whom cached results belong.
+    """Return a key for the user who may get a cached result.
 
     Return None for anonymous callers, because a server may distinguish them by their headers.
     """

@@ -13,8 +13,9 @@ from dovetail.protocol.rate_limiter import RateLimiter
 
 
 def get_limit_key(exchange: Exchange) -> str:
-    """Return the principal, the address or the connection of a caller. For anonymous HTTP callers on this machine,
-    return "".
+    """Return the key for the rate limit: the principal, the address or the connection of a caller.
+
+    The key is "" for anonymous HTTP callers on this machine.
     """
     caller_key = get_caller_key(exchange)
     if caller_key or exchange.headers is not None:

@@ -35,7 +35,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the document does not exist, or the server never returns it."""
+        """Return whether the document does not exist. A status that may be temporary does not count."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Action: reserve a redirect URI and listen on it. The result is the URI, preferably a registered one."""
+    """Action: reserve a redirect URI and listen on it. Prefer one of `registered_uris`. The result is the URI."""
 
     registered_uris: Sequence[str] = ()
 
@@ -83,7 +83,7 @@ class Pause(Struct, frozen=True):
 
 
 class AcquireLock(Struct, frozen=True):
-    """Action: acquire a lock, so that the flows of one client or server run one after the other.
+    """Action: acquire the lock of a client or a server. Only one flow can hold the lock at a time.
 
     The flow holds the lock until it ends.
     """
@@ -106,7 +106,7 @@ class VerifyPassword(Struct, frozen=True):
 
 
 class CheckUserActive(Struct, frozen=True):
-    """Action: check whether the user with this subject still exists. The result is a bool."""
+    """Action: check whether the user `subject` still exists. The result is True or False."""
 
     subject: str
 

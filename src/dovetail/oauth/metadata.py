@@ -109,7 +109,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """Raise LoginFailed if the metadata is not for this server, or for a parent of its URL. RFC 9728, section 3.3"""
+    """Raise LoginFailed unless the metadata describes this server or a parent of its URL. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None

@@ -121,7 +121,7 @@ class RequestEncoder:
 
 
 def build_name_header(row: Method, params: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """Build the HTTP header that repeats the name parameter of an extension's method."""
+    """Build the HTTP header that contains the name parameter of an extension's request."""
     value = None if row.name_parameter is None else params.get(row.name_parameter)
     return [(NAME_HEADER, encode_value(value).encode("ascii"))] if isinstance(value, str) else []
 

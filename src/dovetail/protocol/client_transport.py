@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class EncodedRequest(Struct, eq=False):
-    """An encoded request with its HTTP headers. The headers repeat some values of the request."""
+    """An encoded request and its HTTP headers."""
 
     id: RequestId
     method: str
@@ -38,7 +38,7 @@ class EncodedRequest(Struct, eq=False):
 
 
 def describe_request(method: str, params: Any) -> str:
-    """Return the method of a request and the name of its tool, prompt or resource, for error messages."""
+    """Return the method of a request and the name of the requested item, for use in error messages."""
     fields: dict[str, Any] = params if type(params) is dict else {}
     if type(fields.get("ref")) is dict:  # Only completion/complete has a `ref`.
         fields = fields["ref"]
@@ -57,7 +57,7 @@ class MessageReceiver(Protocol):
         ...
 
     def record_activity(self, id: RequestId) -> None:
-        """Record that the server sent a message about this request, but not the response yet."""
+        """Record that the server sent a message about an open request."""
         ...
 
     def record_invalid_message(self, text: str) -> None:
@@ -203,7 +203,7 @@ class InProcessServer(Protocol):
         ...
 
     async def start(self, user: object = None, /) -> None:
-        """Start the server if it is not running. Each `user` must call `stop` later."""
+        """Start the server if it is not running. Every `user` that starts the server must also stop it."""
         ...
 
     async def stop(self, user: object = None, /) -> None:

@@ -291,7 +291,7 @@ def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _move_references(node: Any) -> Any:
-    """Adjust the references in a schema that becomes the property `result` of another schema."""
+    """Adjust the references of a schema that moves into the property `result` of another schema."""
     if isinstance(node, list):
         return [_move_references(item) for item in node]
     if not isinstance(node, dict):

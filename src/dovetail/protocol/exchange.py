@@ -78,7 +78,7 @@ class Exchange(Struct, eq=False):
         return token
 
     async def notify(self, method: str, params: object = None) -> None:
-        """Send a notification to the caller before the result. For an outgoing request of a client, do nothing.
+        """Send a notification to the caller before the result. On the client side, this does nothing.
 
         Args:
             params: The parameters, as a dict or a protocol object.
@@ -121,7 +121,7 @@ class IncomingExchange(Exchange, eq=False):
             self.task.cancel()
 
     def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":
-        """Create a request that a function sends to its own server while this request is running.
+        """Create a request that the running function sends to its server.
 
         The nested request has the same caller, and its messages belong to this request.
         """
@@ -223,8 +223,7 @@ class ChangeListener(Protocol):
         ...
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if the listener belongs to this session. Return whether the listener belongs to the
-        session.
+        """Send a notification if it is for this listener's session. Return False if it is for another session.
 
         This method must not block.
         """
@@ -270,7 +269,7 @@ class Service(Protocol):
         ...
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Subscribe to a resource of mounted servers for a client session.
+        """Forward updates of a resource from mounted servers to a client session.
 
         Call the returned function when the session no longer needs the updates. Return None if there is nothing to end.
         """

@@ -359,7 +359,7 @@ class Extension:
 
 
 def use_extension(extension: Extension) -> ExtensionParts:
-    """Return the parts of an extension for a server or a client. From then on, the extension cannot change."""
+    """Mark an extension as used, so that it cannot change any more, and return its parts."""
     extension._is_used = True  # pyright: ignore[reportPrivateUsage]
     return extension._parts  # pyright: ignore[reportPrivateUsage]
 

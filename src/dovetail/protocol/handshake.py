@@ -192,7 +192,7 @@ class HandshakeState:
 
 
 def open_session(message: dict[str, Any], service: Service, principal: Principal | None = None) -> HandshakeState:
-    """Create the session for an `initialize` request. `encode_introduction` encodes the response."""
+    """Create the session for an `initialize` request. Use `encode_introduction` for the response."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
     if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # The session keeps these parameters in memory.
         raise InvalidParams(
@@ -229,7 +229,7 @@ def encode_introduction(id: RequestId, session: HandshakeState, service: Service
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for a single request. Servers that do not keep sessions use it for handshake versions."""
+    """Create a session for one request in a handshake version, on a server that does not keep sessions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )

@@ -223,7 +223,7 @@ def _compare(name: str, text: str, value: Any) -> None:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Return the text of a JSON value for a header, before `encode_value` encodes it."""
+    """Format a JSON value as the text of a header. `encode_value` encodes the text later."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -38,7 +38,7 @@ def compose_middleware(
 
 
 def mark_ignores_results(function: F) -> F:
-    """Mark middleware that does not read results, so that results of mounted servers can be forwarded unchanged."""
+    """Mark middleware that does not read results. Results of mounted servers can then be forwarded unchanged."""
     function.__dict__["ignores_results"] = True
     return function
 

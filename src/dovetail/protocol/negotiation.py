@@ -53,7 +53,10 @@ class VersionNegotiation:
         return bool(self._handshake_revisions)
 
     def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
-        """Handle the result of `server/discover`. If `is_final` is False, repeat the request in the chosen version."""
+        """Choose a protocol version from the result of `server/discover`.
+
+        If `is_final` is False, the client sends `server/discover` again in that version.
+        """
         self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:
@@ -79,7 +82,7 @@ class VersionNegotiation:
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     def require_stateless(self) -> None:
-        """Do not offer protocol versions that need `initialize`, because the server does not support them."""
+        """Offer only stateless protocol versions, because the server does not support `initialize`."""
         self._handshake_revisions = ()
 
     def handle_initialize(self, revision: str) -> None:

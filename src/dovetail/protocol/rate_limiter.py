@@ -41,7 +41,7 @@ class RateLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
-        """Count an event and return 0. If the limit is reached, only return the number of seconds to wait.
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead.
 
         With `borrow`, count the event even if the limit is reached. The caller must then wait for the returned time.
         """
@@ -106,7 +106,7 @@ class WindowLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
-        """Count an event and return 0. If the limit is reached, only return the number of seconds to wait."""
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
         wait_s = self.compute_wait(key, now)
         if not wait_s:
             if key not in self._times:

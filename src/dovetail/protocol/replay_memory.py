@@ -58,7 +58,7 @@ class ReplayMemory:
             self._drop_from_largest()
 
     def _drop_from_largest(self) -> None:
-        """Make room for new IDs. Remove the older half of the IDs of the owners with the most IDs."""
+        """Make room for new IDs. Start with the owner that has the most IDs, and remove the older half of its IDs."""
         max_count = self._max_ids - max(1, self._max_ids // _FREED_SHARE)
         for ids in sorted(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id), reverse=True):
             if self._id_count <= max_count:

@@ -26,7 +26,7 @@ class RequestState(Struct, kw_only=True):
 
 
 def create_empty_state() -> RequestState:
-    """Return the state of a request before its first input request."""
+    """Return an empty request state, for a request without input requests so far."""
     return RequestState(input_responses={}, request_digests={}, once_values={})
 
 
@@ -75,9 +75,10 @@ class RequestStateSealer:
 
 
 def compute_binding(principal: str | None, server: Sequence[str], method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of the principal, server, method and parameters of a request. A state is valid for one digest.
+    """Return a digest of the principal, server, method and parameters of a request.
 
-    `server` contains the names that identify the server which encrypts the state.
+    A request state is valid only for requests with the same digest. `server` contains the names that identify the
+    server which encrypts the state.
     """
     principal_id = None if principal is None else str(principal)
     bound_values = [principal_id, [*server], method, params.get("name"), params.get("uri"), params.get("arguments")]

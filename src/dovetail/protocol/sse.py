@@ -24,7 +24,7 @@ class EventTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event. `id` is the latest ID of the stream, and `retry` is the delay that this event sets."""
+    """A server-sent event. `id` is the last event ID of the stream. `retry` is a new delay in milliseconds, or None."""
 
     data: str
     event: str = "message"

@@ -58,7 +58,7 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class Described(Protocol):
-    """A server whose name, version and requests may change."""
+    """The attributes of a server that can change while it is running."""
 
     @property
     def implementation(self) -> Implementation: ...

@@ -271,7 +271,7 @@ def _web_places(path: str, default_port: str) -> Iterator[str]:
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the forms of a URI with a custom scheme. Its first part may be a host or a path segment.
+    """Yield the possible forms of a URI with a custom scheme. The first part can be a host or a path segment.
 
     Servers differ in how they read custom schemes.
     """

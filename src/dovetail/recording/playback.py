@@ -103,7 +103,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """Return the client's answers to all requests of the server with this method, in order."""
+    """Return the results that the client sent for the server's requests with this method, in order."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):

@@ -35,7 +35,7 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. A value is None if its definition does not have the field."""
+    """A difference between two definitions. `old` or `new` is None if that definition does not have the field."""
 
     path: Path
     old: Any
@@ -83,7 +83,7 @@ def is_property(difference: Difference) -> bool:
 
 
 def is_named_schema(difference: Difference) -> bool:
-    """Return whether a schema with a name, such as a property, was added or removed."""
+    """Return whether the difference is an added or removed schema that has a name, such as a property."""
     return difference.kind != "changed" and difference.path[-2] in NAMED_SCHEMAS
 
 
@@ -234,7 +234,7 @@ def _compare_named_schemas(
 
 
 def _compare_required(path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare the required properties. Properties that were added or removed are reported separately."""
+    """Compare which properties are required, except properties that were added or removed."""
     old, new = old_schema.get("required") or [], new_schema.get("required") or []
     if not isinstance(old, list) or not isinstance(new, list):
         yield Difference(path, old, new, "unknown")

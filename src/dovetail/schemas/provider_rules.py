@@ -20,7 +20,7 @@ _MAX_UNROLLED_LEVELS: Final = 2  # For providers without references, a recursive
 
 
 class SchemaRules(NamedTuple):
-    """The rules of one provider's API for schemas. None means that the provider does not have this rule."""
+    """The rules of one provider's API for schemas. A field is None if the provider does not have that rule."""
 
     name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
     parameter_pattern: str = r"[^\x00-\x1f]+"

@@ -58,7 +58,7 @@ _UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties`
 
 
 class UnusableSchema(ValueError):
-    """Raised if a schema is not safe to use, either in general or for a certain value.
+    """Raised if a schema is unsafe, or if checking a certain value against it is unsafe.
 
     The message contains the reason.
     """
@@ -104,7 +104,7 @@ class Subschema(Struct):
 
 
 class SchemaPlan(Struct, frozen=True):
-    """A schema that is safe to compile, and its subschemas. The first subschema is the schema itself."""
+    """A schema that is safe to compile, and a list of its subschemas. The first of the `parts` is the schema itself."""
 
     dialect: str
     schema: dict[str, Any]

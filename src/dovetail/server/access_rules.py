@@ -21,7 +21,7 @@ _MAX_CACHED_SCOPE_SETS: Final = 64
 
 
 class AccessRule(Struct, frozen=True):
-    """The conditions for seeing and using an item. They are scopes, and a function that must return True."""
+    """The conditions for an item: the scopes that a caller needs, and a function that must return True."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
@@ -156,7 +156,7 @@ class AccessRules:
         return combined
 
     def remove(self, kind: str, name: str) -> None:
-        """Remove the rule of an item. Rules from `add_for_name` stay."""
+        """Remove the rule of one item, but keep the rules from `add_for_name`."""
         self._item_rules.pop((kind, name), None)
         if kind == "resource":
             _remove_from_index(self._resources_by_key, name)

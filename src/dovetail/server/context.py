@@ -169,7 +169,7 @@ class Context(Generic[State]):
             self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress if the caller asked for it. A value that is not larger than the last one is not sent.
+        """Report progress if the caller asked for it. A value is sent only if it is larger than the last one.
 
         Args:
             total: The value of `progress` when the work is done, if you know it.
@@ -237,8 +237,9 @@ class Context(Generic[State]):
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None, elicitation_id: str | None = None
     ) -> None:
-        """Ask the user to open a web page, and return when the user agrees. The user may still be busy on the page
-        then.
+        """Ask the user to open a web page.
+
+        This method returns when the user agrees, not when the user has finished on the page.
 
         Args:
             key: Identifies this request if the function runs again. Set it if your function does not always ask in the

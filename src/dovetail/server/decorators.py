@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """What a decorator registers (a tool, a resource or a prompt), and its options."""
+    """The kind, URI and options that a decorator registers for a function."""
 
     kind: str
     uri: str

@@ -261,7 +261,10 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """Runs a generator in threads. If the call ends before the `yield`, the running thread closes the generator."""
+    """Enters and exits a context manager in threads.
+
+    If the call ends while a thread enters it, that thread also exits it.
+    """
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager

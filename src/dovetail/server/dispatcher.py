@@ -164,7 +164,7 @@ class Dispatcher:
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages, or None. `recording=` or DOVETAIL_RECORDING sets it."""
+        """Return the function that records all messages, or None if recording is not enabled."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -283,7 +283,7 @@ class Dispatcher:
         self._wrap_handlers()
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
-        """Call the functions that are registered for a client's notification, also on mounted servers."""
+        """Call the functions that are registered for a notification from a client. Mounted servers receive it, too."""
         if exchange.method == "notifications/progress":
             self._items.progress_handlers.receive(exchange)
         elif exchange.method in self._notification_handlers:
@@ -322,7 +322,7 @@ class Dispatcher:
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Use the keys of the mounting server to encrypt request states, unless this server has keys."""
+        """Encrypt request states with the keys of the mounting server, unless this server has secret keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
@@ -332,7 +332,7 @@ class Dispatcher:
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle a request that is part of another request.
+        """Handle a nested request.
 
         For example, a mounting server forwards a request, or a function reads a resource.
         """
@@ -378,7 +378,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise an error if the caller may not use this item. A request for the item raises the same error."""
+        """Check whether the caller may use this item. If not, raise the same error as a request for the item."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -604,7 +604,7 @@ class Dispatcher:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
     def _is_full(self, state: LoopState) -> bool:
-        """Return whether too many calls are running. Calls that wait for user input do not count, up to `max_calls`."""
+        """Return whether too many calls are running. Up to `max_calls` calls that wait for the user are not counted."""
         running_count = len(state.running_exchanges) - min(state.waiting_calls.total, self.limits.max_calls)
         return running_count >= self.limits.max_calls
 
@@ -652,7 +652,10 @@ class Dispatcher:
         return is_allowed
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Forward updates of a resource from mounted servers to a client. The returned function stops this."""
+        """Forward updates of a resource from mounted servers to a client.
+
+        Return a function that stops the updates, or None.
+        """
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
@@ -776,7 +779,7 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether a missing client capability is reported as a tool result.
+    """Return whether a missing client capability becomes an error result of the tool.
 
     Some protocol versions have no error code for it.
     """

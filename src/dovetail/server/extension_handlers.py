@@ -57,7 +57,10 @@ def create_notification_handler(notification: NotificationFunction) -> Handler:
 
 
 def create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
-    """Return a handler that sets `resultType` for the result types of an extension. The client must accept them."""
+    """Return a handler that sets `resultType` in the results of extensions.
+
+    It rejects results that the client does not support.
+    """
     type_by_struct = {added.struct: added for added in added_types}
 
     async def handle(exchange: IncomingExchange) -> Result | bytes:

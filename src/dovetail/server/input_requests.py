@@ -307,7 +307,7 @@ class InputRequests:
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """Return a key for an input request without `key=`. The key depends on the order of the input requests."""
+        """Return the key of the next input request that has no `key=`, such as "q1" for the first one."""
         self._request_count += 1
         return f"q{self._request_count}"
 
@@ -472,7 +472,6 @@ class InputRequests:
 
 
 def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
-    """Return the error for a client that cannot receive requests. The client has no session or event stream."""
     required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
         required, "This client cannot receive input requests, because it has no session or no event stream"

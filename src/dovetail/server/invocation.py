@@ -239,7 +239,10 @@ async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, orig
 
 
 class _GeneratorSteps:
-    """Runs the steps of a generator. If the call ends during a step, the thread of this step closes the generator."""
+    """Runs the steps of a generator.
+
+    If the call ends early, the thread that runs a step closes the generator afterwards.
+    """
 
     def __init__(self, source: Generator[Any]) -> None:
         self._source = source

@@ -167,7 +167,7 @@ def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: s
 
 
 def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -> AnyAnnotations | None:
-    """Convert annotations to a struct. A dict may contain names that are not in the specification."""
+    """Convert annotations to a struct. Custom names in a dict are kept, but misspelled names raise TypeError."""
     if annotations is None or isinstance(annotations, annotations_type):
         return annotations
     if not isinstance(annotations, Mapping):

@@ -161,7 +161,7 @@ def is_media_type(type_: Any) -> bool:
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
-    """Convert a path, bytes, or an image or plot of a known library to media. Return None for other values."""
+    """Convert a path, bytes, an image or a plot to media. Return None for other values."""
     if isinstance(value, MEDIA_TYPES):
         return value
     if isinstance(value, BYTES_TYPES):

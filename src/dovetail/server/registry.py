@@ -271,7 +271,7 @@ class Registry:
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules. The first call creates them, and from then on every request is checked."""
+        """Return the access rules, and create them on the first call. After that, every request is checked."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:

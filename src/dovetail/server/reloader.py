@@ -98,7 +98,7 @@ class SourceFiles:
 
 
 def _remove_bytecode(file: str) -> None:
-    """Delete the bytecode of a file. Python compares only size and seconds, so the bytecode could be outdated."""
+    """Delete the bytecode of a changed file. After a quick change, Python could still use the old bytecode."""
     if file.endswith(".py"):
         with contextlib.suppress(OSError, NotImplementedError):
             os.unlink(importlib.util.cache_from_source(file))
@@ -354,7 +354,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether an earlier child has already acknowledged the same subscription."""
+        """Return whether an earlier child has already confirmed this subscription to the client."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)

@@ -118,7 +118,6 @@ class ResourceTemplate:
 
 
 def _warn_list_variables(uri: str, list_variables: Collection[str], properties: Mapping[str, Any]) -> None:
-    """Warn if a template variable is a list, but its parameter is a string. The author probably wants a path."""
     for name in list_variables:
         if properties.get(name, {}).get("type") == "string":
             log.warning(

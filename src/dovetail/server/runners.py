@@ -37,7 +37,7 @@ _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"
 
 
 class RunnableServer(Protocol):
-    """The attributes and methods of a server that are needed to run it."""
+    """The interface of a server that can be run."""
 
     @property
     def name(self) -> str: ...
@@ -353,7 +353,7 @@ def _check_shared_storage(auth: Any, fallback: Any) -> None:
 
 
 def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
-    """Run an async function that serves, in a new event loop with a watchdog."""
+    """Run an async `serve` function in a new event loop with a watchdog."""
     from dovetail.server.loop_watchdog import LoopWatchdog
 
     with LoopWatchdog() as watchdog, _collect_garbage_less_often():

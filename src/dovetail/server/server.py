@@ -581,10 +581,11 @@ class Server:
         self._registry.notify_resource_updated(uri)
 
     def notify_elicitation_complete(self, elicitation_id: str, session_id: str) -> None:
-        """Notify a client that the user has finished on the page of a URL elicitation. The call may have ended before.
+        """Notify a client that the user has finished on the page of a URL elicitation.
 
-        Only protocol version 2025-11 and the draft have this notification. Clients of other versions get nothing. Call
-        this method on the server that the client is connected to, in the same process. Any thread may call it.
+        You can call this after the tool call has ended. Only protocol version 2025-11 and the draft have this
+        notification. Clients of other versions get nothing. Call this method on the server that the client is connected
+        to, in the same process. Any thread may call it.
 
         Args:
             elicitation_id: The ID that you passed to `elicit_url` or `URLElicitationRequired`.
@@ -736,7 +737,10 @@ class Server:
 
 
 def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], OtherApps]") -> None:
-    """Serve more ASGI applications together with a server, at other paths. They get the options of `Server.asgi`."""
+    """Serve additional ASGI applications at other paths of a server.
+
+    `create_other_apps` gets the options of `Server.asgi`.
+    """
     server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 

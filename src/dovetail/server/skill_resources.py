@@ -186,7 +186,7 @@ def _get_template(root: str) -> str:
 
 
 def _find_changed_files(before: dict[str, ServedSkill], after: dict[str, ServedSkill]) -> list[str]:
-    """Return the URIs of the files that exist before and after a change, with different contents."""
+    """Return the URIs of the files that are in both sets of skills, but with different contents."""
     old, new = _list_digests(before), _list_digests(after)
     return [uri for uri, digest in new.items() if old.get(uri, digest) != digest]
 

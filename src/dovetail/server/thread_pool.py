@@ -35,7 +35,10 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another function run while this function waits. Return False if too many functions are waiting."""
+        """Let another function use this slot while the current function waits.
+
+        Return False if too many functions are waiting.
+        """
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -43,7 +46,7 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Undo `lend` when the function continues. For a short time, too many functions may run."""
+        """Undo `lend` when the function continues. More functions than allowed may run for a short time."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
@@ -236,7 +239,7 @@ class ThreadPool:
         return True
 
     def take_back_thread(self, origin: str | None) -> None:
-        """Count a waiting thread as running again. The caller of this method must hold the lock."""
+        """Count a thread as running again after its wait. The caller must hold the lock."""
         self._adjust_count(self._lent_by_origin, origin, -1)
         self._thread_count += 1
         if origin is not None:

@@ -91,7 +91,7 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template may match a URI. Programs may interpret the URI in different forms.
+    """Return whether a template may match a URI in any of its forms.
 
     Rules that deny or hide use this function, so it returns True in case of doubt.
     """
@@ -249,7 +249,7 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Return the position of each literal. There must be at least one character between two literals.
+    """Return the positions of the literals in a text, with at least one character between two literals.
 
     The first position is always enough. Either the next slot can contain the characters of later positions, or the
     literal has only one position. Therefore no backtracking is necessary.

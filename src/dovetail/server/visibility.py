@@ -114,7 +114,7 @@ class Visibility:
     def find_resource(
         self, uri: str, principal: Principal | None
     ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        """Return the resource or template for a URI that this caller may use. Also return the values of the variables.
+        """Find the resource or template that matches a URI. Also return the values of the template variables.
 
         Raises:
             ResourceNotFound: no resource or template matches the URI, or the match is hidden from this caller.
@@ -231,7 +231,7 @@ class Visibility:
     def build_page(
         self, exchange: IncomingExchange, items: Mapping[str, Any], field: str, result_type: type[Result]
     ) -> Result:
-        """Return one page of a list for one caller. Shared caches must not store this page."""
+        """Return one page of a list for this caller only. Shared caches must not store the page."""
         cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
@@ -251,7 +251,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by normalized URI. If several resources share one, only their exact URI finds them."""
+    """Index resources by normalized URI. The value is None if several resources have the same normalized URI."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource

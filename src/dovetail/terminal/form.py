@@ -58,7 +58,7 @@ _TYPE_DESCRIPTIONS = {"boolean": "a boolean", "integer": "an integer", "number":
 
 
 def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
-    """Convert a string to a type that its schema allows. Raise UsageError if this is impossible.
+    """Convert `value` to a type that `schema` allows. Raise UsageError if no type fits.
 
     `root` is the schema that contains the definitions.
     """
@@ -182,7 +182,7 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
 
 
 def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:
-    """Convert an answer to the type in the schema, and check that it is one of the choices."""
+    """Convert the typed text to the type in the schema. Raise UsageError if the result is not one of the choices."""
     value, choices = coerce(name, typed, schema), list_choices(schema)
     for item in value if isinstance(value, list) else [value]:
         if choices and _format_value(item) not in choices:

@@ -97,7 +97,10 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Read a chunked body and encode it again. Each event, or else the complete body, becomes one chunk."""
+        """Read a chunked body and encode it again, with one chunk for each event.
+
+        A body without events becomes one chunk.
+        """
         event = self._read_event()
         if event is not None:
             return event

@@ -54,7 +54,7 @@ class PlannedFault(Fault):
         self._match_count = 0
 
     def matches(self, to: Receiver, message: dict[str, Any], method: str | None) -> bool:
-        """Count a message and return whether the fault affects it. A response has the method of its request."""
+        """Count a message and return whether the fault affects it. For a response, pass the method of its request."""
         if to != self._to or (self._method is not None and method != self._method):
             return False
         if self._when is not None and not self._when(message):
@@ -198,5 +198,5 @@ def corrupt_message(data: bytes, message: bytes) -> bytes:
 
 
 def get_plan(faults: Faults) -> FaultPlan:
-    """Return the internal plan of the faults of a test."""
+    """Return the fault plan of a `Faults` object."""
     return faults._plan  # pyright: ignore[reportPrivateUsage]

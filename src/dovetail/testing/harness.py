@@ -130,8 +130,9 @@ async def serve(
     port: int = 0,
     fallback: ASGIApp | None = None,
 ) -> AsyncGenerator[Target]:
-    """Serve while the context is open. Yield the target for a client, which is a URL, a command, an address or the
-    server itself. The server is ready when the context opens.
+    """Serve while the context is open, and yield a target for clients. The server is ready when the context opens.
+
+    The target is a URL, a command, an address or the server itself.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
@@ -212,7 +213,7 @@ async def _start_server(
 
 @asynccontextmanager
 async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
-    """Run the lifespan of a server. If the server is served several times, the last context ends the lifespan."""
+    """Start a server for the duration of the context. If several contexts are open, the last one stops the server."""
     user = object()
     await server.start(user)
     try:

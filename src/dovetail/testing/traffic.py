@@ -80,7 +80,7 @@ class Traffic:
         self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
     def sent(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the messages that the client sent. A message must have at least these parameters.
+        """Return the messages that the client sent with this method and these parameters. Other parameters are ignored.
 
         Args:
             method: The method of the messages. If None, all messages are returned.
@@ -88,7 +88,9 @@ class Traffic:
         return [message for message in self._messages("server") if _matches(message, method, params)]
 
     def received(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the requests and notifications from the server. A message must have at least these parameters.
+        """Return the server's requests and notifications with this method and these parameters.
+
+        Other parameters are ignored.
 
         Args:
             method: The method of the messages. If None, all messages are returned.

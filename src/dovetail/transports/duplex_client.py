@@ -22,7 +22,7 @@ _RESPONSES_PER_YIELD = 16
 
 
 class PendingRequest(Struct, eq=False):
-    """A request without a response. An in-memory server may answer before the client starts to wait."""
+    """A request whose response may not have arrived yet."""
 
     request: EncodedRequest
     response: RawMessage | MCPError | None = None
@@ -135,7 +135,7 @@ class DuplexClient:
         """Do nothing. This transport works the same before and after the handshake."""
 
     async def wait_until_listening(self) -> bool:
-        """Return True, because the server sends all messages on this connection."""
+        """Return True. On this connection, the server can send messages at any time."""
         return True
 
     async def close(self) -> None:
@@ -232,7 +232,7 @@ def build_response_error(data: bytes, reason: str) -> InvalidResult:
 
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
-    """Copy an error for another caller. Each exception can have only one traceback."""
+    """Copy an error for another caller, because each exception can have only one traceback."""
     copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

@@ -200,7 +200,7 @@ class DuplexServer:
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
-        """Open a session. A second `initialize` replaces the session, and running requests still get their responses.
+        """Open a session. A second `initialize` starts a new session, but running requests still get their responses.
 
         A program may share one pipe between several clients, and then each client sends `initialize`.
         """

@@ -72,7 +72,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def withdraw(self, data: bytes) -> bool:
-        """Remove a message that waits because the server does not read.
+        """Remove a message that has not been sent to the server yet.
 
         Return False if the message was already sent.
         """

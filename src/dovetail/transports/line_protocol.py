@@ -140,7 +140,7 @@ class LineProtocol(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection. With two pipes, the client may continue to read responses."""
+        """End the connection. If the output is a separate pipe, responses can still be sent."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         self._cancel_timers()
@@ -155,7 +155,7 @@ class LineProtocol(asyncio.Protocol):
         self._watch_input_end()
 
     def _watch_input_end(self) -> None:
-        """Shorten the timeout when the input ends. A peer that sends nothing more rarely reads later."""
+        """Shorten the timeout when the input ends. A client that has closed its input rarely reads more responses."""
         if self._is_input_complete or (self.has_input_ended is not None and self.has_input_ended()):
             self._shorten_stall()
         elif self.has_input_ended is not None:
@@ -263,7 +263,7 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def serve_connection(protocol: LineProtocol, grace: float) -> None:
-    """Wait until a connection ends, and close it. If the client continues to read, it gets its responses."""
+    """Wait until a connection ends, and close it. A client that still reads receives the remaining responses."""
     try:
         await protocol.done
     except asyncio.CancelledError:

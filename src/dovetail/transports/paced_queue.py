@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PacedQueue(Generic[T]):
-    """A queue for the lines of one transport. While lines are waiting, the transport reads nothing."""
+    """A queue of lines from one transport. The transport does not read while the queue contains lines."""
 
     def __init__(self, handle: Callable[[T], None], loop: asyncio.AbstractEventLoop) -> None:
         self.transport: Any = None
@@ -25,7 +25,7 @@ class PacedQueue(Generic[T]):
         self.is_waiting = False  # True if the next iteration of the event loop handles more lines
 
     def extend(self, lines: Iterable[T]) -> None:
-        """Add lines, and handle a limited number of lines in this iteration of the event loop."""
+        """Add lines and start to handle them. Each iteration of the event loop handles a limited number of lines."""
         self._lines.extend(lines)
         if not self.is_waiting:
             self._handle_some()

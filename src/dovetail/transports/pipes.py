@@ -122,7 +122,7 @@ class ThreadReader(asyncio.ReadTransport):
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Pass data to the protocol again, starting with the data that waited."""
+        """Continue to pass data to the protocol. Data that arrived during the pause comes first."""
         self._is_paused = False
         pending, self._pending = self._pending, []
         for data in pending:
@@ -224,7 +224,7 @@ class ThreadWriter(asyncio.WriteTransport):
         return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol that is paused and resumed."""
+        """Return the protocol that this writer pauses and resumes."""
         return self._protocol
 
 

@@ -64,7 +64,7 @@ class MemoryBudget:
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
     def count_encoded(self, size: int) -> None:
-        """Count the bytes of a large response. If one loop iteration has too many bytes, further results wait."""
+        """Count the bytes of a large response. After too many bytes, other results wait for a later loop iteration."""
         self._iteration_bytes += size
         if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
             self._schedule_iteration(asyncio.get_running_loop())
@@ -278,7 +278,6 @@ class Spool:
         return self._slice_pieces(start - self._file_bytes)
 
     def _slice_pieces(self, start: int) -> bytes:
-        """Return a slice of the bytes in memory. Joining all chunks would copy a large message."""
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0

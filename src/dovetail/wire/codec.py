@@ -76,7 +76,7 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """Check a large message for duplicate names and long numbers. This is fast if the message has few members."""
+    """Check a large message for duplicate names and long numbers."""
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)
@@ -95,7 +95,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Count the commas and colons that a value needs as JSON, and check that its numbers are short.
+    """Return the number of commas and colons in the JSON of a value, and whether all its numbers are short.
 
     Return None if the value has too many members to visit each. A float counts as long, because it may have lost
     digits.

@@ -98,7 +98,7 @@ def _read_repaired(data: bytes | str) -> list[RawMessage]:
 
 
 def find_answered_ids(data: bytes) -> list[int]:
-    """Return the request IDs in an invalid response, as far as they can be read.
+    """Return the request IDs that can be found in an invalid response.
 
     The search accepts 1.0 and "1" as the ID 1. In large data, only the start and the end are searched,
     because decoding all of it could take twenty times its size in memory.

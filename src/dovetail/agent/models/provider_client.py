@@ -25,7 +25,7 @@ class ProviderClient:
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     async def send(self, model: str, request: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Call a function that sends a request with the client. Return the response, or raise ModelError on failure."""
+        """Call `request` with the provider's client and return the response. Raise ModelError if the call fails."""
         try:
             module = importlib.import_module(self._package)
         except ImportError:

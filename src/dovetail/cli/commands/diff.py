@@ -67,7 +67,7 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
-    """Return the options for both targets.
+    """Return the options for each of the two targets of a diff.
 
     If one target is a recording, both targets use the protocol version of the recording.
     """

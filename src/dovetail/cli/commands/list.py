@@ -127,7 +127,7 @@ def _print_configured_servers(options: TargetOptions) -> int:
 
 
 def _describe_target(entry: ServerConfig) -> str:
-    """Return the URL or the command of a server, without the secrets that its file contains."""
+    """Return the URL or the command of a server, with secrets removed or masked."""
     if entry.url is not None:
         return strip_url(entry.url)
     return shlex.join(mask_secrets([entry.command or "", *entry.args]))

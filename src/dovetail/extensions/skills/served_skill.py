@@ -23,7 +23,7 @@ class SkillProblem(ValueError):
 
 
 class ServedSkill(Struct, frozen=True):
-    """A skill as it is served now. A change creates a new object."""
+    """The current version of a skill on a server. Each change of the skill creates a new object."""
 
     entry: SkillEntry
     directory: tuple[str, ...]  # the names of the folders that lead to the skill, and of the skill itself
@@ -47,7 +47,7 @@ def build_served_skill(
     *,
     is_dynamic: bool = False,
 ) -> ServedSkill:
-    """Create a skill from its front matter, and the digest and size of each file by path."""
+    """Create a skill from its front matter. `digests` maps the path of each file to its digest and size."""
     root = "skill://" + "/".join(map(quote_path, directory))
     paths = sorted(digests, key=lambda path: (path != MANIFEST, path))
     files = {path: _describe_file(f"{root}/{quote_path(path)}", path, digests[path][1], front_matter) for path in paths}

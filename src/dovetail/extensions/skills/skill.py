@@ -43,7 +43,7 @@ class SkillFile(WireStruct):
 
 
 class SkillEntry(WireStruct):
-    """The definition of a skill: its SKILL.md, the front matter, and all files, or "dynamic" if they may change."""
+    """The definition of a skill. `resources` lists its files, or is "dynamic" if the files may change."""
 
     uri: str
     frontmatter: dict[str, Any]
@@ -97,7 +97,7 @@ def quote_path(path: str) -> str:
 
 
 def find_unsafe_name(name: str) -> str | None:
-    """Return why a file name cannot be served, or None. A name may be text from another program."""
+    """Return the reason why a file name is unsafe, or None if it is safe."""
     if name in ("", ".", ".."):
         return "it is not a file name"
     if "/" in name or _UNSAFE_CHARACTERS.search(name):
@@ -159,7 +159,6 @@ def get_path(root: str, uri: str) -> str:
 
 
 def _check_segment(uri: str, segment: str) -> str:
-    """Return a decoded segment of a URI. Raise ValueError if it could leave its directory."""
     name = unquote(segment, errors="surrogateescape")
     reason = find_unsafe_name(name)
     # A name that is escaped twice could be decoded twice by another program.

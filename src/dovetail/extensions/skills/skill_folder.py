@@ -42,7 +42,7 @@ class _FoundFile(Struct, frozen=True):
 
 
 class _HashedFile(Struct, frozen=True):
-    """The digest of a file, with the time stamps that show whether the file has changed since."""
+    """The digest of a file. `stamp` shows whether the file has changed since the digest was computed."""
 
     stamp: tuple[int, ...]
     hashed_at: int
@@ -113,7 +113,7 @@ class SkillFolder:
             return None
 
     def is_listed(self, uri: str, data: bytes) -> bool:
-        """Return whether this content of a file has the digest that the last scan found."""
+        """Return whether the content of a file matches its digest from the last scan."""
         return self._digests.get(uri) == compute_digest(data)
 
     def _scan(self, *, is_first: bool) -> None:
@@ -320,7 +320,6 @@ class _Scan:
         return str(self._root.joinpath(*directory, name))
 
     def _show(self, directory: tuple[str, ...], name: str) -> str:
-        """Return the path of a file for a message. The name may contain any bytes."""
         return clip(self._locate(directory, name), _MAX_SHOWN_CHARS)
 
 
@@ -350,7 +349,7 @@ def _replace(descriptor: int, open_next: Callable[[int], int]) -> int:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Read a file. Raise SkillProblem if it is larger than a skill may be, even if it grows while it is read."""
+    """Read a file. Raise SkillProblem if the file exceeds the size limit for skills."""
     chunks: list[bytes] = []
     size = 0
     while chunk := os.read(descriptor, _READ_CHUNK_BYTES):

@@ -42,14 +42,14 @@ _MAX_FILES_PER_PAGE: Final = 2000  # An entry has at most 512 files, so a page h
 
 
 class SkillAccess(Protocol):
-    """The part of a server that the extension needs: which callers see a skill, and what happens at a change."""
+    """The functions of a server that the skills extension calls."""
 
     def is_visible(self, uri: str, principal: Principal | None) -> bool:
         """Return whether this caller sees the skill with this URI."""
         ...
 
     def check_access(self, uri: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller lacks only scopes for a skill."""
+        """Raise InsufficientScope if this caller could use the skill with more scopes."""
         ...
 
     def get_cache_hint(self, method: str) -> tuple[int, Literal["public", "private"]]:
@@ -66,7 +66,7 @@ class SkillAccess(Protocol):
 
 
 class SkillsExtension:
-    """Serves the skills of one server. `extension` is the extension for the server."""
+    """Serves the skills of one server. `extension` contains the methods for clients."""
 
     def __init__(self, access: SkillAccess, limits: ServerLimits, page_size: int | None) -> None:
         self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})

@@ -294,7 +294,7 @@ class SecretResolver:
 
 
 def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
-    """Return the internal lookup of a resolver."""
+    """Return the SecretLookup of a resolver."""
     return resolver._lookup  # pyright: ignore[reportPrivateUsage]
 
 
@@ -319,7 +319,7 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
 
 
 def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
-    """Mask the secrets in a value of a server.
+    """Mask the secrets in data from a server.
 
     A very long text is shortened, and other very large data is removed, because masking takes long.
     """
@@ -402,7 +402,7 @@ def _get_keyring_password(service: str, name: str) -> str | None:
 
 
 def _list_spellings(secret: str) -> set[str]:
-    """Return a secret unchanged, and as it looks in a URL, in a JSON text and in base64."""
+    """Return the forms in which a secret may appear: unchanged, in a URL, in a JSON text and in base64."""
     data = secret.encode("utf-8", "surrogatepass")
     return {
         secret,

@@ -205,7 +205,7 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
-    """Return the entry with only those inputs that its references use."""
+    """Return a copy of the entry with only the inputs that it uses."""
     used_names = {reference.name for reference in config.references if reference.kind == "input"}
     return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 

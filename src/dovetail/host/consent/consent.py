@@ -87,7 +87,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_shortened(self) -> bool:
-        """Return whether `text` leaves out a part of a value.
+        """Return whether `text` shows only a part of a value.
 
         If it does, show `full_text` before you return an answer that lasts longer than once. With `Allow()`, a changed
         definition counts as accepted only for this call. With `Allow("always")`, it counts for later calls, too.

@@ -117,7 +117,10 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments have the names, the types and the fixed values of a shape."""
+    """Return whether the arguments match a shape.
+
+    A shape contains the names of arguments with their types or values.
+    """
     if not arguments.keys() <= shape.keys():
         return False
     for name, constraint in shape.items():
@@ -134,7 +137,7 @@ def _get_type_name(value: Any) -> str:
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename the fields and kinds of file format version 1 to their current names."""
+    """Replace the old field and kind names of file format version 1 with the current names."""
     records = document.get("grants")
     rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
     for record in records or ():
@@ -320,7 +323,7 @@ class GrantStore:
 
 
 def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:
-    """Return a grant that covers a request, or None. The file is not locked, and a `once` grant stays valid."""
+    """Return a grant that covers a request, or None. This does not use up a `once` grant."""
     return next(store._find_covering(request, fingerprint), None)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -44,7 +44,7 @@ CREATE TABLE asked (
 
 
 def _use_current_names(database: "sqlite3.Connection") -> None:
-    """Rename the fields and kinds of file format version 1 to their current names."""
+    """Replace the old field and kind names of file format version 1 with the current names."""
     answer_names = {"expires": "expires_in", "exact": "exact_arguments", "dismissed": "cancelled"}
     for ticket, request_data, answer_data in database.execute("SELECT ticket, request, answer FROM asked").fetchall():
         request: dict[str, Any] = json.loads(request_data)
@@ -94,7 +94,10 @@ class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """A file of open consent requests. Each request has a ticket, and often a call that continues after the answer."""
+    """A file of open consent requests.
+
+    Each request has a ticket, and can have a call that continues after the answer.
+    """
 
     def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
@@ -169,7 +172,10 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return a consent request and its call. Both stay in the file. Return None if the ticket has no call."""
+        """Return the consent request and the call of a ticket, without removing them.
+
+        Return None if the ticket has no call.
+        """
         rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
@@ -234,7 +240,7 @@ class FileConsent:
         self._inbox.close()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Store the consent request. If the caller waits, wait for the answer."""
+        """Store the consent request. If `request.wait` is set, wait for the answer. Otherwise return AnswerLater."""
         ticket = await self._inbox.put(request)
         return await self._inbox.wait(ticket) if request.wait else AnswerLater(ticket)
 

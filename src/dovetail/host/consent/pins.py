@@ -166,7 +166,7 @@ class PinStore:
         return sorted(map(self._parse, records), key=lambda pin: (pin.server, pin.identity, pin.name))
 
     def _parse(self, record: Any) -> Pin:
-        """Return the pin of a record. If the record is invalid, raise DamagedFile. Ignoring it would lose the pin."""
+        """Parse a pin. Raise DamagedFile if the record is invalid, because skipping it would lose the pin."""
         try:
             return convert(record, Pin)
         except InvalidParams:

@@ -95,18 +95,18 @@ def _get_use(state: RequestState) -> tuple[Any, Any, float]:
 
 
 class ConsentRequired(Exception):
-    """Raised if the caller's user must be asked first. `result` asks the caller for input."""
+    """Raised if the caller must first ask its user. `result` is the response that asks for input."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
 
 
 class ConsentRound:
-    """Asks the caller's user for consent during one attempt of a request. It also has the answers from earlier
-    attempts.
+    """Asks the caller's user for consent to one request.
 
-    A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
-    encrypted in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
+    When the caller repeats the request, earlier answers still count. A stateless caller sends its answer back together
+    with the request state of the server behind the gateway. Both are encrypted in one state. An answer counts only for
+    the text that was shown and for one definition (`fingerprint`).
     """
 
     def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class ConsentRound:
         return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Return the answers of this and earlier attempts. Ignore answers to questions that were never asked."""
+        """Combine new and earlier answers. Ignore answers to questions that were never asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -146,7 +146,7 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the ID under which used states and open questions are counted.
+        """Return the ID that is used to count a caller's used states and open questions.
 
         Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """
@@ -232,8 +232,7 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the request parameters for the server. They contain the checked arguments, but not the gateway's
-        state.
+        """Return the request parameters for the server: the checked arguments, without the state of the gateway.
 
         Raises:
             InvalidParams: another request has already used the state.

@@ -62,7 +62,10 @@ class GatewayPaths:
         return None
 
     def find_path(self, scope: Any) -> str | None:
-        """Return the additional path in a request. The gateway may not have the server that the path names."""
+        """Return the gateway path of a request, such as `/search/mcp`, or None.
+
+        The server in the path may not exist.
+        """
         path = _get_path(scope)
         if match := _SERVER_PATH.fullmatch(path):
             return f"/servers/{match[1]}/mcp"
@@ -100,7 +103,10 @@ class GatewayNameMap(NameMap):
         return super().to_outer(kind, inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name of a gateway's item on this server, or None if the item is not on this server."""
+        """Translate the name of a gateway item to its name on this server.
+
+        Return None if the item belongs to another server.
+        """
         if kind not in ("tool", "prompt"):
             return super().to_inner(kind, name)
         if len(name) > MAX_NAME_CHARS:
@@ -141,7 +147,7 @@ class IdentityNameMap(NameMap):
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return True. Names cannot clash on a path with only one server."""
+        """Return True, because names of a single server cannot clash."""
         return True
 
 

@@ -98,7 +98,7 @@ class Upstream:
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
-        """Return the last known items of a kind. Each client of the server has a separate mapping."""
+        """Return the last known items of a kind, as one mapping for each client of the server."""
         known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
         return [items for items in known if items]
 

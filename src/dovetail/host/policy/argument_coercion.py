@@ -170,7 +170,7 @@ def iter_values_at(
 def iter_defaults_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield the defaults that a server may use if there is no value at a JSON pointer."""
+    """Yield the default values that a server may use if the arguments have no value at this JSON pointer."""
     yield from _iter_defaults(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
 
 

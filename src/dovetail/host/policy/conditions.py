@@ -217,7 +217,7 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal. If servers may read the first value differently, return None."""
+    """Return whether two values are equal, or None if servers may read the first value in different ways."""
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)

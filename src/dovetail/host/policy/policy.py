@@ -278,12 +278,12 @@ def needs_arguments(policy: Policy, request: PolicyRequest) -> bool:
 
 
 def decide_without(policy: Policy, request: PolicyRequest, is_ignored: Callable[[Rule], bool]) -> Decision:
-    """Return the decision about a request without some of the rules."""
+    """Decide about a request without the rules for which `is_ignored` returns True."""
     return policy._evaluate(request, is_ignored)  # pyright: ignore[reportPrivateUsage]
 
 
 def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:
-    """Return the decision for a host without a user to ask."""
+    """Return the decision for a host that cannot ask a user."""
     if decision.action != "ask":
         return decision
     reason = f"{decision.reason}. No user can be asked, and non_interactive is {policy.non_interactive}"

@@ -54,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Parse the limits in a policy. They are a rate or a table. Raise ValueError if a value is invalid."""
+    """Parse the limits of a policy, given as a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
@@ -83,7 +83,7 @@ def _min_or_none(left: Any, right: Any) -> Any:
 
 
 class Meter:
-    """Counts the calls of each tool and enforces the limits. Other requests are counted by server and kind.
+    """Counts calls and enforces the limits. Tools are counted by name, and other requests by server and kind.
 
     URIs and prompt names are not counted separately, because callers choose them. With many different names, a caller
     could bypass the limits and fill the memory.

@@ -60,7 +60,7 @@ def _list_names(server: str, uri: str) -> frozenset[str]:
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written, and with percent-encoding decoded. An encoded wildcard is not a wildcard."""
+    """Return a glob as written, and with its percent-encoding decoded. Encoded wildcards match only themselves."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -138,7 +138,7 @@ ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "def
 
 
 def check_consent_kind(kind: str) -> str:
-    """Return the given kind of request. Raise ValueError if it is unknown."""
+    """Raise ValueError if a kind of request is unknown. Otherwise return the kind."""
     if kind not in CONSENT_KINDS:
         raise _unknown_kind_error(kind)
     return kind
@@ -329,12 +329,15 @@ def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
 
 
 def explain_mismatch(rule: Rule, request: PolicyRequest, steps: StepBudget) -> str | None:
-    """Return why a rule does not apply to a request, or None if it applies. All rules share the limit `steps`."""
+    """Return the reason why a rule does not apply to a request, or None if it applies.
+
+    `steps` limits the work for all rules together.
+    """
     return rule._explain_mismatch(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 
 def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
-    """Return whether the arguments determine if a rule applies to a request."""
+    """Return whether a rule needs the arguments of a request to decide if it applies."""
     return rule._depends_on_arguments(request)  # pyright: ignore[reportPrivateUsage]
 
 

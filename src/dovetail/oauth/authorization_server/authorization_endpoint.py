@@ -587,7 +587,7 @@ class AuthorizationEndpoints:
         return grant, self._open(grant.upstream, family, Token, now)
 
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
-        """Renew the provider's token in only one process at a time.
+        """Renew the provider's token. Only one process at a time may do this.
 
         Some providers treat a second use of the refresh token as theft.
         """

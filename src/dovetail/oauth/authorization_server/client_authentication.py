@@ -167,9 +167,9 @@ class ClientAuthenticator:
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count one more assertion of a client. The number is limited, because the server stores used assertions.
+        """Count an assertion of a client.
 
-        Raise OAuthError if the client or the address has used too many assertions.
+        Raise OAuthError if the client or the address has sent too many assertions.
         """
         keys = (f"client {client.client_id}", f"address {address}")
         if wait_s := max(self._assertion_limiter.compute_wait(key, now) for key in keys):

@@ -87,7 +87,7 @@ def rate_limit_response(wait_s: float, description: str = "too many requests") -
 
 
 def html_response(html: str, status: int = 200, *, form_target: str | None = None) -> HTTPResponse:
-    """Return an HTML page without scripts or external resources, which other pages cannot frame.
+    """Return an HTML page that cannot load scripts or external resources, and cannot be shown in a frame.
 
     The form on the page may redirect to `form_target`.
     """
@@ -115,7 +115,7 @@ def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPRespons
 
 
 def csp_source(url: str) -> str:
-    """Return how a URL is written in a content security policy, so that a form may redirect to it."""
+    """Return a content security policy source that lets a form redirect to this URL."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"

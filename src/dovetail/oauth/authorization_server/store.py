@@ -79,9 +79,7 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def _make_room(self, kind: str, records: dict[str, tuple[float, bytes]], now: float) -> None:
-        """Remove expired entries. If none has expired, remove entries that the server can fetch again, or raise
-        StoreFull.
-        """
+        """Make room for a new entry. Raise StoreFull if nothing can be removed."""
         if now < self._next_expiry.get(kind, 0.0):
             raise StoreFull(kind)
         for expired_key in [name for name, (until, _) in records.items() if until <= now]:
@@ -148,7 +146,7 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
 
 
 class ProviderLogin(Struct, frozen=True, kw_only=True):
-    """A login that continues at the upstream provider after the user allowed the client."""
+    """A login that waits for the upstream provider. The user has already allowed the client."""
 
     asked: AuthorizationRequest
     verifier: str

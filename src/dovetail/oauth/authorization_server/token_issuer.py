@@ -149,7 +149,10 @@ class OAuthTokenIssuer:
         return None
 
     def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
-        """Return the grant of a refresh token without using the token. Older refresh tokens of the grant work, too."""
+        """Return the grant of a refresh token, without marking the token as used.
+
+        Earlier tokens of the grant also work.
+        """
         match = self._find_family(refresh_token, now)
         return None if match is None else match[1].grant
 

@@ -25,13 +25,13 @@ class TokenRejected(AuthenticationFailed):
 
 
 class VerificationUnavailable(AuthenticationFailed):
-    """Raised if a token cannot be checked at the moment, so it is not accepted."""
+    """Raised if a token cannot be verified at the moment, for example because the issuer's keys cannot be fetched."""
 
 
 def check_claims(
     claims: Mapping[str, Any], *, issuer: str | None, audience: Collection[str], now: float, leeway: float
 ) -> None:
-    """Raise TokenRejected if the token is not valid now, or has another issuer or audience."""
+    """Raise TokenRejected if the token has expired, is not valid yet, or has the wrong issuer or audience."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
         raise TokenRejected("the token has a different issuer", f"its issuer is {actual_issuer}, expected {issuer}")

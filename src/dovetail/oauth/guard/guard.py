@@ -194,9 +194,7 @@ class CredentialChecker:
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return the scopes for a new token. These are the scopes of the guard, the `needed` scopes and the `granted`
-        scopes.
-        """
+        """Return the scopes to request for a new token: the guard's scopes, `needed`, and `granted`."""
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))

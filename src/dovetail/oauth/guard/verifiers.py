@@ -175,7 +175,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Allow a new fetch of the keys after the clock was set back. Otherwise the next fetch would be too late."""
+        """Allow the keys to be fetched again after the clock was set back."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:

@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The servers that are mounted on a mounted server."""
+    """The interface of the servers that are mounted on a server."""
 
     @property
     def resolver(self) -> ItemResolver: ...
@@ -39,7 +39,7 @@ class MountedItems(Protocol):
 
 
 class MountingServer(Protocol):
-    """The attributes and methods of a dispatcher that mounting needs."""
+    """The parts of a dispatcher that mounting uses."""
 
     @property
     def registry(self) -> Registry: ...
@@ -94,7 +94,7 @@ class LocalServer:
             raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
-        """End the lifespan of the server, unless another user needs the server."""
+        """Stop using the server. Its lifespan ends when no other user is left."""
         await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:

@@ -296,7 +296,6 @@ class MountedServers:
             self._registry.notify_all_lists_changed()
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
-        """Log the problems of a mount's transforms. Do nothing if the items of the mounted server are unknown."""
         if not mount.needs_transform_check:
             return
         mount.needs_transform_check = False
@@ -567,7 +566,7 @@ def _may_contain(name_map: NameMap, name: str) -> bool:
 
 
 def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
-    """Check transforms against the items of a server. Return False if the server is remote and must be asked first.
+    """Check transforms against the items of a server. Return False if the items are not known yet.
 
     Raises:
         ValueError: a transform does not match the items of the server.

@@ -132,7 +132,7 @@ class NameMap:
         return inner_name
 
     def _to_inner_template(self, prefix: str, template: str) -> str | None:
-        """Return a template as it is written on the mounted server.
+        """Translate a template of the mounting server to the template of the mounted server.
 
         Return None if that server cannot have such a template.
         """

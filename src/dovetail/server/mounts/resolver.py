@@ -189,7 +189,7 @@ class MountResolver:
         return None
 
     def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
-        """Return a server that may have this item, but is not available. Its items are unknown."""
+        """Return the name of an unavailable server that may have this item, or None."""
         if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
             return None
         for mount, inner_name in self.find_candidates(kind, name):
@@ -204,7 +204,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Fetch the items of all mounts that need their items to translate this name."""
+        """Fetch the items of each mount that cannot translate this name without them."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -212,7 +212,7 @@ class MountResolver:
     async def _check_resolved(
         self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """Return the mount and the name. If the caller lacks scopes for the item, raise InsufficientScope."""
+        """Raise InsufficientScope if the caller lacks scopes for the item. Otherwise return the mount and the name."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)

@@ -127,7 +127,7 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
 
 
 def is_outer_argument(transform: Transform, name: str) -> bool:
-    """Return whether callers may pass an argument with this name. Old names and fixed arguments are not allowed."""
+    """Return whether callers may pass an argument under this name. Fixed arguments and old names are rejected."""
     argument_transforms = transform.arguments or {}
     return name not in argument_transforms or name in _get_inner_names(argument_transforms)
 

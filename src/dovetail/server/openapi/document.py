@@ -209,9 +209,9 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """Add the request body to the arguments. Return its media type, and the argument for the whole body.
+    """Add arguments for the request body. Return its media type and the name of the argument for the whole body.
 
-    The name is None if each property of the body is an argument.
+    The name is None if each property of the body is a separate argument.
     """
     request = schemas.resolve(definition.get("requestBody") or {})
     content: Mapping[str, Any] = request.get("content") or {}
@@ -285,8 +285,9 @@ class _SchemaResolver:
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """Return a node. If it is a reference, return its target. A reference to another document becomes an empty
-        node.
+        """Return a node, or its target if the node is a reference.
+
+        References to other documents return an empty node.
         """
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, Mapping):

@@ -205,7 +205,7 @@ def _encode_header(parameter: Parameter, value: Any) -> str:
 
 
 def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> bytes:
-    """Encode a multipart form. Fields in `files`, and objects with a `data` key, are decoded from base64."""
+    """Encode a multipart form. The content of files is decoded from base64."""
     parts: list[bytes] = []
     for name, value in fields.items():
         part_header = f'Content-Disposition: form-data; name="{quote(name, safe=" ")}"'

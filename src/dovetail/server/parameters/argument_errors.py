@@ -59,7 +59,10 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(NamedTuple):
-    """A rejected part of a value, and the reason. If the part is in a union, `branch` is the path of the union."""
+    """A rejected part of a value, with its path and the reason.
+
+    `branch` is the path of the union around it, or None.
+    """
 
     path: Path
     reason: str
@@ -67,7 +70,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if parts of a value do not match their type. `messages` contains problems that pydantic does not find."""
+    """Raised if parts of a value do not match their types. `messages` adds problems that pydantic does not report."""
 
     def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
         self.mismatches = mismatches
@@ -115,7 +118,7 @@ class BooleanMessage(OverlookedMessage):
 
 
 class _SchemaSteps:
-    """Limits the time for checking a value. Schemas from other servers and values from callers may be large."""
+    """Limits the steps for checking a value, because large schemas and values would take too long."""
 
     __slots__ = ("_left",)
 
@@ -130,7 +133,7 @@ class _SchemaSteps:
 
 
 class _TooManySteps(Exception):
-    """Raised if a value and its schema are too large to compare."""
+    """Raised if checking a value takes too many steps."""
 
 
 class _Location(NamedTuple):
@@ -178,7 +181,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 def merge_mismatches(
     mismatches: Iterable[Mismatch], schema_messages: Sequence[ArgumentMessage], root: str
 ) -> Iterator[ArgumentMessage]:
-    """Yield a message for each problem of an argument. If the schema check found the same problem, use its message.
+    """Yield one message for each problem of an argument. Prefer the message of the schema check if there is one.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
@@ -213,9 +216,7 @@ def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
 
 
 def describe_names(problem: str, names: Sequence[str], candidates: Collection[str] = ()) -> ArgumentMessage:
-    """Return a message about a problem of several arguments, such as "Missing". The path of the message is the first
-    name.
-    """
+    """Return a message that lists argument names after a problem such as "Missing". Its path is the first name."""
     return ArgumentMessage(f"{problem}: {format_names(names, candidates)}", clip(names[0], MAX_NAME_CHARS))
 
 
@@ -306,7 +307,10 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[ArgumentMessag
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Return whether a string is probably broken JSON. The schema allows only an object or an array here."""
+    """Return whether the value is a string, but the schemas allow only objects and arrays.
+
+    The string is then probably broken JSON.
+    """
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 

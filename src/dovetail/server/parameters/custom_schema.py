@@ -113,7 +113,7 @@ def format_error(error: Any, rename: ArgumentNamer = str) -> ArgumentMessage:
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:
-    """Compile a custom schema. Raise ValueError if it is invalid. The error message starts with `where`."""
+    """Compile a custom schema. If it is invalid, raise ValueError with a message that starts with `where`."""
     # This import is here because only custom schemas need the package.
     import jsonschema_rs
 
@@ -128,7 +128,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
 
 def _check_node_count(schema: dict[str, Any], where: str) -> None:
-    """Raise ValueError if the references lead to too many schemas. The validation would block the event loop."""
+    """Raise ValueError if the references lead to too many schemas, because validation would block the event loop."""
     try:
         node_count = _count_nodes(schema, schema, {})
     except RecursionError:

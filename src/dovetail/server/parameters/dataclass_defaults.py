@@ -19,7 +19,7 @@ ClassInfos = Mapping[type, _ClassInfo]
 
 
 def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return a function that sets missing fields of dataclasses. If no type needs it, return None."""
+    """Return a function that fills in default values of dataclass fields, or None if no type needs this."""
     incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
     if not incomplete_names:
         return None
@@ -39,7 +39,7 @@ def _has_defaults(annotation: Any) -> bool:
 
 
 def _may_have_defaults(annotation: Any) -> bool:
-    """Return whether a field may contain a class with defaults. A type variable may be any class."""
+    """Return whether a field may contain a class with defaults. For a type variable, return True."""
     return _has_defaults(annotation) or any(isinstance(type_, TypeVar) for type_ in iter_reachable_types([annotation]))
 
 

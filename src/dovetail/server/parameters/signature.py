@@ -636,7 +636,7 @@ def has_pattern(schema: dict[str, Any]) -> bool:
 
 
 def make_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for a schema of annotations. Its error messages contain no values."""
+    """Return a validator for a schema. Its error messages contain no values."""
     # This import is here because only some servers need the package.
     import jsonschema_rs
 

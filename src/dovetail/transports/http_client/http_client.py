@@ -76,7 +76,7 @@ class Origin(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The target of requests with the same method and URL, and the encoded start of these requests."""
+    """The origin and the encoded head that all requests with the same method and URL share."""
 
     origin: Origin
     head: bytes

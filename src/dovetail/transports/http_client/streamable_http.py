@@ -190,7 +190,7 @@ class StreamableHTTPClient:
         return answer
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """Read the response from an event stream. If a stream breaks in a handshake version, resume it."""
+        """Read the response from an event stream. In handshake versions, a broken stream is resumed."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -257,9 +257,7 @@ class StreamableHTTPClient:
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """Return how many seconds to wait before the client opens a stream again. The server can only increase this
-        time.
-        """
+        """Return the seconds to wait before the client reopens a stream. A server can only make the wait longer."""
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -359,7 +357,7 @@ class StreamableHTTPClient:
             response.close()
 
     def is_answered(self, id: RequestId) -> bool:
-        """Return False, because `exchange` returns a response as soon as it has arrived."""
+        """Return False. A response is returned as soon as it arrives, so none is waiting."""
         return False
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:

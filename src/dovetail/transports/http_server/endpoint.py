@@ -315,9 +315,7 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Return the response mode of the server if the client accepts it. Otherwise return a mode that the client
-        accepts.
-        """
+        """Return the server's response mode, or another mode if the client does not accept that one."""
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
@@ -418,7 +416,7 @@ class Endpoint:
                 return
 
     def stats(self) -> EndpointStats:
-        """Return the numbers of open sessions and streams, and of the bytes in memory."""
+        """Return the number of open sessions and streams, and the number of buffered bytes."""
         sessions, old = self._sessions, self._sse_2024
         connections = 0 if old is None else old.connections
         return EndpointStats(
@@ -511,9 +509,7 @@ def _check_transfer_encoding(request: EndpointRequest) -> None:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """Return the address of the client, or its network for IPv6. Return None on loopback, where all addresses are
-    equal.
-    """
+    """Return the client's IPv4 address or IPv6 network. Return None if the client is on this machine."""
     client = scope.get("client")
     address = None if client is None or client[0] in LOOPBACK else client[0]
     return address if address is None or ":" not in address else _normalize_ipv6_address(address)

@@ -120,7 +120,7 @@ class HandshakeSession:
                 stream.append(encode_change(method, subscribed_uri))
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification on the GET stream. Return False if the session has another ID.
+        """Send a notification on the GET stream. Return False if the notification is for another session.
 
         If the stream is not open, keep the newest notifications and send them later.
         """
@@ -203,7 +203,7 @@ class HandshakeSession:
         return params if self._client_requests is None else self._client_requests.read_progress(params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """Fail requests to the client if nobody has read their stream for `max_age` seconds."""
+        """Fail each request to the client whose stream has not been read for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
                 future.set_exception(ConnectionLost("The client disconnected before it answered"))

@@ -110,7 +110,6 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """End this response, because the client now reads the stream with another response."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
