@@ -69,7 +69,7 @@ _known_secrets: Final[list["weakref.ref[KnownSecrets]"]] = []
 
 
 def mask_in_log(secrets: KnownSecrets) -> None:
-    """Mask these secrets in all later log records while the object exists."""
+    """Mask these secrets in the log from now on. The log keeps only a weak reference to `secrets`."""
     _known_secrets.append(weakref.ref(secrets, _known_secrets.remove))
 
 
@@ -89,7 +89,7 @@ def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
 
     The text is indented, so that no line looks like a separate log record.
     """
-    # Each part is a frame or the message of an exception. A message may contain text from the caller.
+    # A part is one frame or one exception message, which may contain text from the caller.
     parts = [
         part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
         for part in map(_mask, traceback.format_exception(type(exc), exc, trace, limit=30))

@@ -263,7 +263,7 @@ class AuthorizationServer:
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
         """Log once that the server does not use the client addresses that a proxy sends."""
-        # A server that trusts the proxy has already replaced the address with an address in the header.
+        # If the server trusts the proxy, `address` already comes from the header.
         if address in map(str.strip, forwarded.split(",")):
             return
         self._has_warned_of_proxy = True

@@ -67,7 +67,7 @@ class LoopbackListener:
         return f"http://{host}:{port}{self._path}" + (f"?{self._query}" if self._query else "")
 
     def expect_state(self, state: str) -> None:
-        """Accept only a redirect with this state, because any web page can open this address."""
+        """Set the state that the redirect must contain. Redirects from other web pages do not contain it."""
         self._state = state
 
     async def wait_for_redirect(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None
     """
     if redirect_uri is None:
         for uri in registered_uris:
-            # If the user pasted the redirect of an earlier login, the registered URI may be on another machine.
+            # A registered URI may be on another machine if the user pasted the redirect of an earlier login.
             with contextlib.suppress(LoginFailed):
                 listener = LoopbackListener(uri)
                 return listener, await listener.open()

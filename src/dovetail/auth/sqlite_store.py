@@ -106,7 +106,7 @@ class SQLiteStore:
         return None if row is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
-        """Delete expired entries after a number of writes. If a new key does not fit, raise StoreFull."""
+        """Delete expired entries from time to time. Raise StoreFull if there is no room for a new key."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
             self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))

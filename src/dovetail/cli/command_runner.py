@@ -39,7 +39,7 @@ _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
 _MAX_KEPT_LINES: Final = 5  # the number of stderr lines in an error
-# A program that prints a URL may also serve stdio, so the command waits this many seconds before it fails.
+# A program that prints a URL may still serve stdio. The command fails only after this many seconds.
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
@@ -253,7 +253,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
 
 
 def format_error(exc: MCPError) -> str:
-    """Return the text of an error. Text of a server has a bar before each line, so that it cannot imitate dovetail."""
+    """Return the text of an error. Every line after the first starts with a bar, because it may come from a server."""
     message = str(exc.args[0]) if exc.args else ""
     first_line, *lines = message.split("\n")
     quoted_lines = [line if line.startswith(QUOTE_PREFIX) else f"{QUOTE_PREFIX}{line}" for line in lines]

@@ -532,7 +532,7 @@ def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
         env = {name: value for name, value in env.items() if name not in passthrough}
     env = {name: _convert_references(value, host_format, "--env") for name, value in env.items()}
     headers = {
-        # In the configuration of Codex, `format_entry` writes headers with variables under separate keys.
+        # `format_entry` handles references for Codex, which has a separate key for headers with variables.
         name: value if host == "codex" else _convert_references(value, host_format, "--header")
         for name, value in entry.headers.items()
     }

@@ -449,7 +449,7 @@ class Client:
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
-        """Return the options for a request if the caller, and not the handlers, answers its input requests.
+        """Return the options for a request whose caller answers the input requests.
 
         If the client has no handlers, the request declares all capabilities.
         """

@@ -39,7 +39,7 @@ class ClientExtensions(Struct):
 
 
 def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | None) -> ClientExtensions:
-    """Combine the parts of all extensions of a client. `declared` contains extensions that the client only declares.
+    """Combine all extensions of a client. The client declares the extensions in `declared`, but has no code for them.
 
     Raises:
         ValueError: two extensions have the same identifier, notification or result type.

@@ -298,7 +298,7 @@ class Connection:
             log.warning("%s sent an invalid message%s: %s", self.name, suffix, clip(text, 200))
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """Store the error, cancel responses that were not sent yet, and notify the session."""
+        """Handle the loss of the connection. Cancel the responses that were not sent yet, and notify the session."""
         if self.lost_error is None:
             self.lost_error = error
             self.lost_event.set()
@@ -313,7 +313,7 @@ class Connection:
         except InvalidResult:
             return
         deadline = self._deadlines.get(token)
-        # Progress that arrives after the response is not reported, although the caller may not have the response yet.
+        # Progress after the response is not reported, even if the caller has not received the response yet.
         if deadline is not None and not self.transport.is_answered(token):
             deadline.record_activity()
             if deadline.progress_handler is not None:
@@ -420,7 +420,7 @@ class Connection:
 
 
 def _add_progress_token(params: Any, id: RequestId) -> Any:
-    """Use the ID of a request as its progress token. The draft version has no progress tokens."""
+    """Use the request ID as the progress token, because the draft version has no progress tokens."""
     try:
         data = to_plain(params)
     except InvalidResult:

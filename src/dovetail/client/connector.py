@@ -63,7 +63,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    # The capabilities to send with `initialize`. They include the capabilities of clients whose requests are forwarded.
+    # The capabilities for `initialize`. They include those of other clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 

@@ -33,7 +33,7 @@ class RequestDeadline(Struct, eq=False):
     paused_at: float | None = None
     is_expired: bool = False
     task: asyncio.Task[Any] | None = None  # the task to cancel at the deadline
-    cancel_count: int = 0  # how often the task was cancelled before it waited
+    cancel_count: int = 0  # how many times the task was cancelled before the deadline started
     failure: MCPError | None = None  # the error that ended the request early
     progress_count: int = 0
 

@@ -64,8 +64,8 @@ from dovetail.wire.raw_message import (
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
-ANSWER_TIMEOUT_S: Final = 600.0  # the seconds that a caller has for an answer
-# For this many seconds, a question about a cancelled call is not sent to another caller.
+ANSWER_TIMEOUT_S: Final = 600.0  # A caller must answer within this many seconds.
+# For this many seconds after a call is cancelled, its questions are not sent to other callers.
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
@@ -183,7 +183,7 @@ class ParkedCalls:
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
-        # The call continues in a new request, so its notifications go to the stream of the new request.
+        # The call continues in a new request, which receives all further notifications.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
         return call
 
@@ -218,7 +218,7 @@ class AbandonedCalls:
         self._ends_at = 0.0
 
     def add(self, exchange: IncomingExchange) -> None:
-        """Remember the caller of an abandoned call for some time."""
+        """Remember for a while which caller abandoned a call."""
         self._has_several_callers = not self.are_only_of(exchange)
         self._last_caller, self._is_last_unknown = exchange.caller, _is_unknown(exchange)
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
@@ -268,13 +268,13 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # True if the mount had several callers. All anonymous callers on this machine count as one.
+        # These attributes show whether there were several callers. Anonymous local callers count as one.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
-        # The limit of the connection is higher by one. An old input request is dropped before a new one is refused.
+        # The connection allows one more input request. An old one is then dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
@@ -328,7 +328,7 @@ class MountedClient:
         return add_callback(self._change_callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True. Only the server can decide whether a caller may receive updates."""
+        """Return True, because only the server can check whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
@@ -552,7 +552,7 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._get_active_exchange()
         if exchange is None and not self._has_several_callers:
-            # With several callers, the message may belong to an earlier call of another caller.
+            # With only one caller, the message belongs to a call of this caller.
             exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:

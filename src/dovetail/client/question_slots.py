@@ -14,7 +14,7 @@ from dovetail.protocol.exchange import IncomingExchange
 
 
 class QuestionOwner(NamedTuple):
-    """The caller that counts as the owner of a question. Several sessions may share a principal or an address."""
+    """The caller to whom a question belongs. `session_id` distinguishes sessions with the same origin."""
 
     origin: str  # the principal or the address, or the session if both are unknown
     session_id: str = ""

@@ -47,7 +47,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # True if the server may run the request twice
+    can_repeat: bool = False  # True if it is safe to run the request twice
     # If True, the request is sent even without a declared capability.
     ignore_capabilities: bool = False
 
@@ -61,7 +61,7 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        # These cancelled attempts to connect may still have to stop a process.
+        # Cancelled attempts to connect. Some may still be stopping a process.
         self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0
@@ -106,7 +106,7 @@ class Reconnector:
         try:
             return await self._wait_for_open(open_task, deadline)
         except asyncio.CancelledError:
-            # The event loop may close soon, so this caller waits until the cancelled attempt has stopped its process.
+            # The event loop may close soon, so this caller waits until the cancelled attempt has ended.
             if open_task in self._abandoned_tasks:
                 await asyncio.wait([open_task], timeout=_CLEANUP_TIMEOUT_S)
             raise

@@ -107,8 +107,8 @@ class RequestSender:
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
         self.extensions: ClientExtensions | None = None  # Extensions that add result types.
-        self.tracks_own_requests = False  # True if this client also forwards requests of others
-        # The number of open requests that this client did not forward.
+        self.tracks_own_requests = False  # True if this client also forwards requests of other clients
+        # The number of this client's own open requests, without forwarded ones.
         self.own_request_count = 0
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()

@@ -136,7 +136,7 @@ class ResultCache:
 
 
 def _is_stale(method: str, stale_methods: tuple[str, ...]) -> bool:
-    # The client does not know which changes affect the methods of extensions.
+    # Any change may affect the methods of extensions.
     return method in stale_methods or method not in METHODS
 
 

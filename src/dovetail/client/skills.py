@@ -81,7 +81,7 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
 
 def _create_skill(sender: RequestSender, run: RunOnLoop, entry: SkillEntry) -> Skill:
     async def read(uri: str) -> ReadResourceResult:
-        # The result is not taken from the cache, because the entry may be newer than the cached file.
+        # The entry may be newer than a cached file, so the file is not read from the cache.
         return await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
 
     async def forget(error: SkillMismatch) -> MCPError:

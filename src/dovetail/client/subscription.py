@@ -68,7 +68,7 @@ class ChangeEvent(Struct, frozen=True):
 
     kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
     uri: str | None = None  # The URI of the resource, or None if a list changed.
-    # True if the change may have happened while the connection was lost, and the server did not report it.
+    # True if the server did not report the change. It may have happened while the connection was lost.
     maybe_missed: bool = False
 
 
@@ -220,7 +220,7 @@ class ReconnectingSubscription:
             # Proxies close idle streams, so a stream that ends after several minutes has not failed.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
-            # A server that ends its streams may want fewer streams, even if it sends notifications.
+            # A server may end streams to reduce their number, even if it sends notifications.
             # spec: subscriptions#graceful-closure
             graceful_ends = graceful_ends + 1 if has_ended_gracefully and not was_stable else 0
             if failed_attempts > self._limits.max_reconnects:
@@ -289,7 +289,7 @@ class ReconnectingSubscription:
         change.
         """
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A change that the server reports is certain, so it replaces an uncertain one.
+            # A change that the server has reported replaces an assumed one.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]

@@ -46,7 +46,7 @@ _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 _MAX_CACHED_TEXTS: Final = 1024
-# Another process may rotate the files. Until the next check, this process writes to the previous file.
+# After another process rotates the files, this process writes to the previous file until the next check.
 # A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
 _LOCK_TIMEOUT_S: Final = 0.25  # the maximum time for which the host's event loop is blocked
@@ -91,9 +91,9 @@ class AuditLog:
         self.dropped_count = 0
         self._include_values = include_values
         self._secrets = secrets or SecretResolver({})
-        # These are the secrets of the hosts that write to this log. The log does not keep them longer than the host.
+        # The secrets of the hosts that write to this log. The references are weak, so that hosts can be freed.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
-        self._secrets_version: object = None  # The cached texts contain no secret that was known at this version.
+        self._secrets_version: object = None  # the version of the secrets for which the cached texts were masked
         self._cached_texts: dict[Hashable, bytes] = {}
         self._max_bytes = max_bytes
         self._backup_count = backup_count
@@ -165,10 +165,10 @@ class AuditLog:
 
     def _mask(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of an entry with its secrets masked and its texts shortened."""
-        # Very long texts are cut before, because masking all of them takes too long.
+        # Very long texts are shortened before they are masked, because masking takes long.
         data = {name: value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value for name, value in data.items()}
         encoded = _encode_ascii(data)
-        # Masking is slow, so data without secrets is not masked. Shorter data cannot contain a text that is too long.
+        # Masking is slow, so short data without secrets is returned unchanged.
         if len(encoded) <= _MAX_TEXT_CHARS and not self._may_hold_secrets(encoded):
             return data
         for resolver in (self._secrets, *self._host_secrets):
@@ -334,7 +334,7 @@ def _truncate(text: str) -> str:
 def _encode_ascii(value: Any) -> bytes:
     try:
         encoded_value = encode(value)
-    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair, which becomes "?".
+    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair. Here, it becomes "?".
         text = json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"))
         encoded_value = text.encode("utf-8", "replace")
     if encoded_value.isascii() and b"\x7f" not in encoded_value:

@@ -85,7 +85,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if the decision needed no await. The tool definition cannot have changed in this case.
+    # True if the decision was made without an await, so the tool definition cannot have changed.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
 
@@ -167,11 +167,11 @@ class RequestAuthorizer:
             self.meter.record_call(server_name, operation, rate)
 
     async def ask_for_caller(self, caller: str, request: ConsentRequest) -> ConsentAnswer:
-        """Ask the user of the host about a request of a gateway caller.
+        """Ask the host's user whether a gateway caller may make a request.
 
         Each caller can have only a few open questions, so that the questions of others do not wait.
         """
-        # The dictionary keeps an entry only while the caller has an open question.
+        # The dictionary forgets a caller that has no open question.
         slots = self._question_slots.setdefault(caller, asyncio.Semaphore(_MAX_QUESTIONS_PER_CALLER))
         async with slots:
             return await self.consent_handler.ask(request)
@@ -426,7 +426,7 @@ class RequestAuthorizer:
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """Return how a tool definition changed since its last use. Return None if the changes are harmless."""
+        """Return the changes of a tool definition since its last use. Return None if all changes are harmless."""
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
@@ -479,7 +479,7 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        # A lasting answer to a shortened question means that the user was shown `full_text`.
+        # After a shortened question, a lasting answer is possible only if the user saw `full_text`.
         return not consent_request.is_shortened or answer.scope != "once"
 
 

@@ -44,7 +44,6 @@ class CallerClients:
                 server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        # The caller moves to the end, because callers are ordered by last use.
         self._servers_by_caller[str(principal)] = server
         return server
 

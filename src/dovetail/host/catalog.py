@@ -122,7 +122,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """Return the problems for which a model provider would reject a tool, each with the full name of the tool."""
+        """Return the reasons why a model provider would reject tools, each with the full name of the tool."""
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -133,7 +133,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_name(self) -> dict[str, CatalogEntry]:
-        # Only full names contain a dot, so a model name never equals a full name.
+        # A model name never equals a full name, because only full names contain a dot.
         return {tool.model_name: tool for tool in self.tools} | {one.full_name: one for one in self.tools}
 
     @cached_property

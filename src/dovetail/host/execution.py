@@ -76,7 +76,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """Uses a server for one authorized request, within its limits. Emits an event at the end.
+    """Uses a server for one authorized request. Applies the limits of the request, and emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -158,7 +158,7 @@ class _ErrorFlag(WireStruct):
 def _has_failed(result: Any) -> bool:
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
-    # Most results contain neither part. Searching for the parts is faster than the pattern.
+    # Most results contain neither text, and this search is faster than the pattern.
     if b'"isError"' not in result and b"\\u00" not in result:
         return False
     if _POSSIBLE_ERROR_FLAG.search(result) is None:
@@ -183,7 +183,7 @@ def find_denial(
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
     if _depends_on_call(request, decision.rule):
-        # Another rule may deny the item for every call.
+        # This rule depends on the call, but another rule may deny the item for every call.
         decision = decide_without(authorizer.policy, request, partial(_depends_on_call, request))
     if decision.action in ("hide", "deny"):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
@@ -219,7 +219,7 @@ def find_completion_denial(
         return denial
     try:
         uri = expand(template, arguments)
-    except ValueError as exc:  # The resources of an invalid template are unknown to the policy.
+    except ValueError as exc:  # The policy cannot check an invalid template, because its resources are unknown.
         error = PolicyError(f"{clip(template)} is not a valid URI template: {exc}", action="deny")
         return add_context(error, server=supervisor.name)
     return find_denial(authorizer, supervisor, "resource.read", uri)

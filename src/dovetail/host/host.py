@@ -549,7 +549,7 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        # The policy and the server see only the value that the user has typed for this argument.
+        # Only the value that the user has typed counts for this argument.
         context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
         item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)

@@ -22,7 +22,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
-_ITEMS_PER_SLICE: Final = 50  # Other tasks of the event loop run after this many items.
+_ITEMS_PER_SLICE: Final = 50  # After this many items, other tasks of the event loop can run.
 _ITEM_FIELDS: Final[Mapping[ItemKind, str]] = {
     "tool": "tools",
     "resource": "resources",
@@ -33,7 +33,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The tools of one server, with the data that the policy needs. They are valid for one list and one policy."""
+    """The tools of one server, with data for the policy. A new list or another policy makes them outdated."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -44,7 +44,7 @@ class ToolRecords:
 
 
 class VisibleItems:
-    """The items of one list that the policy does not hide. They are valid for this list and one policy."""
+    """The visible items of one list. A new list or another policy makes them outdated."""
 
     __slots__ = ("_items", "_policy", "task")
 

@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# A version counts the invalidations of all lists, and the change notifications for one kind of item.
+# The first number counts the invalidations of all lists. The second one counts the changes of one list.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {
@@ -83,7 +83,7 @@ class ListCache:
             )
 
     def report_ambiguous(self, kind: ItemKind, names: frozenset[str]) -> None:
-        """Log the names with several definitions, unless they are the same as for the last list."""
+        """Log which names have several definitions. Do not log the same names twice in a row."""
         if names and names != self._ambiguous_names.get(kind):
             log.warning(
                 "%s has several definitions of the same %s, which are left out: %s",

@@ -20,7 +20,7 @@ _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 
 
 # Two underscores separate the server from the tool, so an underscore is not allowed here.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# The separator must not appear in a part, or where the parts meet.
+# The parts must not contain the separator, and must not form another one where they meet.
 # Gemini requires that a name starts with a letter or an underscore.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
@@ -59,7 +59,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length marks the end of the server name. UTF-8 alone cannot encode the surrogates that JSON may contain.
+    # The length marks where the server name ends. Names from JSON may contain surrogates.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 

@@ -73,7 +73,7 @@ class ServerSupervisor:
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
         # The forwarder sends requests of gateway callers to the server.
-        # The forwarder is None if the server was started without the capabilities of these callers.
+        # Without the capabilities of gateway callers, the server has no forwarder.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -286,7 +286,7 @@ class ServerSupervisor:
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
         """Mark one request to the server as finished. `error` is the error of the request, or None."""
         if client is None:
-            pass  # The failed start is already counted.
+            pass  # The start failed and was already counted.
         elif error is None:
             self._failure_count = 0
             if self.state in ("degraded", "unauthorized") and self.client is client:

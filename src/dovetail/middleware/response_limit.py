@@ -29,7 +29,7 @@ class ResponseLimit:
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         result = await call_next(exchange)
         if not isinstance(result, Result):
-            # Lists are already encoded. The page size limits the length of a list.
+            # Lists are already encoded, and the page size limits their length.
             return result
         size = len(encode(result))
         if size <= self._max_bytes:

@@ -31,7 +31,7 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return the seconds in which this percentage of the requests finished.
+        """Return the duration in seconds that this percentage of the requests did not exceed.
 
         The result is an upper bound. It is at most twice the true value.
         """

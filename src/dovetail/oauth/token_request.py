@@ -15,7 +15,7 @@ from dovetail.wire.base import replace
 # An authorization server sends one of these errors if it does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # a longer lifetime counts as unlimited
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # Tokens with a longer lifetime count as unlimited.
 
 
 def request_token(

@@ -162,7 +162,7 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
     raise InvalidResult("notifications/progress must contain a token and a progress value")
 
 
-# These error codes mean that an item does not exist, depending on the method and the protocol version.
+# Servers send these error codes if an item does not exist. The codes depend on the method.
 _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
@@ -278,7 +278,7 @@ def create_unsupported_error(method: str) -> NotSupported:
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """The server requires credentials. The exception keeps the error code, so that a mounting server can forward it."""
+    """Raised if the server requires credentials. The error code is kept, so that a mounting server can forward it."""
 
     status_code: int | None = None
 

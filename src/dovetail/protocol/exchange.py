@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NO_CAPABILITIES = ClientCapabilities()
 
 LARGE_RESULT_BYTES = 64 * 1024
-_MAX_MEASURED_VALUES = 1000  # A result with more values counts as large.
+_MAX_MEASURED_VALUES = 1000  # Results with more values than this count as large.
 
 Emit = Callable[[bytes], Awaitable[None]]
 Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -89,8 +89,8 @@ class IncomingExchange(Exchange, eq=False):
     """A request that a server received, with the state that is needed to run it."""
 
     size: int = 0  # the size of the message in bytes
-    origin: str | None = None  # identifies the caller when calls are counted, or None if the caller is unknown
-    # The name and the prefix of each server in this process that has forwarded the request.
+    origin: str | None = None  # the key under which this caller's calls are counted, or None if the caller is unknown
+    # The names and prefixes of the servers in this process that have forwarded the request.
     mount_path: tuple[str, ...] = ()
     buffer: "ResponseBuffer | None" = None  # the buffer of the transport for large responses
     emit: Emit | None = None
@@ -314,7 +314,7 @@ def make_uri_length_error(max_chars: int, field: str = "uri") -> InvalidParams:
 
 
 def estimate_size(result: Result | bytes) -> int:
-    """Estimate the size of an encoded result. A result with too many values, or with unknown sizes, counts as large."""
+    """Estimate the size of an encoded result. If the size is hard to estimate, the result counts as large."""
     pending: list[Any] = [result]
     size, values_left = 0, _MAX_MEASURED_VALUES
     while pending:
@@ -340,7 +340,7 @@ def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:
 
 
 def check_result_size(exchange: IncomingExchange, result: Result | bytes, max_bytes: int) -> None:
-    """Raise InternalError if the result of a tool is too large. The size of the rest of the message does not count."""
+    """Raise InternalError if a tool result is too large. The limit applies to the result, not to the whole message."""
     size = len(result if isinstance(result, bytes) else encode(result))
     if size > max_bytes and exchange.method == "tools/call":
         raise InternalError(f"The result of the tool is larger than {max_bytes} bytes")

@@ -162,7 +162,7 @@ class HandshakeState:
         key = uri_key(uri)
         spellings = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            # An unsubscribe request with an unknown spelling of the URI ends all subscriptions to the resource.
+            # If an unsubscribe request spells the URI differently, it ends all subscriptions to the resource.
             remaining = [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
             self.subscriptions[key] = remaining
             if not remaining:

@@ -40,7 +40,7 @@ _DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
-    """A tool argument that is also sent as a header, with the header name and the path of the argument."""
+    """An HTTP header that repeats a tool argument. `path` leads to the argument."""
 
     header: bytes
     path: tuple[str, ...]

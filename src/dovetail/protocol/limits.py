@@ -32,12 +32,12 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor
     max_meta_bytes: int = 64 * KiB  # the maximum size of the `_meta` of a request
     # The maximum number of calls that run in one event loop. Further calls get status 503.
-    # In addition, the same number of calls may wait for answers from users.
+    # Calls that wait for users have a separate limit of the same size.
     max_calls: int = 2000
     # The maximum number of requests that run on one connection or session. Further requests get status 429.
     max_calls_per_connection: int = 256
     # The maximum number of running calls of one principal or address. Further calls get status 429.
-    # In addition, the same number of calls may wait for answers from users.
+    # Calls that wait for users have a separate limit of the same size.
     max_calls_per_principal: int = 256
     # The maximum total size of large messages in running calls. Further calls get status 503.
     # One caller can use at most half of this size.
@@ -85,7 +85,9 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
 
     # The maximum size of a body after decompression. This limit does not apply to streams.
     max_body_bytes: int = 32 * MiB
-    max_ratio: int = 100  # the maximum ratio of decompressed to received bytes, checked after `ratio_check_bytes`
+    # The maximum number of decompressed bytes for each received byte.
+    # This limit applies only after `ratio_check_bytes` decompressed bytes.
+    max_ratio: int = 100
     ratio_check_bytes: int = MiB
     max_header_block_bytes: int = 64 * KiB  # the maximum size of all headers, trailers and chunk extensions
     max_headers: int = 100
@@ -121,7 +123,8 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     For example: `Client(limits=ClientLimits(...))`.
     """
 
-    max_response_bytes: int = 32 * MiB  # the maximum size of an HTTP response after decompression, an event or a line
+    # The maximum size of an event, of a line, or of an HTTP response after decompression.
+    max_response_bytes: int = 32 * MiB
     max_pages: int = 100  # the maximum number of pages of one list
     max_items: int = 10_000  # the maximum number of items of one list
     max_input_rounds: int = 10  # the maximum number of times that the server may ask for input during one request

@@ -31,7 +31,7 @@ def compose_middleware(
     middleware: Iterable[Middleware], handler: Callable[[E], Awaitable[Any]]
 ) -> Callable[[E], Awaitable[Any]]:
     """Wrap a handler in middleware. The first middleware is the outermost."""
-    call_next: Any = handler  # The type is Any, because a type checker cannot follow the type of the exchange.
+    call_next: Any = handler  # Type checkers cannot follow the type of the exchange here, so the type is Any.
     for function in reversed([*middleware]):
         call_next = _wrap_handler(function, call_next)
     return call_next
@@ -73,8 +73,8 @@ def _may_return_awaitable(function: Middleware) -> bool:
     unwrapped = inspect.unwrap(called)
     if not inspect.isroutine(called):
         called = type(called).__call__
-    # A lambda may be sync, because it may return an awaitable of another function.
-    # The same is true for decorators of async functions, and for functions that are not written in Python.
+    # A sync lambda may return the awaitable of another function.
+    # Decorated async functions and functions that are not written in Python can also return an awaitable.
     return (
         any(map(inspect.iscoroutinefunction, (function, called, unwrapped)))
         or not hasattr(called, "__code__")

@@ -78,7 +78,7 @@ class Mountable(Protocol):
         ...
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may receive updates of a resource. The method must not send a request."""
+        """Return whether this caller may receive updates of a resource. Implementations must not send a request."""
         ...
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:

@@ -13,7 +13,7 @@ SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the s
 
 
 class Principal(str):
-    """The authenticated identity of a caller. As a string, it is unique for each issuer and subject.
+    """The authenticated identity of a caller. Its text is different for each combination of issuer and subject.
 
     Without an issuer, the text is the subject. Such a subject should not contain `#`, which separates an issuer from a
     subject.
@@ -65,7 +65,7 @@ class Principal(str):
         return self.expires_at is not None and self.expires_at <= now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A principal cannot be created again from its text, so a copy keeps the text and the fields.
+        # A copy keeps the text and the fields, because the fields cannot be computed from the text.
         state = {name: getattr(self, name) for name in Principal.__slots__}
         return str.__new__, (type(self), str(self)), (None, state)
 

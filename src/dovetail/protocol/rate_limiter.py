@@ -14,8 +14,8 @@ from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000
 _MAX_KEY_CHARS: Final = 128
-_ROUNDING: Final = 1e-9  # a tolerance for rounding errors, as a fraction of a token
-_MIN_WAIT_S: Final = 1e-9  # A wait of 0 would mean that the event is allowed.
+_ROUNDING: Final = 1e-9  # the tolerance for rounding errors, in tokens
+_MIN_WAIT_S: Final = 1e-9  # The waiting time is never 0, because 0 means that the event is allowed.
 
 
 class _Bucket(Struct):

@@ -18,7 +18,7 @@ from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
-    b":exchange"  # This pseudo-header contains the number of the HTTP request. No real header can have its name.
+    b":exchange"  # This pseudo-header contains the number of the HTTP request. Real header names contain no colon.
 )
 
 Receiver: TypeAlias = Literal["server", "client"]
@@ -141,7 +141,7 @@ def _upgrade_event(line: _EventLine) -> Event:
 def create_frame(
     at: float, to: Receiver, data: bytes, headers: Headers = (), *, keep_request_state: bool = False
 ) -> Frame:
-    """Create a frame with masked secrets. `keep_request_state` leaves the encrypted `requestState` unchanged."""
+    """Create a frame with masked secrets. If `keep_request_state` is True, the `requestState` is not masked."""
     header_values = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != EXCHANGE_HEADER
     }

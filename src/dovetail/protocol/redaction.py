@@ -33,7 +33,7 @@ _SECRET_NAME: Final = re.compile(
     r"|rsa|sendgrid|server|service|session|shared|signing|slack|ssh|storage|stripe|subscription|webhook)"
     r"_?keys?(?=_|$|\d)(?!_id$)"
 )
-# A name with one of these endings describes a secret and does not contain it, such as `token_type`.
+# A name with one of these endings, such as `token_type`, only describes a secret.
 _DESCRIPTION_NAME: Final = re.compile(
     r"_(?:algorithm|at|budget|count|enabled|endpoint|exists|expiration|expires|expiry|file|format|in|length|limit"
     r"|methods?|name|names|path|policy|required|size|supported|type|uri|(?<!webhook_)url|usage)$"
@@ -41,16 +41,16 @@ _DESCRIPTION_NAME: Final = re.compile(
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
 _MIN_SECRET_NAME_CHARS: Final = 16  # Shorter names cannot contain credentials.
-_MAX_CACHED_BYTES: Final = 4096  # The names in larger JSON values are not cached.
+_MAX_CACHED_BYTES: Final = 4096  # Names are cached only for JSON values up to this size.
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
-# A name such as "password" does not make an object in them a secret.
+# A member called "password" is therefore not always a secret.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples")
-# These members can contain the name of the text in "value".
+# In a pair such as {"name": "password", "value": "…"}, one of these keys contains the name.
 _PAIR_NAME_KEYS: Final = ("name", "key", "field", "header", "id", "label")
 
 # A header or environment variable whose name contains one of these words may be a secret.
@@ -314,7 +314,7 @@ def _mask_assignments(text: str) -> str:
 
 
 def _is_query_secret(match: re.Match[str], has_state: bool) -> bool:
-    """Return whether a query parameter is a secret. After a login, `code` is a secret that comes with `state`."""
+    """Return whether a query parameter is a secret. `code` counts as a secret only together with `state`."""
     start = match.start()
     if not match[0].endswith("=") or match.string[max(0, start - 1) : start] not in ("?", "&", "#"):
         return False

@@ -11,12 +11,12 @@ from typing import Any
 from dovetail.wire.base import Struct, field
 
 _SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so sweeps are rare.
-_FREED_SHARE = 8  # If the memory is full, one part in eight is freed at once.
+_FREED_SHARE = 8  # If the memory is full, at least an eighth of the IDs is removed at once.
 
 
 class _OwnerIds(Struct):
     issued_at_by_id: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
-    rejected_until: float = float("-inf")  # IDs that were issued until this time are rejected.
+    rejected_until: float = float("-inf")  # IDs that were issued at or before this time are rejected.
 
 
 class ReplayMemory:

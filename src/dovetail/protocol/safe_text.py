@@ -37,7 +37,7 @@ QUOTE_PREFIX: Final = "  │ "
 _CONTINUATION_PREFIX: Final = "    "
 _MIN_WRAP_COLUMNS: Final = 20
 # A URL is not broken into lines, so that the user can copy it.
-# Without blanks and brackets, a URL cannot look like a prompt.
+# The pattern excludes blanks and brackets, so that a URL cannot look like a prompt.
 _WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)|.", re.DOTALL)
 
 

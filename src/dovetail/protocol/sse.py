@@ -33,8 +33,8 @@ class ServerSentEvent:
 
 
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
-    """Encode one event. An event with an empty payload only sets the ID of the stream."""
-    # Server-sent events change every line end to LF, which is only white space in JSON.
+    """Encode one event. If the payload is empty, the event only sets the ID of the stream."""
+    # The client receives every line end as LF. In JSON, line ends are only white space.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)

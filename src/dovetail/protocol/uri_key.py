@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # This matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority.
-# The pattern does not check for other characters, because a pattern that does takes 6 ms to compile.
+# Other characters are not checked, because such a pattern takes 6 ms to compile.
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -28,7 +28,7 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 # By default, nginx and Apache accept request lines of this length. Longer URIs are not decoded.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # A chain of programs may decode a URI this many times.
+_DECODING_ROUNDS: Final = 4  # Several programs in a row may each decode a URI.
 _CACHED_READINGS: Final = 512
 _MAX_CACHED_CHARS: Final = 512  # Only a few longer URIs are cached, because callers could fill the memory.
 _CACHED_LONG_READINGS: Final = 4
@@ -37,7 +37,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
 # The escapes of ? and # are kept, because the plain characters would end the path.
 _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
-# This matches a URI that all programs read in the same way, except for the meaning of its first segment.
+# All programs read a URI of this form in the same way, apart from its first segment.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
@@ -156,7 +156,7 @@ def _readings(uri: str) -> frozenset[str]:
 
 
 _cached_readings = lru_cache(_CACHED_READINGS)(_readings)
-# All rules for one request check the same URI, so its readings are cached.
+# All rules for one request check the same URI, so the results for long URIs are cached, too.
 _cached_long_readings = lru_cache(_CACHED_LONG_READINGS)(_readings)
 
 
@@ -177,7 +177,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # Only these texts can contain dot segments.
+    if "/." in text or len(rounds) > 1:  # Other texts contain no dot segments.
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 
@@ -239,7 +239,7 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _family(scheme: str) -> str:
-    """Return the part of a URI scheme that determines how programs interpret the URI.
+    """Return the scheme of a URI without the prefix of a mounted server.
 
     For example, a file URI of a server mounted as `files` has the scheme `files+file` and counts as `file`.
     """
@@ -288,7 +288,6 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the authority of a URI. If `lenient` is True, also yield its host without user and port."""
     host = _fold_host(authority)
     yield host
     if lenient and ("@" in host or ":" in host):

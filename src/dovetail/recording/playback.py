@@ -18,7 +18,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# These messages have nothing to compare, or always get the same response.
+# These messages are not compared, or always get the same response.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",

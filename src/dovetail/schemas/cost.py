@@ -13,20 +13,20 @@ from dovetail.schemas.untrusted_schema import SchemaLimits, SchemaPlan, Subschem
 _NODE_COST: Final = 20  # Cost of one value.
 _CONTAINER_COST: Final = 40  # Cost of one array or object.
 _STATE_COST: Final = 500  # Cost of creating one state.
-_ENTRY_COST: Final = 100  # Cost of each subschema in a new state.
+_ENTRY_COST: Final = 100  # Additional cost of each subschema when a state is created.
 _HASH_COST: Final = 10  # Cost of hashing one value in an array of unique items.
 # Cost of comparing two integers of more than 64 bits. In an array of unique items, all pairs are compared.
 _LARGE_INTEGER_COST: Final = 150
 _COPY_COST: Final = 80  # Cost of copying one value into an error message.
 _MAX_CACHED_ENTRIES: Final = 20_000  # The cache contains at most this many subschemas.
-_CHARS_PER_COPY: Final = 1000  # Copying this many characters costs as much as copying one value.
-_EXTREME_FACTOR: Final = 15  # Numbers with many zeros are slower by this factor.
+_CHARS_PER_COPY: Final = 1000  # Copying this many characters counts as copying one value.
+_EXTREME_FACTOR: Final = 15  # Checking a number with many zeros takes this many times as long.
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
 _MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits.
 
 
 class State:
-    """The subschemas that apply to one value, with their total cost and how often each of them applies."""
+    """The subschemas that apply to one value, how often each of them applies, and their total cost."""
 
     __slots__ = (
         "_parts",
@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # These are the states of members and items with a separate subschema.
+        # The states of the members and items that have separate subschemas.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:
@@ -76,7 +76,7 @@ class State:
         return counts
 
     def get_name_pattern_cost(self) -> int:
-        """Return the cost per character of matching member names with patterns."""
+        """Return the cost of matching member names with patterns, per character of a name."""
         return sum(part.name_char_cost * count for part, count in self._parts)
 
 
@@ -199,7 +199,7 @@ class CostEstimator:
         return state
 
     def _expand_parts(self, entering: dict[int, int]) -> list[tuple[Subschema, int]]:
-        """Return all subschemas that apply to a value, and how often.
+        """Return all subschemas that apply to a value, each with the number of times that it applies.
 
         A subschema comes after the subschemas that refer to it.
         """

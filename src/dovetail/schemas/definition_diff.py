@@ -11,7 +11,7 @@ from dovetail.schemas.reader import get_list, get_mapping
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-# "text" is a change in text for a model or a user. "same" is a change in order or whitespace.
+# "text" means that text for a model or a user changed. "same" means that only order or whitespace changed.
 # "mixed" means that some new values are accepted and some old values are rejected.
 Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
 Path: TypeAlias = tuple[str, ...]
@@ -41,7 +41,7 @@ class Difference(Struct, frozen=True):
     old: Any
     new: Any
     effect: Effect
-    # Only schemas that have a name or are in a list can be "added" or "removed".
+    # Only a schema with a name or in a list can be "added" or "removed".
     kind: Literal["changed", "added", "removed"] = "changed"
 
 
@@ -165,7 +165,7 @@ def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
 
 
 def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
-    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. The old schema may be either of the two."""
+    """Compare two schemas of which only one has alternatives, such as `X` and `anyOf: [X, Y]`."""
     for name in ("anyOf", "oneOf"):
         if name not in old and (single := _find_alternative(old, new, name)):
             return Difference((*path, name), single, {name: new[name]}, "wider")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 MAX_STATES: Final = 10_000  # A pattern within the size limit cannot have more states.
 _MAX_NESTING: Final = 50  # The parser calls itself for each open parenthesis.
 
-# Only escapes that always match one character are known.
+# These escapes always match exactly one character.
 # Other escapes, such as \A, match no character or have another meaning.
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A-Za-z]|[dDwWsStnrfv]
@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
 
 class _PatternCost(NamedTuple):
     states: int  # The regex engine has this many states.
-    concurrent_states: int  # the number of states at once if a match can start at only one position
+    concurrent_states: int  # the number of states that can be active at once if a match starts at one position
     width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 
@@ -64,13 +64,13 @@ def _parse_branches(tokens: list[re.Match[str]]) -> list[_PatternCost]:
 def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     states = concurrent_states = 0
     width: int | None = 0
-    # `^{0}` and `^?` also match in the middle of the text.
+    # With a quantifier, as in `^{0}` or `^?`, a match can also start in the middle of the text.
     is_anchored = bool(tokens) and tokens[-1].group() == "^" and not (len(tokens) > 1 and tokens[-2]["repeat"])
     while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # If all widths so far are fixed, only one part of the pattern can match at each position.
-        # After a variable width, any part of the pattern can match.
+        # While the width is fixed, only one part of the pattern can match at each position.
+        # After a part with variable width, several parts can match at the same position.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None
@@ -92,7 +92,7 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         concurrent_states = sum(branch.concurrent_states for branch in branches)
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
-        # The engine matches these characters byte by byte.
+        # The engine matches bytes, so a character outside ASCII needs more states.
         state_count = 2 if _may_match_non_ascii(token.group()) else 1
         cost = _PatternCost(state_count, state_count, 1)
     else:

@@ -54,7 +54,7 @@ _NUMBER_COST: Final = 250  # Cost of comparing or dividing numbers that are not 
 _FLOAT_COST: Final = 10  # Cost of comparing a small integer with another number.
 _LARGE_DIVISION_COST: Final = 100
 _EXTREME_COST: Final = 3000  # Cost of a number with many zeros.
-_UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties` evaluate other keywords again.
+_UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties` check other keywords a second time.
 
 
 class UnusableSchema(ValueError):
@@ -81,7 +81,7 @@ class Subschema(Struct):
 
     rank: int = -1  # A subschema has a higher rank than the subschemas that refer to it.
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # The indexes of the subschemas of each keyword. They are a number, a list or a dict.
+    # Maps each keyword to the indexes of its subschemas: a number, a list or a dict.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
     same_value: list[int] = field(default_factory=list[int])  # Subschemas that apply to the same value.
     # Subschemas that apply to the member with this name.
@@ -478,7 +478,7 @@ def is_extreme(value: float) -> bool:
 
 
 def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Order the subschemas so that each comes after the subschemas that refer to it.
+    """Sort the subschemas, so that every subschema comes after all subschemas that refer to it.
 
     Raise UnusableSchema for cycles, because their validation never ends.
     """

@@ -36,7 +36,7 @@ class AccessRules:
         self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
         self._template_starts: tuple[str, ...] = ()
-        # Both dicts map the normalized forms of a URI to the rule names and the resources with that URI.
+        # A key is a normalized form of a URI. The values are the names of rules and resources with this URI.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
         self.has_unchecked_names = False  # `warn_unused` resets this flag
@@ -230,7 +230,7 @@ class VisibilitySnapshot:
 
 
 def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether this caller may use an item with this rule.
+    """Return whether a rule lets this caller use an item.
 
     If only scopes are missing, raise InsufficientScope.
     """

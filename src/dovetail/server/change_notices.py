@@ -99,7 +99,7 @@ class _LoopListeners:
         self.listeners: dict[ChangeListener, None] = {}
         self._loop = loop
         self._queue: dict[tuple[str, str | None], None] = {}
-        self._remaining: list[ChangeListener] = []  # listeners that have not received the current change, last first
+        self._remaining: list[ChangeListener] = []  # the listeners that still need this change, in reverse order
         self._change: tuple[str, str | None] = ("", None)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> None:

@@ -36,8 +36,8 @@ from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, Sampli
 from dovetail.wire.tools import Tool
 
 T = TypeVar("T")
-# This function handles a request that a function makes to its own server.
-# Its arguments are the request that runs the function, the method and the parameters.
+# Handles a request from a function to its own server.
+# The arguments are the request that runs the function, the new method, and the new parameters.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -282,7 +282,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If a thread is still running `enter`, that thread runs the code later."""
+        """Run the code after `yield`. If a thread has not finished `enter` yet, the thread runs this code itself."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered
@@ -290,7 +290,7 @@ class _ThreadedManager:
             self._manager.__exit__(*exc)
 
 
-# If a generator suppressed the exception of a call, the call would have no result.
+# A generator must not suppress the exception of a call, because the call would have no result.
 
 
 def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:

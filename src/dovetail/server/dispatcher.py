@@ -72,7 +72,7 @@ RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for mounted servers
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
-_URIS_PER_SLICE: Final = 20  # The event loop runs other tasks after this many URIs of a subscription.
+_URIS_PER_SLICE: Final = 20  # After this many URIs, other tasks of the event loop can run.
 _MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
@@ -345,7 +345,7 @@ class Dispatcher:
             exchange.check = previous_check
 
     async def handle_nested(self, parent: IncomingExchange, method: str, params: dict[str, Any]) -> Result | bytes:
-        """Handle a request that a function makes to this server while it handles the request `parent`.
+        """Handle a request from a function to its own server. `parent` is the request that runs the function.
 
         The nested request has the rights of the caller. It runs in a separate task, so that the timeout of its item
         stops only the nested request. It counts as part of its parent, so limits on running calls do not apply.
@@ -436,7 +436,7 @@ class Dispatcher:
         state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. With `user`, stop the server only if no other user needs it."""
+        """Stop the server in this event loop. If `user` is passed, other users can keep the server running."""
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -451,8 +451,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Running requests and listeners still need the server, and nothing reports when the last one ends.
-            # The dispatcher counts as a user itself, so that the lifespan stays open.
+            # Running requests and listeners still need the server. No event reports the end of the last one.
+            # The dispatcher itself counts as a user, so that the lifespan stays open.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -529,7 +529,7 @@ class Dispatcher:
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
             # A mounted server is not started explicitly. Its first request opens the lifespan.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # `stop` does not wait for requests that wait for the lifespan, so the server may be closing now.
+            # While this request waited for the lifespan, `stop` may have been called.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":

@@ -33,7 +33,7 @@ def mask_exception(
         # The event loop has ended, so no client can receive an error.
         raise exc
     if isinstance(exc, asyncio.CancelledError):
-        # If the parent of a nested request was stopped, the cancellation must reach the function of the parent.
+        # If the parent request was stopped, its function must receive the cancellation.
         is_parent_stopped = exchange.parent is not None and exchange.parent.verdict is not None
         if task is not None and exchange.verdict in _ERROR_BY_END_REASON and not is_parent_stopped:
             task.uncancel()

@@ -289,7 +289,7 @@ class InputRequests:
             if sealed_state is None
             else self._sealer.open(sealed_state, self._get_binding(), time.time())
         )
-        # The function may already have used earlier responses, so new responses must not replace them.
+        # The function may already have used the earlier responses, so they have priority over new ones.
         round_state.input_responses = (responses or {}) | round_state.input_responses
         return round_state
 
@@ -467,7 +467,7 @@ class InputRequests:
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of input requests that an earlier run sent, but this run did not."""
+        """Return the keys of the input requests that an earlier run sent and this run did not reach."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 

@@ -207,7 +207,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, ProgressUpdate):
-                    # The function reports progress itself, so the number of values is not reported.
+                    # The function reports progress itself, so its values are not counted as progress.
                     counts_parts = False
                     await context.progress(part.progress, part.total, part.message)
                     continue
@@ -265,7 +265,7 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running and the caller must close the generator."""
+        """Prevent further steps. If this returns True, no step is running and the caller must close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
@@ -280,7 +280,7 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        # Strings are joined to one text, so the result is not a list of values.
+        # Strings become one text block, and not a list of values.
         return list[str | TextContent]
     union = part_types[0]
     for part_type in part_types[1:]:

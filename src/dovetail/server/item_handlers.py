@@ -220,7 +220,6 @@ class ItemHandlers:
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Awaitable[Any]:
-        """Bind the arguments and call the function. If the function cannot request input, return its awaitable."""
         params = exchange.params
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
             return self._run_with_context(exchange, runner, signature, arguments)

@@ -57,7 +57,8 @@ class SkillOptions(TypedDict, total=False):
     name: str | None  # The name of the skill. Defaults to the name of the function, with hyphens.
     description: str | None  # When to use the skill, for models. Defaults to the docstring of the function.
     front_matter: Mapping[str, object] | None  # Other fields of the front matter, such as `license` or `metadata`.
-    # False by default. True publishes no digests, for content that is different at each read. Some hosts refuse that.
+    # False by default. If True, the skill has no digests, because its content changes at each read.
+    # Some hosts refuse skills without digests.
     dynamic: bool
     scopes: Collection[str]  # Scopes that a caller must have.
     # A function that takes the principal and returns True if this caller may see and use the skill.
@@ -184,7 +185,7 @@ def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")
-    # Lists contain the custom fields of a subclass. Clients ignore unknown fields.
+    # Custom fields need a subclass, so that lists contain them.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
     metaclass: Any = type(annotations_type)

@@ -25,8 +25,8 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult
 
-# This mark is for clients that have not listed the tool.
-# The shortened text does not show that the value is wrapped. fastmcp uses the same mark.
+# This mark shows that the value is wrapped, which clients cannot see in the shortened text.
+# fastmcp uses the same mark. Clients that have listed the tool do not need it.
 _WRAPPED_RESULT_META: Final = {"fastmcp": {"wrap_result": True}}
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
@@ -35,7 +35,8 @@ class LargeResultSettings(Struct, frozen=True, kw_only=True):
     """The settings for large results. The server stores large parts and sends links to them."""
 
     max_text_chars: int = 50_000  # Longer texts are stored on the server.
-    max_base64_chars: int = 1_000_000  # Images, audio and files with more base64 characters are stored on the server.
+    # Maximum base64 length of an image, audio or file. Larger ones are stored on the server.
+    max_base64_chars: int = 1_000_000
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
     # Maximum size of all stored parts. If it is reached, the caller with the most data loses its oldest parts.
@@ -127,7 +128,7 @@ class ResultStore:
         return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
 
     def _evict(self) -> None:
-        """Remove expired results, and the oldest results of the caller with the most data.
+        """Remove expired results. If the limit is exceeded, remove the oldest results of the caller with the most data.
 
         Therefore no caller can remove the results of others.
         """

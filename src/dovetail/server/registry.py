@@ -288,21 +288,19 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # The access rule is removed last, because nobody may use the item without its rule.
+                # Without its access rule, anyone could use the item, so the rule is removed after the item.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def replace_declaration(self, kind: str, name: str, declaration: WireStruct) -> None:
-        """Replace the definition of an item, which clients see in lists."""
+        """Replace the definition that clients receive for an item."""
         _check_declaration(declaration)
         with self._lock:
             self._registered[kind][name].declaration = declaration
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def get_template_name(self, name: str) -> str:
-        """Return the registered text of the enabled template that is equivalent to `name`. If there is none, return
-        `name`.
-        """
+        """Return the registered spelling of a template. If no enabled template is equivalent, return `name`."""
         templates = self.templates
         if name in templates or not templates:
             return name
@@ -316,7 +314,7 @@ class Registry:
         return index.get(template_key(name)) or name
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return the registered form of a name. A URI may be spelled differently if only one registered URI matches."""
+        """Return the registered spelling of a name. If several registered URIs are equivalent, return it unchanged."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name

@@ -253,7 +253,7 @@ class ReloadRelay:
         self._write_line = write_line
         # The relay repeats these `subscriptions/listen` requests for each new child.
         self._listen_requests: dict[str | int, dict[str, Any]] = {}
-        # The client has received an acknowledgment for the listen requests with these IDs.
+        # The IDs of the listen requests for which the client has received an acknowledgment.
         self._acknowledged_ids: set[str | int] = set()
         self._child: ChildProcess | None = None
         self._output = _ChildOutput()

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
 # "none" wraps nothing, "values" wraps values that are not objects, and "all" wraps everything.
-# If a schema allows both objects and null, everything is wrapped.
+# The mode "all" is used if a schema allows both objects and null.
 Wrapping: TypeAlias = Literal["none", "values", "all"]
 
 _BLOCK_TYPES: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
@@ -89,7 +89,7 @@ def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = Tru
     Raises:
         TypeError: the annotation cannot be represented in JSON. The message starts with `where`.
     """
-    # A union may contain complete results, which the schema does not describe.
+    # The schema does not describe the complete results that a union may contain.
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:
@@ -231,7 +231,7 @@ def _convert_text(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _convert_blocks(value: Any, wrapping: Wrapping = "values") -> ToolResult:
-    # With this annotation, an empty list means no content.
+    # The annotation promises content blocks, so an empty list means no content.
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult(content=[])
     return _convert_value(value, wrapping)
@@ -269,7 +269,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: W
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value, wrapping)
         data, text = to_json(value)
-        # The fields of an instance may never have been checked, so the encoded data is checked.
+        # An instance may have unchecked fields, so its encoded data is checked.
         # spec: tools#output-schema
         if check is not None:
             check.require_valid(data)

@@ -32,7 +32,7 @@ _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
 # Dozens of waiting calls create more objects than the garbage collector's default threshold (700 or 2000).
 # Reference counting frees these objects soon, so frequent collections would be useless.
 _GC_THRESHOLD: Final = 5000
-# A key means all addresses of a machine. The value is an address for clients on the same machine.
+# Maps each wildcard address to the loopback address that clients on this machine can use.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
@@ -47,7 +47,7 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """The service of a server, with the property that is needed to run the server."""
+    """A service with the property `stores_large_results`, which is needed to run a server."""
 
     @property
     def stores_large_results(self) -> bool: ...

@@ -421,7 +421,7 @@ class Server:
             method: The method, such as "notifications/roots/list_changed".
         """
 
-        # This check fails if the decorator is used without a method.
+        # If the decorator is used without a method, `method` is the function.
         check_type("a method", method, str, "a string")
 
         def register(function: F) -> F:
@@ -781,7 +781,7 @@ def _check_registrable(value: Any) -> None:
 
 def _lists_restricted(auth: Any) -> bool:
     """Return whether lists show items for which the caller lacks scopes."""
-    # Commands that inspect a file set this variable. The callers of a process have no scopes.
+    # Commands that inspect a file set this variable, because they have no scopes.
     if os.environ.get("_DOVETAIL_LIST_RESTRICTED"):
         return True
     if auth is None:

@@ -36,10 +36,10 @@ class SkillResources:
         self._skills = SkillsExtension(self, limits, page_size)
         self.extension = self._skills.extension
         self._lock = threading.Lock()
-        # The skills of each folder that are registered, and their access options.
+        # The registered skills and the access options of each folder.
         self._registered: dict[SkillFolder, dict[str, ServedSkill]] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
-        # The digest of each file that differed from the list when it was read. None means that it was missing.
+        # Maps each file that differed from the list to the digest that was read, or None for a missing file.
         self._mismatches: dict[str, str | None] = {}
         # A server with this extension has resources, even if a folder becomes empty.
         declared = registry.declared_capabilities
@@ -113,7 +113,7 @@ class SkillResources:
         )
 
     def _read(self, folder: SkillFolder, uri: str, path: str) -> ResourceContents:
-        """Return a file as it is now. If it differs from the listed file, update the list."""
+        """Read a file. If the file has changed since it was listed, update the list."""
         skill = folder.skills.get(uri)
         resource = None if skill is None else skill.files.get(path)
         if resource is None:
@@ -126,7 +126,7 @@ class SkillResources:
         return build_contents(resource, data)
 
     def _update_list(self, uri: str, data: bytes | None) -> None:
-        # A file that differs for longer must not cause a scan at each read.
+        # The same mismatch causes only one scan, even if the file is read often.
         digest = None if data is None else compute_digest(data)
         if self._mismatches.get(uri, "") != digest:
             self._mismatches[uri] = digest

@@ -19,12 +19,12 @@ from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # the seconds after which an idle thread ends
-# Each thread needs memory, so the number of threads whose slots are lent is limited.
+# Functions that wait for a user lend their slots. This limits the additional threads, which need memory.
 _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """The place of a running function in a thread pool. Another function can use it while the function waits."""
+    """A running function's place in a thread pool. While the function waits, another function can use the place."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -203,7 +203,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # Functions that waited for a user have continued, so there may be too many threads.
+            # Functions that waited for a user may have continued. There may be too many threads then.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

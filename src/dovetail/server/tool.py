@@ -74,7 +74,7 @@ class Tool:
         self.version = version
         self.enabled = enabled
         self.headers: tuple[HeaderPath, ...] = compile_header_paths(self.signature.schema)
-        # True if results are bare values. Handshake versions do not support bare values.
+        # True if results are bare values, which handshake versions do not support.
         self.wraps: bool = must_wrap(self.output.schema)
 
     @property

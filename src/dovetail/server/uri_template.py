@@ -28,7 +28,7 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Each percent-encoded byte becomes one private-use character, so that no search splits it.
+# One private-use character replaces each percent-encoded byte, so that no search splits the byte.
 # Characters outside ASCII are encoded first, so a URI cannot contain private-use characters itself.
 # An encoded unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
@@ -238,7 +238,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # After a variable that may contain slashes, the host is complete. The rest of the text is case-sensitive.
+        # The host ends before a variable that may contain slashes. The text after it is case-sensitive.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])

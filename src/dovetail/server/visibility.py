@@ -108,7 +108,7 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # `remove` deletes an item before its rule. Checking the rule first and then the name is therefore safe.
+        # `remove` deletes an item before its rule, so the rule must be checked before the name.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(

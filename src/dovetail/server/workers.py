@@ -96,7 +96,7 @@ def supervise(
             stop()
         if not stopping:
             processes[:] = [replace(process) for process in processes]
-    # The second call reaches workers that were still starting when the signal arrived.
+    # Workers that were still starting missed the first call.
     stop()
     for process in processes:
         process.join(shutdown_timeout + 1)

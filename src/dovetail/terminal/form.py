@@ -86,7 +86,6 @@ def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = 
 
 
 def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
-    """Return the schema for the items of a list. The list may be only one of the types that the schema allows."""
     resolved_schema = resolve_schema(schema, root)
     if "items" in resolved_schema:
         return resolved_schema["items"]

@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to forward. If the bytes complete a message, the piece also contains this message."""
+    """A piece of data to forward. If a message ends in this piece, `message` contains the whole message."""
 
     data: bytes
     message: bytes | None = None
@@ -131,7 +131,7 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # The proxy reads only available bytes and never reaches this limit.
+_STREAM_LIMIT_BYTES = 1 << 30  # The proxy reads only bytes that have arrived, so it never reaches this limit.
 
 
 class Backend(Protocol):

@@ -166,7 +166,7 @@ def resolve_server(server: Any) -> Any:
 
 
 class ServerWithPrincipal:
-    """A server in memory whose callers have this principal."""
+    """An in-memory server that treats every caller as the same principal."""
 
     def __init__(self, server: Server, principal: str) -> None:
         self.server = server

@@ -197,7 +197,7 @@ class _Normalizer:
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # Numbers that replace the request IDs, for each receiver.
+        # Maps each request ID to the number that replaces it, for each receiver.
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:

@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of responses that arrived before the client waited
+        self._immediate_count = 0  # the number of responses that had arrived before the client started to wait
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -178,7 +178,7 @@ class DuplexClient:
                 receiver.receive(message)
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
-        """Handle a response without an ID. The server sends it if it could not read a request.
+        """Handle a response without an ID. A server sends it after a request that it could not read.
 
         If several requests are open, it is unclear which request the server could not read.
         """

@@ -100,7 +100,7 @@ class DuplexServer:
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for the next messages. The caller is the same, but may have other scopes."""
+        """Set the principal for later messages. It is the same caller, but its scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -152,7 +152,7 @@ class DuplexServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # This dict still contains tasks that were cancelled before they started.
+        self._running.clear()  # Tasks that were cancelled before they started are still in this dict.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Handle one message. Return True if its response will be sent later."""

@@ -61,7 +61,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
         self._flush()
 
     def write(self, data: bytes) -> None:
-        """Send a message, or queue it and send all messages of a loop iteration together.
+        """Send a message. While several requests are open, send the messages of a loop iteration together.
 
         While the server does not read, messages stay in the queue.
         """

@@ -39,7 +39,7 @@ class LineProtocol(asyncio.Protocol):
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # the number of bytes in `_out`
-        # While this is True, responses are queued. `_take_lines` sends them at the end.
+        # While this is True, responses are queued until `_take_lines` sends them.
         self._is_taking_lines = False
         self._is_continuing = False  # True if the next loop iteration handles more lines
         self._is_reading_paused = False
@@ -49,7 +49,7 @@ class LineProtocol(asyncio.Protocol):
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._input_timer: asyncio.TimerHandle | None = None
-        # This function returns whether the peer has closed its end of the input.
+        # Returns whether the peer has closed its end of the input.
         # A server that cannot write does not read either, so it would not notice the end of the input.
         self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
@@ -69,7 +69,7 @@ class LineProtocol(asyncio.Protocol):
     # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """Store the transport. If this transport can only read, `set_writer` sets another one for writing."""
+        """Store the transport for reading. If it can also write, use it for responses, too."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
@@ -125,7 +125,6 @@ class LineProtocol(asyncio.Protocol):
             self._reader.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Read again, unless responses or lines are waiting."""
         if self._is_reading_paused and self._writable.is_set() and not self._pending_lines:
             self._is_reading_paused = False
             if not self._reader.is_closing():
@@ -255,7 +254,7 @@ class LineProtocol(asyncio.Protocol):
         """Wait at most `grace` seconds for running requests, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # Writing is allowed now, because the transport buffers the remaining bytes.
+        self._writable.set()  # The remaining bytes can be written now, because the transport buffers them.
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -267,7 +266,7 @@ async def serve_connection(protocol: LineProtocol, grace: float) -> None:
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # The task that cancelled this task has already waited for running requests.
+        grace = 0.0  # The running requests already had time to finish before the cancellation.
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)

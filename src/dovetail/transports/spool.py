@@ -21,13 +21,13 @@ from dovetail.log import ThrottledWarning
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
-# Results that wait to be encoded may use this multiple of the memory limit.
+# If waiting results need more than this multiple of the memory limit, further results do not wait.
 _MAX_WAITING_RESULTS = 64
-_DISK_RETRY_S = 1.0  # the seconds without disk use after a failed write
-# At this multiple of the memory limit, bytes are written to disk without waiting for the thread.
+_DISK_RETRY_S = 1.0  # the seconds for which the disk is not used after a failed write
+# At this multiple of the memory limit, the event loop writes to disk itself and does not use the thread.
 # Otherwise many large results at the same moment could fill the memory.
 _MAX_WAITING_FOR_DISK = 4
-# If the disk is full, slow clients are disconnected at this multiple of the memory limit.
+# If the disk is full and the used memory reaches this multiple of the limit, slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
 
 
@@ -50,7 +50,7 @@ class MemoryBudget:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.retry_disk_at = 0.0
-        # True if results must wait for a later loop iteration before they are encoded.
+        # True if further results must wait for a later loop iteration.
         self.is_crowded = False
         self._iteration_bytes = 0  # bytes of large responses that were encoded in this loop iteration
         self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
@@ -79,7 +79,7 @@ class MemoryBudget:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
-        if self._scheduled_loop is not loop:  # An earlier event loop may have ended before its callback ran.
+        if self._scheduled_loop is not loop:  # The callback of an earlier event loop may never have run.
             self._schedule_iteration(loop)
         self._waiting_bytes += size
         try:
@@ -148,7 +148,7 @@ class _SpoolFile:
         self._file.close()
 
     def __del__(self) -> None:
-        # If the event loop ends early, no other code closes the file that the thread has written.
+        # If the event loop ends early, only the finalizer closes the file that the thread has written.
         if hasattr(self, "_file"):
             self._file.close()
 
@@ -186,7 +186,7 @@ class Spool:
         self._is_moving = False
         self._is_closed = False
         self.size = 0
-        # These are the numbers of chunks and bytes before the last read position.
+        # The number of chunks, and the number of bytes, before the last read position.
         self._passed_pieces = self._passed_bytes = 0
 
     def append(self, data: bytes) -> None:
@@ -222,7 +222,7 @@ class Spool:
                 file.close()
 
     def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
-        # While this thread writes, the event loop only appends chunks. If the buffer is closed, it clears the list.
+        # During this write, the event loop only appends chunks, or replaces the list when the buffer is closed.
         file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
         try:
             if file is None:
@@ -299,7 +299,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # If bytes are being moved, the move closes the file later.
+        if self._file is not None and not self._is_moving:  # If a move is running, it closes the file at its end.
             self._file.close()
 
 

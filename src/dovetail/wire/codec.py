@@ -21,7 +21,7 @@ MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
 _MAX_REASON_CHARS: Final = 512  # An error message may contain the invalid value, so its length is limited.
-# Counting the members of a message is faster than encoding it again if each member is at least this long.
+# If members are at least this long on average, counting them is faster than encoding the message again.
 _MIN_BYTES_PER_MEMBER: Final = 1024
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
@@ -66,7 +66,7 @@ def decode(data: bytes) -> Any:
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
     # The decoder drops members with duplicate names, so a message with duplicates encodes to different bytes.
-    # Other spellings also change the bytes. The number of colons shows whether a member was dropped.
+    # Other spellings also change the bytes, but only a dropped member changes the number of colons.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)

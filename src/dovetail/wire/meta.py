@@ -24,7 +24,7 @@ _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
 # A prefix is reserved if its second label is one of these. spec: basic#_meta.
-# Some programs use the label alone as a prefix.
+# Some programs use one of these labels alone as the prefix.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 

@@ -25,7 +25,7 @@ NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 # In these versions, servers complete arguments without declaring a capability.
 REVISIONS_WITHOUT_COMPLETIONS: Final = (R_2024_11_05, DRAFT)
 
-# An HTTP request without a version header uses this version, unless it is stateless.
+# A handshake request over HTTP uses this version if it has no version header.
 # spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 

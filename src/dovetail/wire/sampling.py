@@ -12,7 +12,7 @@ from dovetail.wire.tools import Tool
 
 
 class ModelHint(WireStruct):
-    """A suggestion for a model. `name` is a part of the model's name."""
+    """A model that the server prefers. `name` may be only a part of the full model name."""
 
     name: str | None = None
 

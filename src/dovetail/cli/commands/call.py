@@ -58,7 +58,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
-            # The server may not list tools that need more scopes, so an unlisted tool may exist.
+            # An unlisted tool may exist, because some servers do not list tools that need more scopes.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None

@@ -46,7 +46,7 @@ def command(timeout: float, no_start: bool, as_json: bool, verbose: bool, **para
         async with host:
             if not no_start:
                 await host.catalog()
-                # The server that failed last updates its state in the next iteration of the event loop.
+                # A failed server updates its state only in the next iteration of the event loop.
                 await asyncio.sleep(0)
             rows = [row for row in _build_rows(host) if not options.servers or row["name"] in options.servers]
             policy_error = next(

@@ -150,7 +150,7 @@ class _Container:
     def __init__(self, value: "dict[str, Any] | list[Any]", anchor: str | None, first_value: int) -> None:
         self.value = value
         self.anchor = anchor
-        self.first_value = first_value  # the number of values before this container
+        self.first_value = first_value  # how many values the document has before this container
         self.key: Any = _NO_KEY
 
     def add(self, value: Any) -> None:
@@ -226,7 +226,7 @@ class _Builder:
         self._alias_count += 1
         if self._alias_count > _MAX_ALIASES:
             raise FrontMatterError(f"the front matter has more than {_MAX_ALIASES} aliases such as `*name`")
-        # A container is not complete while it is built, so an alias inside it that names it is unknown.
+        # An anchor is unknown until its value is complete, so a value cannot contain an alias of itself.
         if anchor not in self._anchors:
             raise FrontMatterError(f"the alias `*{clip(anchor)}` refers to no earlier value")
         value, size = self._anchors[anchor]
@@ -248,7 +248,6 @@ def _read_scalar(event: Any) -> Any:
 
 
 def _read_plain(text: str) -> Any:
-    """Return the value of a text without quotes, by the core schema of YAML 1.2."""
     if text in _NULLS:
         return None
     if text in _BOOLEANS:

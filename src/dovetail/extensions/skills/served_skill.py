@@ -95,7 +95,7 @@ def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | 
         if wanted == root or wanted.startswith(f"{root}/"):
             _add_files(children, skill, "" if wanted == root else f"{wanted[len(root) + 1 :]}/")
         elif root.startswith(f"{wanted}/"):
-            # The key and the URI have the same number of segments, but may differ in upper and lower case.
+            # The key and the URI may differ in case, but have the same number of segments.
             depth = wanted.count("/") + 1
             child = "/".join(skill.root.split("/")[: depth + 1])
             children.setdefault(child, _describe_directory(child, skill.directory[depth - 2]))
@@ -103,7 +103,6 @@ def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | 
 
 
 def _add_files(children: dict[str, Resource], skill: ServedSkill, prefix: str) -> None:
-    """Add the files and directories of a skill below a path, which ends with a slash."""
     for path, resource in skill.files.items():
         encoded = quote_path(path)
         if not encoded.startswith(prefix):

@@ -23,7 +23,7 @@ from dovetail.log import log
 from dovetail.wire.base import Struct
 
 _MAX_DEPTH: Final = 16
-_MAX_ENTRIES: Final = 50_000  # Files and directories in the whole folder, also outside of skills.
+_MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a folder, including those outside of skills.
 # A file that changed this recently may change again without a new time stamp.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
@@ -52,8 +52,6 @@ class _HashedFile(Struct, frozen=True):
 
 
 class _FoundSkill:
-    """A skill while the folder is scanned."""
-
     def __init__(self, directory: tuple[str, ...]) -> None:
         self.directory = directory
         self.files: list[_FoundFile] = []

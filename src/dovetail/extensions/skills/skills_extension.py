@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 _MAX_AGE_S: Final = 1.0  # A request scans a folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
-_MAX_WATCH_SHARE: Final = 0.02  # The share of the time that the task may spend on scans.
+_MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
 _MAX_SKILLS_PER_PAGE: Final = 100
-_MAX_FILES_PER_PAGE: Final = 2000  # An entry has at most 512 files, so a page has at least a few skills.
+_MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page contains several skills.
 
 
 class SkillAccess(Protocol):

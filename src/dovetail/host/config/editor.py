@@ -19,7 +19,7 @@ from dovetail.storage import replace_file
 
 Scope = Literal["user", "project"]
 
-# This matches a reference to an environment variable, as this module and the --env option write it.
+# This matches a reference to an environment variable, such as ${NAME} or ${env:NAME}.
 REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
 
 
@@ -31,7 +31,7 @@ class HostFormat(NamedTuple):
     project_file: str | None  # the path relative to the project folder
     # The path of the user's file. `~` is the home directory, and `@` is the configuration directory of the system.
     user_file: str | None
-    # The values of the "type" key for commands, Streamable HTTP URLs and HTTP+SSE URLs. None if there is no such key.
+    # The "type" values for commands, Streamable HTTP and HTTP+SSE. None if the host has no "type" key.
     types: tuple[str, str, str] | None = None
     url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
     supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
@@ -190,7 +190,7 @@ def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, 
 
 
 def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Group headers by the keys of Codex. A header has a fixed value, a value from a variable, or a bearer token."""
+    """Convert headers to the keys that Codex uses for fixed values, variables and bearer tokens."""
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
     token_fields: dict[str, str] = {}

@@ -80,7 +80,7 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """The origin of a setting: the level of its configuration file, and the project folder."""
+    """Where a setting comes from: the level of its configuration file, and the project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()

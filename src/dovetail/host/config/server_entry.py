@@ -63,7 +63,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str | None = None  # the working directory of the command
     url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
-    # The transport of the URL, for the files of other hosts. A dovetail client detects the transport itself.
+    # The URL's transport, which other hosts need in their files. A dovetail client detects it itself.
     transport: Literal["http", "sse"] = "http"
     enabled: bool = True  # False if the server is turned off
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
@@ -238,7 +238,7 @@ _KEY_NOTICES: Final = {
     "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is ignored. Log in here if the server requires it",
 }
-# These keys mean nothing in dovetail, or contain decisions made in another host.
+# dovetail does not use these keys. Some of them contain decisions that the user made in another host.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
      "dev", "bundled", "watchPaths", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider",

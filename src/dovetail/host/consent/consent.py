@@ -236,7 +236,7 @@ def _is_longer(value: Any, max_chars: int) -> bool:
     if isinstance(value, str):
         return len(value) > max_chars
     with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
-        # The formatted text is at least as long as the encoded text, and a character has at most 4 bytes.
+        # A character has at most 4 bytes, and the formatted text is not shorter than the encoded text.
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars

@@ -19,7 +19,7 @@ from dovetail.wire.codec import encode_canonical, to_plain
 ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
-# These fields define the arguments, or contain text for a model or a user.
+# A change in one of these fields matters to a model or a user.
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType", "frontmatter", "files",
@@ -32,7 +32,7 @@ _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
 # This pattern matches the end of a URL or an email address.
-# `_find_addresses` then looks at the characters before the match, so the search takes linear time.
+# `_find_addresses` searches backwards from the match, which takes only linear time.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
@@ -201,7 +201,7 @@ def describe_changes(changes: Sequence[DefinitionChange], definition: object) ->
     The text contains the changes. If they do not show all new text, it also contains the new definition.
     """
     text = format_changes(changes)
-    # "…" marks omitted text. A change without a path contains no text of the definition.
+    # "…" marks omitted text. A change without a path does not show any text of the definition.
     is_complete = "…" not in text and len(changes) < _MAX_REPORTED_CHANGES and all(change.path for change in changes)
     if is_complete:
         return {"changes": text}

@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        # The values in an "Edit" come from the user, so they are not renamed.
+        # The fields of an "Edit" come from the user, so their names stay unchanged.
         if answer is not None and answer["kind"] != "Edit":
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
@@ -83,7 +83,7 @@ class PendingConsent(Struct, frozen=True, kw_only=True):
     request: ConsentRequest  # the consent request
     created_at: float  # when the request was stored, in seconds since 1970
     expires_at: float  # when the request expires, in seconds since 1970
-    is_durable: bool  # True if the request can be answered after its process has ended
+    is_durable: bool  # True if the request can still be answered after its process has ended
 
 
 class CallAwaitingConsent(Struct, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The list of records that was indexed last, and its index by identity and name.
+        # The last indexed list of records, and its index by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
         self.list()  # An unusable file raises an error here.
 

@@ -190,7 +190,7 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # No user can stop the questions of the server here, so this check limits their number.
+            # No user can stop the server's questions here, so their number is limited.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
                     f"the server asked for input more than {get_session(client).limits.max_input_rounds} times"

@@ -64,11 +64,11 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
             return answer
         _show(request, lines, request.full_text)
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
-        # A lasting answer is stored without the arguments.
+        # An answer for later requests applies to any arguments.
         condition = "" if request.arguments is None else "with any arguments "
         prompt = f"[y]es once, {condition}for this [s]ession or [a]lways, [n]o: "
         return _choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS})
-    # The user has seen all of a changed definition, so the answer lasts.
+    # An answer about a changed definition is permanent, because the user has seen all of it.
     is_change = request.kind == "definition.changed"
     return _choose(lines, "[y]es, [n]o: ", _CHANGE_ANSWERS if is_change else _ONCE_ANSWERS)
 

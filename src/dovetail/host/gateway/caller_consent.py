@@ -27,7 +27,7 @@ from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 
-_STATE_TTL_S: Final = 600.0  # the seconds that a caller has for an answer
+_STATE_TTL_S: Final = 600.0  # A caller must answer within this many seconds.
 _MAX_USED_STATES: Final = 65_536
 _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
@@ -46,7 +46,7 @@ def _build_form(*, can_remember: bool, has_arguments: bool) -> dict[str, Any]:
     Some callers cannot be recognized in later requests. They can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
-    if can_remember and has_arguments:  # A lasting answer is stored without the arguments.
+    if can_remember and has_arguments:  # An answer for later requests applies to any arguments.
         choices["session"] = _ANY_ARGUMENTS_CHOICE
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
@@ -168,7 +168,7 @@ class ConsentRound:
 
     @property
     def can_ask_directly(self) -> bool:
-        """Return whether the caller's user can be asked without repeating the request."""
+        """Return whether the caller can ask its user during the request. A stateless caller must repeat the request."""
         return self.can_ask and not self._exchange.caller.is_stateless
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
@@ -187,7 +187,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # The request may ask the user again before it reaches the server, so the state is marked as used here.
+        # The state is marked as used here, because the user may be asked again before the server gets the request.
         state = self.request_state
         if state is not None and not self._use_state(state):
             state = None
@@ -267,7 +267,7 @@ class ConsentRound:
 
         If the server asks for input, encrypt the server's request state together with the user's consent.
         """
-        # The client of the server has decoded every result that asks for input.
+        # The server's client has already decoded results that ask for input.
         if not self._has_asked or not self._exchange.caller.is_stateless or not isinstance(result, InputRequiredResult):
             return result
         next_state = RequestState(

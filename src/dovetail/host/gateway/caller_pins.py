@@ -96,5 +96,5 @@ class CallerPins:
 
 
 def _hash_name(*names: str) -> bytes:
-    """Return a key of fixed size for a name. Names from callers may be long."""
+    """Return a key of fixed size, because names from callers may be long."""
     return hashlib.sha256(encode(names)).digest()

@@ -42,7 +42,7 @@ _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
-_SHORTENED_SEPARATORS: Final = 2  # A shortened name has three parts, so two separators.
+_SHORTENED_SEPARATORS: Final = 2  # A shortened name consists of three parts with two separators.
 
 
 class GatewayPaths:
@@ -53,7 +53,7 @@ class GatewayPaths:
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the ASGI application for a request. If the path is not an additional path, return None."""
+        """Return the ASGI application for an additional path. Return None if the request has another path."""
         path = _get_path(scope)
         if _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, _SEARCH_MCP_PATH)
@@ -93,7 +93,7 @@ class GatewayNameMap(NameMap):
         super().__init__(make_uri_scheme(server_name), {}, ())
         self._server_name = server_name
         self._get_known_lists = get_known_lists
-        # The keys of an entry are gateway names, and the values are names on the server.
+        # Each index maps gateway names to the names on the server.
         self._indexes: dict[ItemKind, dict[int, tuple[Mapping[str, Any], dict[str, str]]]] = {}
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
@@ -131,7 +131,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the server must list its items first, because no known item has this shortened name."""
+        """Return whether this shortened name is unknown, so that the server must list its items first."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
@@ -250,7 +250,7 @@ class Gateway:
         await asyncio.gather(*(supervisor.ready() for supervisor in new_servers), return_exceptions=True)
 
     def _update_description(self, _event: HostEvent | None = None) -> None:
-        """Copy the instructions of servers that have run to the gateway, unless the user set other instructions.
+        """Update the instructions of the gateway from its servers, unless the user set other instructions.
 
         On a path with only one server, copy its name and version, too.
         """

@@ -94,7 +94,7 @@ class Upstream:
         return await self._catalog.filter_visible(supervisor, kind, items)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has this item. Every resource URI may exist."""
+        """Return whether the server has this item. For a resource, always return True, because any URI may exist."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
@@ -136,7 +136,7 @@ class Upstream:
                 authorization = await self._authorize_call(exchange, supervisor, consent_round)
             else:
                 authorization = await self._authorize_other(exchange, supervisor, consent_round, completion)
-            # The arguments of a completion are in another field.
+            # A completion has its arguments in another field.
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
@@ -145,7 +145,7 @@ class Upstream:
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # The forwarder has decoded a result that asks for input. The policy must check every other result.
+            # The forwarder decodes only results that ask for input. The policy checks all other results.
             if isinstance(use.result, InputRequiredResult) and exchange.caller.is_stateless:
                 return consent_round.wrap_result(use.result)
             return await self._executor.review(
@@ -223,7 +223,7 @@ class Upstream:
     def _check_completion(
         self, supervisor: ServerSupervisor, completion: CompleteParams, subject: PolicySubject
     ) -> None:
-        """Raise PolicyError for a completion of a hidden or denied item. No server has to run for this check."""
+        """Raise PolicyError if the policy hides or denies the item of a completion. The server does not have to run."""
         prompt = subject.name if isinstance(completion.ref, PromptReference) else None
         denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
         if denial is not None:

@@ -29,7 +29,7 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
 }
 _MAX_SCHEMAS: Final = 256  # A value with more schemas is treated as if it had no schema.
 _MAX_NESTED_TEXTS: Final = 4
-# Python prints integers of up to 4,300 digits. These are 3,571 hexadecimal digits.
+# Python prints at most 4,300 decimal digits, which is as much as 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
 _MAX_STEPS: Final = 50_000  # the maximum number of values and schemas for one decision
@@ -41,11 +41,11 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Decode each string argument for which the schema expects another type, as many servers do."""
+    """Decode string arguments whose schema expects another type. Many servers do the same."""
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # A number, a boolean or a declared string can be read in only one way.
+        # Only strings can be read in several ways, unless the schema declares a string.
         # A full walk through the schema would take thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
@@ -160,7 +160,7 @@ def parse_pointer(pointer: str) -> list[str]:
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value that a server may find at a JSON pointer.
+    """Yield all values that servers may read at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
@@ -242,7 +242,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Numbers and JSON do not start with a letter, so most texts return here.
+        # Apart from booleans and null, no number or JSON value starts with a letter.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
@@ -343,7 +343,7 @@ class _SchemaWalk:
         return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item of a value. If one schema is unknown, return an empty sequence."""
+        """Return the schemas for a member or item of a value. Return an empty sequence if any of them is unknown."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)

@@ -127,7 +127,7 @@ def evaluate_condition(
     if_unclear: bool,
     schema: Mapping[str, Any] | None,
 ) -> bool:
-    """Return whether a condition is true for these arguments. All conditions of a decision share the limit `steps`."""
+    """Return whether a condition is true for these arguments. `steps` limits the work for the whole decision."""
     return condition._evaluate(arguments, steps, if_unclear=if_unclear, schema=schema)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -145,7 +145,7 @@ class ArgumentReference(Struct, frozen=True):
         return Condition(self.pointer, "equals", (value,))
 
     def matches(self, *globs: str) -> Condition:
-        """Return a condition that requires a string which matches one of these globs."""
+        """Return a condition: the argument must be a string that matches one of these globs."""
         return Condition(self.pointer, "matches", globs)
 
     def host_in(self, *globs: str) -> Condition:
@@ -306,7 +306,6 @@ def _has_ipv4(address: ipaddress.IPv6Address) -> bool:
 
 
 def _normalize_glob(glob: str) -> str:
-    """Return a glob for hosts in its usual form. Brackets are part of an IPv6 address, and not of the glob."""
     glob = glob.lower()
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(glob.strip("[]")))

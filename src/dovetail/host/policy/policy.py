@@ -237,7 +237,7 @@ class Policy:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
-        steps = StepBudget()  # All rules share these steps, as in a decision.
+        steps = StepBudget()  # As in a decision, one step limit applies to all rules together.
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request, steps)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])
@@ -252,7 +252,7 @@ class Policy:
     def _explain_level(
         self, level_rules: _LevelRules, request: PolicyRequest | None, steps: StepBudget
     ) -> Iterator[str]:
-        # The rules use up the steps in the same order as in a decision.
+        # The rules run in the same order as in a decision, because they share the step limit.
         mismatches = [
             NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request, steps)
             for policy_rule in level_rules.rules
@@ -325,7 +325,7 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether a request is allowed because the user configured the server.
+    """Return whether the user allowed a request by configuring the server.
 
     The configuration file of a project cannot allow the start of a server.
     """

@@ -25,7 +25,7 @@ _SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
 # This matches a character class or an escaped wildcard. Wildcards inside a character class are plain characters.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-# This matches the bracket of an IPv6 address, as in http://[::1]/. Such a bracket starts no character class.
+# This matches the opening bracket of an IPv6 address, as in http://[::1]/. It does not start a character class.
 _IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
@@ -50,7 +50,7 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
     return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
 
 
-@lru_cache(1)  # All rules of a policy compare the same URI.
+@lru_cache(1)
 def _list_names(server: str, uri: str) -> frozenset[str]:
     readings = uri_readings(uri)
     if "?" in uri or "%" in uri:  # Many servers ignore the query, so the URI is also compared without it.
@@ -94,7 +94,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI. A `*` for the host matches no path, query or fragment."""
+    """Return whether a glob matches a URI. A `*` for the host does not match the path, unless the glob ends there."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)
@@ -121,7 +121,7 @@ ConsentKind: TypeAlias = Literal[
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # The user allowed these kinds by configuring the server.
-# A rule must name one of these kinds to allow it, or to ask about it.
+# A rule that allows such a request, or asks about it, must name the kind.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
@@ -145,7 +145,7 @@ def check_consent_kind(kind: str) -> str:
 
 
 def check_kind_glob(glob: str) -> str:
-    """Return the given kind or glob. Raise ValueError if it matches no known kind."""
+    """Return the glob unchanged. Raise ValueError if it matches no known kind of request."""
     if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
         raise _unknown_kind_error(glob)
     return glob
@@ -172,7 +172,7 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """A request that a policy decides about. Without `arguments`, the decision is about the tool in general."""
+    """A request that a policy allows or denies. If `arguments` is None, the decision is about the tool itself."""
 
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
@@ -193,7 +193,7 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """Return a copy of this request with other arguments. A string is decoded if the schema expects another type.
+        """Return a copy of this request with other arguments. Decode strings where the schema expects another type.
 
         Send the decoded arguments to the server.
         """
@@ -324,7 +324,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
-    """Return whether a rule applies to a request. All rules of a decision share the limit `steps`."""
+    """Return whether a rule applies to a request. `steps` limits the work for the whole decision."""
     return rule._matches(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # the seconds after which another process may renew a token
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # After this many seconds, another process may renew the token.
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # a browser that has logged in keeps its separate limits for this time
+_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # After a login, a browser keeps its separate limits for this many seconds.
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
@@ -450,9 +450,7 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a form was sent from a page of this server. For such a form, some browsers send the origin
-        `null`.
-        """
+        """Return whether a page of this server sent the form. Some browsers then send the origin `null`."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
@@ -531,7 +529,7 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # Browsers apply the form policy of the consent page to redirects, so the server sends a page.
+        # The form policy of the consent page would block a redirect, so the server sends a page with a link.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
     def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:

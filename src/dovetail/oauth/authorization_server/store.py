@@ -12,11 +12,11 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# The server can fetch these entries again. If the store is full, the entry that expires first is removed.
+# The server can fetch these entries again, so the first to expire are removed if the store is full.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
 MAX_ENTRIES: Final = 20_000  # The store holds at most this many entries of each kind. Normal use needs far fewer.
-_EVICTED_SHARE: Final = 100  # If the store is full, one entry in a hundred is removed at once.
+_EVICTED_SHARE: Final = 100  # If the store is full, 1 % of the entries are removed at once.
 
 
 class StoreFull(Exception):
@@ -64,7 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # the time when the next entry of a full kind expires
+        self._next_expiry: dict[str, float] = {}  # for each full kind, the time when its next entry expires
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""

@@ -161,7 +161,7 @@ class OAuthTokenIssuer:
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Access tokens contain the ID of the grant. Therefore the secret part of the refresh token is checked, too.
+        # The ID of the grant is also in access tokens, so the secret part of the refresh token must match, too.
         if (
             stored is None
             or family is None

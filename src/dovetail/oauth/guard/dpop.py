@@ -19,7 +19,7 @@ from dovetail.protocol.replay_memory import ReplayMemory
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # a proof may be this many seconds old, or ahead of the clock
+_MAX_PROOF_AGE_S: Final = 60.0  # a proof may be this many seconds old, or this many seconds in the future
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
 _NONCE_INTERVAL_S: Final = 300.0  # The nonce changes after this many seconds.
@@ -79,7 +79,7 @@ class DPoPChecker:
             raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
         if token_claims is not None:
-            # The memory stores only proofs whose key belongs to the token.
+            # A proof is stored only if its key belongs to the token.
             check_confirmation(token_claims, thumbprint)
         if not self._used_proofs.add(thumbprint, hashlib.sha256(proof_id.encode()).digest(), issued_at, now):
             raise TokenRejected("the DPoP proof was already used")

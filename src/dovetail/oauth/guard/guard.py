@@ -320,7 +320,7 @@ class ServerLocation(Struct, frozen=True):
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """Return the URLs of a server from its public URL. This is the URL of the endpoint or of the application."""
+    """Return the location of a server. `public_url` may include the path of the endpoint."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")

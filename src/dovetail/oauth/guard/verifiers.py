@@ -273,7 +273,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         if claims.get("active") is not True:
             self._inactive_tokens.put(cache_key, True, now + _INACTIVE_TOKEN_TTL_S)
             raise TokenRejected("the token is not active")
-        # The issuer confirmed that the token is active, so the response does not need an expiry time.
+        # The issuer says that the token is active, so an expiry time is not required.
         checked_claims = {"exp": now + 1.0, **claims}
         check_claims(
             checked_claims,

@@ -106,7 +106,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request. These are the scopes of the challenge or the resource, and of all earlier requests.
+    """Choose the scopes to request: those that the server asks for, and those of earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """

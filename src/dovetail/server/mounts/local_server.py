@@ -108,7 +108,7 @@ class LocalServer:
         return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether this caller sees an item. A URI may match a template."""
+        """Return whether this caller sees an item. For a resource, a matching template is enough."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts

@@ -333,7 +333,7 @@ class MountedServers:
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # The route is unknown, or this server may have a tool or an access rule with the same name.
+            # Either the route is unknown, or this server may have a tool or an access rule with this name.
             route = await self._find_tool_route(name, exchange)
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)
@@ -446,7 +446,7 @@ class MountedServers:
         if resolved is None:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         mount, inner_name = resolved
-        # Only the checked field of the reference is forwarded. The mounted server cannot use another field.
+        # Only the checked field is forwarded, so that the mounted server cannot use another field.
         inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
         transform = mount.name_map.get_transform(inner_name)
         if transform.arguments:

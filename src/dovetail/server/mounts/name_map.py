@@ -116,7 +116,7 @@ class NameMap:
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name on the mounted server. Return None if that server cannot have such an item."""
+        """Return the name that the mounted server uses, or None if the mounted server cannot have this item."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
@@ -187,7 +187,7 @@ class NameMap:
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return whether only this mount can have names with its prefix."""
+        """Return whether every name with this prefix belongs to this mount."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property

@@ -273,7 +273,6 @@ class MountResolver:
                 await mount.target.check_scopes(kind, inner_name, exchange)
 
     async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a mounted server lists the item for this caller, and this server does not hide it."""
         if not mount.target.is_remote:
             if not await mount.target.has_item(kind, inner_name, exchange):
                 return False

@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # True if the output schema promises a JSON response
+        self._promises_json = promises_json  # True if the output schema requires a JSON response
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:

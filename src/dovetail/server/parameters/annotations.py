@@ -77,7 +77,7 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
 
 
 def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data to a type. A hook converts types that msgspec does not support. Raise msgspec's errors."""
+    """Convert JSON data to a type. `decode_hook` converts the types that msgspec does not support."""
     return msgspec.convert(value, annotation, strict=strict, dec_hook=decode_hook)
 
 

@@ -112,7 +112,7 @@ class OverlookedMessage(ArgumentMessage):
 
 
 class BooleanMessage(OverlookedMessage):
-    """A message about a boolean that was passed instead of a number."""
+    """An error message for a boolean that was passed where a number is required."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ class _Location(NamedTuple):
     path: str
     steps: _SchemaSteps | None = None  # None for a schema of this server
     depth: int = 0
-    branches: int = 0  # the number of unions on the path with several matching alternatives
+    branches: int = 0  # the number of unions on this path for which several alternatives match
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -341,7 +341,7 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Return the field whose value selects one of the alternatives, and the allowed values of this field.
+    """Find an invalid field that should select one of the alternatives. Return its name and its allowed values.
 
     If the field is valid, return None.
     """

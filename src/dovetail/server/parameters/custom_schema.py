@@ -145,7 +145,7 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        # A cycle counts as 0. Validation follows a cycle only as deep as the value is nested.
+        # A cycle counts as 0, because the nesting of the value limits how far validation follows it.
         count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0

@@ -176,7 +176,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # An unknown field in an argument is a mistake of the caller. Results may have new fields in a later version.
+        # Unknown fields in arguments are mistakes. Results may have additional fields in a later version.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 

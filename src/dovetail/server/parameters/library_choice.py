@@ -89,7 +89,7 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
     if _is_pydantic_note(note):
         yield _Need("pydantic", name)
     elif isinstance(note, msgspec.Meta):
-        # Metadata in class fields cannot be translated. pydantic has no equivalent for time zones.
+        # pydantic cannot use msgspec metadata in class fields, and has no equivalent for time zones.
         if field is not None or note.tz is not None:
             yield _Need("msgspec", name)
     elif field is not None and is_constraint(note):

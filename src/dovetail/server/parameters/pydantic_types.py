@@ -91,7 +91,7 @@ class PydanticArguments:
 
     def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
         self._names = types.keys()
-        # The key `**` stores additional arguments, because no parameter can have this name.
+        # No parameter can be called `**`, so this key is free for additional arguments.
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)

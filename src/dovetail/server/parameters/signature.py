@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 
 def _unwrap_function(function: Any) -> Any:
-    """Return the function that has the annotations. Wrappers around it are removed."""
     while True:
         if isinstance(function, functools.partial):
             function = typing.cast("functools.partial[Any]", function).func
@@ -87,7 +86,7 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
         try:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
-            # The user's code may import the context class only for type checkers, so the name is defined here.
+            # If the user's code imports the context class only for type checkers, the name must be defined here.
             local_names = {context_type.__name__: context_type}
             return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
@@ -654,7 +653,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 def _find_pattern_errors(
     validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer
 ) -> dict[str, list[ArgumentMessage]]:
-    """Return the pattern errors of each argument. An argument without pattern errors may have other errors."""
+    """Return the pattern errors of each argument. This function does not find other errors."""
     messages_by_argument: dict[str, list[ArgumentMessage]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from dovetail.server.parameters.argument_errors import Schema, select_matching
 
-# A check returns False if a value has unknown fields.
+# Returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
 
 _REF_PREFIX: Final = "#/$defs/"
@@ -50,7 +50,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # A recursive type needs its check before the check is finished, so this function looks it up later.
+            # A recursive type refers to its own check, which does not exist yet. The lambda finds it later.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]

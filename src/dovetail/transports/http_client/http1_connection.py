@@ -130,7 +130,7 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # The `wait` method awaits this future, first for the headers and later for the body.
+        # The `wait` method waits for this future: first for the headers, later for the body.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:

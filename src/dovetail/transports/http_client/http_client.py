@@ -45,7 +45,7 @@ _TOKEN_PATTERN = re.compile(FIELD_NAME.encode())
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
 # Callers cannot set these headers.
-# A second value could split a request into two, or send the proxy's credentials to the server.
+# A second value could split one request into two, or reveal the proxy's credentials to the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
@@ -233,7 +233,7 @@ class HTTPClient:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.cancelled():
-                    with contextlib.suppress(ValueError):  # A request that can continue is no longer in the queue.
+                    with contextlib.suppress(ValueError):  # A waiter that was already woken is no longer in the queue.
                         self._waiters.remove(waiter)
                 else:
                     self._wake_waiter()
@@ -306,7 +306,7 @@ class HTTPClient:
         if not 200 <= response.status < 300:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
-        # In TLS, the client sends first. Data that has already arrived therefore does not come from the server.
+        # In TLS, the client sends first, so data that has already arrived does not come from the server.
         if tunnel.is_dead:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")

@@ -168,7 +168,7 @@ class Endpoint:
                     and self._other_apps is not None
                     and (other_path := self._other_apps.find_path(scope)) is not None
                 ):
-                    # The path may have no application. Callers without credentials must not learn this.
+                    # Callers without credentials must not learn whether this path has an application.
                     guard = guard.at_path(other_path)
                 document = guard.get_document(path, request)
                 if document is not None:
@@ -333,7 +333,7 @@ class Endpoint:
             if b"transfer-encoding" in request.headers:
                 _check_transfer_encoding(request)
         elif not length.isdigit() or len(length) > 12 or int(length) > limit:
-            # A client that is still sending gets this response, because the connection stays open.
+            # The connection stays open, so a client that is still sending can read this response.
             raise Refusal(413, f"The request body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
@@ -355,7 +355,7 @@ class Endpoint:
                         raise Refusal(400, "The connection closed before the request body was complete")
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
-                    del message  # The buffer has a copy of this chunk, so its memory is freed.
+                    del message  # The buffer has a copy of this chunk.
                     if spool.is_disk_full:
                         raise Refusal(503, "The server has no space to store the body", [(b"retry-after", b"5")])
             return spool.read()

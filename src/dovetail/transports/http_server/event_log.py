@@ -45,7 +45,7 @@ class EventLog:
 
 
 class EventStream:
-    """An event stream of a session, which is open or finished."""
+    """An open or finished event stream of a session."""
 
     __slots__ = (
         "_event_log",

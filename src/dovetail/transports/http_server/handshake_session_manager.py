@@ -71,7 +71,7 @@ class HandshakeSessionManager:
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # Requests without this header use this version. A session knows its own version.
+        # This version applies to requests without the version header, unless the server stores sessions.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
@@ -204,7 +204,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # Outside a batch, the caller of this method converts these errors to an HTTP status.
+            raise  # Outside a batch, the caller of this method sends an HTTP status for these errors.
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:

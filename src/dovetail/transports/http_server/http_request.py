@@ -75,7 +75,7 @@ class OtherApps(Protocol):
         ...
 
     def find_path(self, scope: Scope) -> str | None:
-        """Return the MCP path in a request, even if no application exists at this path.
+        """Return the MCP path of a request. An application at this path does not have to exist.
 
         Return None for a path that no application can have.
         """

@@ -129,7 +129,7 @@ class LightEvent(asyncio.Event):
 
 
 class LightFlowControl(FlowControl):
-    """The flow control of uvicorn with an event that needs less memory."""
+    """The flow control of uvicorn, but with an event object that needs less memory."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -219,7 +219,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
         # If all headers together are smaller than the limit for one header, no check is needed.
-        # The size is 0 if the headers arrived together with the headers of the previous request.
+        # If the headers arrived together with those of the previous request, `size` is 0 and they are checked.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif self.url[:1] != b"/" and not self._is_target_unambiguous():
@@ -228,7 +228,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             previous_cycle = self.cycle
             super().on_headers_complete()
             if self.cycle is not previous_cycle:
-                self.cycle.message_event = LightEvent()  # No task waits for the old event yet.
+                self.cycle.message_event = LightEvent()  # No task waits for the old event, so it can be replaced.
         # The scope contains the list `self.headers`, and uvicorn would add trailers to this list.
         # Trailers must not count as headers, because no proxy or guard has checked them.
         self.headers = []
@@ -296,7 +296,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
     def _reject(self, response: bytes) -> None:
-        # The client may still read data before the connection closes, so the stall timer continues.
+        # The stall timer keeps running, because the client may not have read all data yet.
         _cancel_timers(self._head_timer, self._body_timer)
         self._head_timer = self._body_timer = None
         if self.transport.is_closing():
@@ -399,7 +399,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # From here on, new clients wait and are not refused.
+        listener.listen(_BACKLOG)
     except OSError as exc:
         listener.close()
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None

@@ -90,9 +90,7 @@ class ChildProcess:
         return self._group.process.returncode
 
     def stderr_tail(self, since: float | None = None) -> str:
-        """Return the last lines of stderr, escaped. Leave out lines from before `since`, which is a time of the
-        event loop.
-        """
+        """Return the last lines of stderr, escaped. Leave out lines that arrived before the loop time `since`."""
         return self._stderr.tail(since)
 
     async def wait_exited(self) -> int:
@@ -253,7 +251,7 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # Each entry has the arrival time of data, and the number of bytes before the data.
+        # Each entry contains the arrival time of a chunk and the number of bytes before it.
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()

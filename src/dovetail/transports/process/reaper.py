@@ -47,7 +47,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 
 class Reaper:
-    """A helper process that kills the servers of this process if this process dies. The class is thread-safe."""
+    """A helper process that kills all running servers if dovetail's own process dies. The class is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -87,7 +87,7 @@ class Reaper:
         self._groups.clear()
         if process is not None:
             _get_stdin(process).close()
-            process.returncode = 0  # The helper is a child of the parent process, so this process must not wait for it.
+            process.returncode = 0  # The helper belongs to the parent process, so this process cannot wait for it.
 
     def _start(self) -> None:
         self._stop()
