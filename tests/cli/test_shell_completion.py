@@ -61,6 +61,25 @@ def test_what_a_target_offers(complete: Complete, url: str) -> None:
     assert complete("dovetail call http://127.0.0.1:1/mcp ") == []
 
 
+def test_skills_of_a_target(complete: Complete, run: RunCommand, tmp_path: Path) -> None:
+    skill = tmp_path / "skills" / "pdf-forms"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: pdf-forms\ndescription: Fill forms.\n---\n", encoding="utf-8")
+    (skill / "fields.md").touch()
+    (tmp_path / "one.py").write_text("from dovetail import Server\napp = Server('s')\napp.add_skills('skills')\n")
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert complete("dovetail skills ") == ["list", "show", "verify", "pull"]
+    assert complete("dovetail skills verify s", cwd=tmp_path, **own) == ["skills/"]
+    assert complete("dovetail skills show one.py ", cwd=tmp_path, **own) == []
+    run("skills", "list", "one.py", cwd=tmp_path, **own).check_success()
+    assert complete("dovetail skills list one.py ", cwd=tmp_path, **own) == []
+    assert complete("dovetail skills show one.py p", cwd=tmp_path, **own) == ["pdf-forms"]
+    assert complete("dovetail skills show one.py pdf-forms ", cwd=tmp_path, **own) == ["SKILL.md", "fields.md"]
+    assert complete("dovetail skills show one.py pdf-forms SKILL.md ", cwd=tmp_path, **own) == []
+    assert complete("dovetail skills verify one.py ", cwd=tmp_path, **own) == ["pdf-forms"]
+    assert complete("dovetail skills pull one.py pdf-forms s", cwd=tmp_path, **own) == ["skills/"]
+
+
 STARTED = "from pathlib import Path\nPath('started').open('a').write('x')\n"
 PROGRAM = (
     "from dovetail import Server\napp = Server('once')\n@app.tool\ndef only(city: str) -> str:\n    return ''\n"

@@ -1,8 +1,8 @@
 """Run every transcript of `dovetail` commands on the pages and compare the output.
 
-A transcript is a `console` block with only `dovetail` commands. It runs in a folder with the server of the README, two
-examples, a policy and a configuration. "…" in a line means any rest of the line, and alone on a line any lines that
-follow. `# exits with N` after a command is its exit status.
+A transcript is a `console` block with only `dovetail` commands. It runs in a folder with the server of the README,
+three examples, a policy and a configuration. "…" in a line means any rest of the line, and alone on a line any lines
+that follow. `# exits with N` after a command is its exit status.
 """
 
 import json
@@ -62,6 +62,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "hello.py").write_text(hello, encoding="utf-8")
     for name in ("weather.py", "booking.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path / name)
+    shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
     entry = {"command": sys.executable, "args": [str(tmp_path / "weather.py")]}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"weather": entry}}), encoding="utf-8")

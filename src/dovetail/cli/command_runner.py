@@ -277,6 +277,8 @@ _ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
 
 async def list_items(client: Client, kind: str) -> list[Any]:
     """Return all items of one kind. If the server does not support this kind, return an empty list."""
+    if kind == "skills":
+        return [*await client.list_skills()]
     return await list_by_kind(client, _ITEM_KINDS[kind], client.server_capabilities)
 
 

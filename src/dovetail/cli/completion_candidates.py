@@ -87,13 +87,15 @@ def _complete_line(
     prefix: str,
     target_command: list[str],
 ) -> Iterable[Candidate]:
+    names: list[str] = []
     while preceding and not preceding[0].startswith("-"):
         subcommand = group.get_command(click.Context(group), preceding[0])
         if subcommand is None:
             return []
+        names.append(preceding[0])
         preceding = preceding[1:]
         if not isinstance(subcommand, click.Group):
-            return _complete_command(subcommand, preceding, prefix, target_command)
+            return _complete_command(" ".join(names), subcommand, preceding, prefix, target_command)
         group, command_candidates = (
             subcommand,
             [
@@ -105,7 +107,7 @@ def _complete_line(
 
 
 def _complete_command(
-    command: click.Command, preceding: list[str], prefix: str, target_command: list[str]
+    name: str, command: click.Command, preceding: list[str], prefix: str, target_command: list[str]
 ) -> Iterable[Candidate]:
     options = [option for option in command.params if isinstance(option, click.Option)]
     if prefix.startswith("-"):
@@ -125,7 +127,7 @@ def _complete_command(
     argument_count = len(args) if target_command or target_options.module else len(args) - 1
     if argument_count < 0:
         return [*_list_files(prefix), *_list_configured_servers()]
-    return _complete_arguments(command.name or "", target_options, args[len(args) - argument_count :], prefix)
+    return _complete_arguments(name, target_options, args[len(args) - argument_count :], prefix)
 
 
 def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
@@ -161,7 +163,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
-    "listen": "resources",
+    "listen": "resources", "skills show": "skills", "skills verify": "skills", "skills pull": "skills",
 }  # fmt: skip
 
 
@@ -180,7 +182,11 @@ def _complete_arguments(
     items = _load_items(target_options).get(item_kind) or {}
     if not args:
         return [Candidate(name, item["description"]) for name, item in items.items()]
+    if command == "skills pull":
+        return _list_files(prefix) if len(args) == 1 else []
     arguments: dict[str, Any] = (items.get(args[0]) or {}).get("arguments") or {}
+    if item_kind == "skills":
+        return [Candidate(path) for path in arguments] if command == "skills show" and len(args) == 1 else []
     name, separator, _ = prefix.partition("=")
     if separator:
         return [Candidate(f"{name}={value}") for value in arguments.get(name) or ()]
@@ -261,7 +267,7 @@ async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
         return {}
 
 
-_KIND_NAMES = ("tools", "prompts", "resources")
+_KIND_NAMES = ("tools", "prompts", "resources", "skills")
 
 
 def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
@@ -270,6 +276,8 @@ def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
             return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}
         case "prompts":
             return {prompt.name: _describe_item(prompt, _list_prompt_arguments(prompt)) for prompt in items}
+        case "skills":
+            return {skill.name: _describe_item(skill, {path: [] for path in skill.files}) for skill in items}
         case _:
             return {resource.uri: _describe_item(resource, {}) for resource in items}
 

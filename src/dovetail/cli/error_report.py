@@ -21,6 +21,7 @@ from dovetail.errors import (
     ProcessStartError,
     RemoteError,
     RequestTimeout,
+    SkillMismatch,
     TransportError,
     Unauthorized,
     UnsupportedFileVersion,
@@ -60,7 +61,7 @@ def get_exit_code(exc: MCPError) -> int:
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
-        case RemoteError() if _is_insufficient_scope(exc):
+        case RemoteError() if is_insufficient_scope(exc):
             return EXIT_DENIED
         case AuthError():
             return EXIT_AUTH
@@ -80,7 +81,8 @@ def _needs_client_capability(data: Any) -> bool:
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
-def _is_insufficient_scope(exc: RemoteError) -> bool:
+def is_insufficient_scope(exc: RemoteError) -> bool:
+    """Return whether the server refused a request because the caller lacks a scope."""
     return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
 
 
@@ -140,7 +142,7 @@ def translate_error(exc: MCPError) -> None:
             exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"
         case Unauthorized():
             exc.hint = _TOKEN_HINT
-        case RemoteError() if _is_insufficient_scope(exc):
+        case RemoteError() if is_insufficient_scope(exc):
             exc.hint = (
                 "callers of a server that runs as a process have no scopes. Run `dovetail run FILE --http`, and call "
                 "its URL with --auth TOKEN"
@@ -152,6 +154,10 @@ def translate_error(exc: MCPError) -> None:
             exc.hint = "pass --timeout SECONDS to wait longer"
         case OutcomeUnknown() if "retry=" in hint:
             exc.hint = "check whether the call took effect before you repeat it"
+        case SkillMismatch():
+            exc.hint = "run `dovetail skills verify` on the same target to check all files"
+        case NotFound() if "list_skills" in hint:
+            exc.hint = "run `dovetail skills list` on the same target to see what is available"
         case NotFound() if "list_" in hint:
             exc.hint = "run `dovetail list` on the same target to see what is available"
         case _:

@@ -235,6 +235,22 @@ def _find_entry(target_arg: str) -> ServerConfig:
     return _read_config_entry(Path(prefix), name) if prefix.endswith(".json") else _read_config_entry(Path(target_arg))
 
 
+def find_folder(options: TargetOptions) -> Path | None:
+    """Return the path if the target is a folder. The name of a configured server is not a folder, unlike `./name`."""
+    if options.command or options.module is not None or not options.args:
+        return None
+    target_arg = options.args[0]
+    path = Path(target_arg)
+    if not path.is_dir():
+        return None
+    if "/" in target_arg or os.sep in target_arg or target_arg in (".", ".."):
+        return path
+    from dovetail.host.config.config_files import discover_configs
+
+    is_configured = any(target_arg in (entry.name, entry.original_name) for entry in discover_configs()[0])
+    return None if is_configured else path
+
+
 def make_absolute(target_arg: str) -> str:
     """Return the absolute path of a file or `file.py:object`. Raise UsageError if the file does not exist."""
     file_name, object_name = split_object_name(target_arg)

@@ -4,7 +4,7 @@ This module only reports problems. Tools with problems are registered, too.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dovetail.log import log
@@ -21,9 +21,9 @@ _BYTES_PER_TOKEN: Final = 4
 
 
 class LintIssue(Struct, frozen=True):
-    """A problem with a tool."""
+    """A problem with a tool or a skill."""
 
-    rule: str  # The rule that found the problem: the name of a schema profile, "protocol" or "description".
+    rule: str  # The rule that found it: the name of a schema profile, "protocol", "description" or "skill".
     message: str  # A description of the problem.
 
 
@@ -68,9 +68,12 @@ def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintRe
         for profile in profiles
         for text in find_violations(profile, declaration.name, declaration.description, declaration.input_schema)
     ]
-    return LintReport(
-        declaration.name, -(-len(encode(published)) // _BYTES_PER_TOKEN), [*findings, *_check_descriptions(declaration)]
-    )
+    return LintReport(declaration.name, estimate_tokens(published), [*findings, *_check_descriptions(declaration)])
+
+
+def estimate_tokens(definition: Mapping[str, object]) -> int:
+    """Return the estimated number of tokens of a definition that a model sees."""
+    return -(-len(encode(definition)) // _BYTES_PER_TOKEN)
 
 
 def _check_descriptions(declaration: tools.Tool) -> Iterator[LintIssue]:

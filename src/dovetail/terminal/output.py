@@ -137,13 +137,16 @@ def get_stderr_target() -> Any:
     return print_quoted if sys.stderr.isatty() else "inherit"
 
 
-def write_content(text: str) -> None:
-    """Write text to stdout. Escape the text if stdout is a terminal."""
+def write_content(content: str | bytes) -> None:
+    """Write text or bytes to stdout. If stdout is a terminal, escape the text, and show only the number of bytes."""
     if sys.stdout.isatty():
-        click.echo(escape_text(text))
-    else:
-        sys.stdout.write(text)
+        click.echo(escape_text(content) if isinstance(content, str) else f"[{len(content)} bytes]")
+    elif isinstance(content, str):
+        sys.stdout.write(content)
         sys.stdout.flush()
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
 
 
 def print_note(text: str) -> None:

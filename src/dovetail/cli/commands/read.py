@@ -1,6 +1,5 @@
 """`dovetail read`: read a resource."""
 
-import sys
 from typing import Any
 
 import click
@@ -32,16 +31,6 @@ def command(ctx: click.Context, **params: Any) -> int:
             return
         contents = extract_contents(result)
         for part in contents if isinstance(contents, list) else [contents]:
-            _print_part(part)
+            output.write_content(part)
 
     return run_command(read_target_options(ctx, **params), execute)
-
-
-def _print_part(part: str | bytes) -> None:
-    if isinstance(part, str):
-        output.write_content(part)
-    elif sys.stdout.isatty():
-        click.echo(f"[{len(part)} bytes]")
-    else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(part)

@@ -54,7 +54,7 @@ def parse_front_matter(data: bytes) -> dict[str, Any]:
         FrontMatterError: the file has no valid front matter.
     """
     text = _extract(data)
-    yaml = _import_yaml()
+    yaml = import_yaml()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         value = _Builder().build(yaml.parse(text, Loader=loader))
@@ -134,7 +134,8 @@ def _extract(data: bytes) -> str:
         raise FrontMatterError("the front matter is not valid UTF-8. Save the file as UTF-8") from None
 
 
-def _import_yaml() -> Any:
+def import_yaml() -> Any:
+    """Return the module `yaml`. Raise ImportError with the name of the extra if it is not installed."""
     try:
         import yaml
     except ImportError:

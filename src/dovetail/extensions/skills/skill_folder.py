@@ -27,6 +27,7 @@ _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a fol
 # A file that changed this recently may change again without a new time stamp.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
+_MAX_PROBLEMS: Final = 20  # The problems of one skill that are reported.
 _READ_CHUNK_BYTES: Final = 1024 * 1024
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -56,21 +57,26 @@ class _FoundSkill:
         self.directory = directory
         self.files: list[_FoundFile] = []
         self.folded_paths: dict[str, str] = {}
-        self.problem: str | None = None
+        self.problems: list[str] = []
 
     def fail(self, problem: str) -> None:
-        if self.problem is None:
-            self.problem = problem
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(problem)
 
 
 class SkillFolder:
     """The skills in a folder. A skill is a folder with a file SKILL.md, at any depth.
 
+    Args:
+        path: The folder.
+        on_problem: A function that gets the path of a skill that cannot be served, and the problem. Without it, the
+            first problem raises SkillProblem.
+
     Raises:
         SkillProblem: the folder has no skill, or a skill has a file that cannot be served.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], on_problem: Callable[[str, str], object] | None = None) -> None:
         self._root = Path(path).resolve()
         if not self._root.is_dir():
             raise SkillProblem(f"{path} is not a folder")
@@ -81,7 +87,7 @@ class SkillFolder:
         self._logged_problems: set[str] = set()
         self._checked_at = 0.0
         self.skills: dict[str, ServedSkill] = {}  # The skills by the URI of their SKILL.md. A change replaces the dict.
-        self._scan(is_first=True)
+        self._scan(is_first=True, on_problem=on_problem)
 
     def refresh(self, max_age: float = 0.0) -> bool:
         """Scan the folder again unless that happened less than `max_age` seconds ago. Return whether a skill changed.
@@ -114,7 +120,7 @@ class SkillFolder:
         """Return whether the content of a file matches its digest from the last scan."""
         return self._digests.get(uri) == compute_digest(data)
 
-    def _scan(self, *, is_first: bool) -> None:
+    def _scan(self, *, is_first: bool, on_problem: Callable[[str, str], object] | None = None) -> None:
         scan = _Scan(self._root)
         scan.run()
         hashed: dict[tuple[str, ...], _HashedFile] = {}
@@ -124,6 +130,10 @@ class SkillFolder:
             try:
                 skill = self._build_skill(found, hashed)
             except SkillProblem as exc:
+                if on_problem is not None:
+                    for problem in found.problems or [str(exc)]:
+                        on_problem("/".join(self._name_parts(found)), problem)
+                    continue
                 if is_first:
                     raise
                 self._log_problem(str(exc))
@@ -135,7 +145,7 @@ class SkillFolder:
             else:
                 real_paths.update((skill.files[file.path].uri, file.real_path) for file in found.files)
             skills[skill.entry.uri] = skill
-        if is_first and not skills:
+        if is_first and not scan.skills:
             raise SkillProblem(f"{self._root} has no skills. A skill is a folder with a file {MANIFEST}")
         self._hashed, self._real_paths, self.skills = hashed, real_paths, skills
         self._digests = {file.uri: file.digest for skill in skills.values() for file in skill.listed_files}
@@ -149,8 +159,8 @@ class SkillFolder:
 
     def _build_skill(self, found: _FoundSkill, hashed: dict[tuple[str, ...], _HashedFile]) -> ServedSkill:
         place = self._root.joinpath(*found.directory)
-        if found.problem is not None:
-            raise SkillProblem(found.problem)
+        if found.problems:
+            raise SkillProblem(found.problems[0])
         if sum(file.size for file in found.files) > MAX_SKILL_BYTES:
             raise _make_size_problem(place)
         digests: dict[str, tuple[str, int]] = {}

@@ -1,0 +1,349 @@
+"""`dovetail skills`: list, show, verify and download the skills of a server."""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dovetail.cli import error_report
+from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.completion_candidates import remember_items
+from dovetail.cli.skill_lint import require_yaml
+from dovetail.cli.target_argument import (
+    TargetOptions,
+    find_folder,
+    list_restricted_items,
+    read_target_options,
+    target_options,
+)
+from dovetail.cli.tool_arguments import suggest_names
+from dovetail.client.client import Client
+from dovetail.error_context import add_context
+from dovetail.errors import InvalidResult, RemoteError
+from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem
+from dovetail.extensions.skills.skill import MANIFEST, SkillFile, verify_file, verify_front_matter
+from dovetail.extensions.skills.skill_folder import SkillFolder
+from dovetail.extensions.skills.skill_writer import SkillExists, check_destination, check_paths, write_skill
+from dovetail.terminal import output
+from dovetail.wire.base import Struct
+
+T = TypeVar("T")
+
+
+class SkillReport(Struct, frozen=True):
+    """The result of the verification of one skill."""
+
+    name: str
+    uri: str
+    files: int  # The number of files.
+    size: int  # The size of all files in bytes.
+    problems: list[str]
+
+
+@click.group("skills")
+def command() -> None:
+    """List, show, verify and download skills.
+
+    A skill is a folder with instructions for a model. SKILL is the name of a skill, or the URI of its SKILL.md.
+    """
+
+
+@command.command("list")
+@target_options()
+@click.pass_context
+def list_skills(ctx: click.Context, **params: Any) -> int:
+    """List the skills of a server.
+
+    Fetches no file of a skill.
+
+    \b
+    dovetail skills list server.py
+    """
+    options = read_target_options(ctx, **params)
+
+    async def execute(command_run: CommandRun) -> None:
+        skills = await command_run.client.list_skills()
+        remember_items(options, {"skills": skills})
+        skipped = command_run.client.skipped_items
+        document = {"skills": [_describe_skill(skill) for skill in skills], "skipped_items": skipped}
+        command_run.print_result(document, lambda: _format_skills(skills))
+        if not command_run.json:
+            _print_skipped(skipped)
+
+    return run_command(list_restricted_items(options), execute)
+
+
+@command.command("show")
+@target_options("SKILL", "[FILE]")
+@click.pass_context
+def show_skill(ctx: click.Context, **params: Any) -> int:
+    """Show a skill, or one of its files.
+
+    Without FILE, shows the front matter, and the size and the digest of each file. With FILE, verifies the file and
+    writes it to stdout unchanged, unless stdout is a terminal.
+
+    \b
+    dovetail skills show server.py pdf-forms
+    dovetail skills show server.py pdf-forms SKILL.md
+    """
+
+    async def execute(command_run: CommandRun) -> None:
+        skill_arg, path = _read_args(command_run.args, ("SKILL",), ("FILE",))
+        skill = await _find_skill(command_run.client, skill_arg)
+        if path is None:
+            command_run.print_result(_describe_skill(skill), lambda: _format_skill(skill))
+            return
+        if not skill.is_dynamic and path not in skill.files:
+            raise click.UsageError(f"unknown file {path!r}{suggest_names(path, skill.files)}")
+        require_yaml()
+        content = await skill.read(path)
+        if command_run.json:
+            click.echo(output.format_json(_describe_content(skill, path, content)))
+        else:
+            output.write_content(content)
+
+    return run_command(read_target_options(ctx, **params), execute)
+
+
+@command.command("verify")
+@target_options("[SKILL]")
+@click.pass_context
+def verify_skills(ctx: click.Context, **params: Any) -> int:
+    """Read and verify all files of skills.
+
+    Compares each file with its size and its digest, and SKILL.md with the front matter. Exits with 6 if a skill is
+    invalid, if a file differs, or if a skill is dynamic, because a dynamic skill has no digests. TARGET may also be a
+    folder of skills.
+
+    \b
+    dovetail skills verify server.py
+    dovetail skills verify https://example.com/mcp pdf-forms
+    dovetail skills verify ./skills
+    """
+    options = read_target_options(ctx, **params)
+    require_yaml()
+    if (folder := find_folder(options)) is not None:
+        return _verify_folder(folder, options)
+
+    async def execute(command_run: CommandRun) -> int:
+        client = command_run.client
+        (skill_arg,) = _read_args(command_run.args, (), ("SKILL",))
+        skills = await client.list_skills() if skill_arg is None else [await _find_skill(client, skill_arg)]
+        skipped = client.skipped_items if skill_arg is None else []
+        reports = [await _verify_skill(skill) for skill in skills]
+        document = {"skills": reports, "skipped_items": skipped}
+        command_run.print_result(document, lambda: _format_reports(reports, skipped))
+        return _get_exit_code(reports, skipped)
+
+    return run_command(options, execute)
+
+
+@command.command("pull")
+@target_options("SKILL", "DIR")
+@click.option("--force", is_flag=True, help="Replace the skill in DIR, with all its files.")
+@click.pass_context
+def pull_skill(ctx: click.Context, force: bool, **params: Any) -> int:
+    """Download a skill into a new folder in DIR.
+
+    Verifies all files first. If one file differs from its size or its digest, or if the name of a file is not safe,
+    writes nothing and exits with 6. The new folder has the name of the skill, and no file is executable.
+
+    \b
+    dovetail skills pull https://example.com/mcp pdf-forms ./skills
+    """
+
+    async def execute(command_run: CommandRun) -> None:
+        client = command_run.client
+        skill_arg, directory_arg = _read_args(command_run.args, ("SKILL", "DIR"), ())
+        directory = _read_directory(directory_arg)
+        require_yaml()
+        skill = await _find_skill(client, skill_arg)
+        try:
+            if skill.is_dynamic:
+                raise SkillProblem(f"the skill {skill.name!r} is dynamic, so its files cannot be verified")
+            check_paths(skill.files)
+            check_destination(directory, skill.name, force=force)
+            files = {path: _encode(await skill.read(path)) for path in skill.files}
+            folder = write_skill(directory, skill.name, files, force=force)
+        except SkillExists as exc:
+            raise click.UsageError(str(exc) if force else f"{exc}. Use --force to replace it") from None
+        except SkillProblem as exc:
+            raise add_context(InvalidResult(str(exc)), server=client.name) from None
+        size = sum(map(len, files.values()))
+        document = {"uri": skill.uri, "folder": str(folder), "files": [*files], "size": size}
+        command_run.print_result(document, lambda: f"{folder}: {_format_count(len(files))}, {size} bytes")
+
+    return run_command(read_target_options(ctx, **params), execute)
+
+
+def _read_args(args: list[str], required: tuple[str, ...], optional: tuple[str, ...]) -> list[Any]:
+    """Return the value of each argument. A missing optional argument is None."""
+    names = (*required, *optional)
+    if len(args) < len(required):
+        raise click.UsageError(f"missing argument: {required[len(args)]}")
+    if len(args) > len(names):
+        raise click.UsageError(f"unexpected argument: {args[len(names)]}")
+    return [*args, *[None] * (len(names) - len(args))]
+
+
+def _read_directory(arg: str) -> Path:
+    path = Path(arg)
+    if path.exists() and not path.is_dir():
+        raise click.UsageError(f"{arg} is not a folder")
+    return path
+
+
+async def _find_skill(client: Client, skill_arg: str) -> Skill:
+    """Return the skill with this name or URI. A URI also finds skills that the server does not list."""
+    if "://" in skill_arg:
+        return await client.get_skill(skill_arg)
+    skills = await client.list_skills()
+    matches = [skill for skill in skills if skill.name == skill_arg]
+    if not matches:
+        _print_skipped(client.skipped_items)
+    return _choose_skill(skill_arg, {skill.uri: skill for skill in matches}, [skill.name for skill in skills])
+
+
+def _choose_skill(skill_arg: str, matches: Mapping[str, T], names: Iterable[str]) -> T:
+    if len(matches) > 1:
+        uris = ", ".join(output.escape_line(uri) for uri in matches)
+        raise click.UsageError(f"several skills are named {skill_arg!r}. Pass one of these URIs: {uris}")
+    if not matches:
+        raise click.UsageError(f"unknown skill {skill_arg!r}{suggest_names(skill_arg, dict.fromkeys(names))}")
+    return next(iter(matches.values()))
+
+
+def _print_skipped(skipped: list[str]) -> None:
+    for reason in skipped:
+        output.print_note(output.escape_full_line(reason))
+
+
+def _encode(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _format_count(count: int) -> str:
+    return f"{count} {'file' if count == 1 else 'files'}"
+
+
+def _sum_sizes(files: Iterable[SkillFile]) -> int:
+    return sum(file.size for file in files)
+
+
+def _describe_skill(skill: Skill) -> dict[str, Any]:
+    return {
+        "name": skill.name,
+        "uri": skill.uri,
+        "description": skill.description,
+        "front_matter": skill.front_matter,
+        "files": skill.files,
+        "is_dynamic": skill.is_dynamic,
+    }
+
+
+def _describe_content(skill: Skill, path: str, content: str | bytes) -> dict[str, Any]:
+    text_or_blob = {"text": content} if isinstance(content, str) else {"blob": base64.b64encode(content).decode()}
+    return {"uri": skill.uri, "file": path, "size": len(_encode(content)), **text_or_blob}
+
+
+def _format_skills(skills: list[Skill]) -> str:
+    rows = [
+        (
+            skill.name,
+            "dynamic" if skill.is_dynamic else str(len(skill.files)),
+            "" if skill.is_dynamic else str(_sum_sizes(skill.files.values())),
+            skill.description.strip().split("\n", 1)[0],
+        )
+        for skill in skills
+    ]
+    return output.format_table(rows, ("skill", "files", "bytes", "description")) or "no skills"
+
+
+def _format_skill(skill: Skill) -> str:
+    fields = {"uri": skill.uri, **skill.front_matter}
+    lines = [f"{output.escape_line(name)}: {_format_value(value)}" for name, value in fields.items()]
+    rows = [(path, str(file.size), file.digest) for path, file in skill.files.items()]
+    table = (
+        output.format_table(rows, ("file", "bytes", "digest")) or "The skill is dynamic, so its files are not listed."
+    )
+    return f"{output.fit_to_stdout(chr(10).join(lines))}\n\n{table}"
+
+
+def _format_value(value: Any) -> str:
+    return output.escape_full_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+async def _verify_skill(skill: Skill) -> SkillReport:
+    problems: list[str] = []
+    if skill.is_dynamic:
+        problems.append("the skill is dynamic, so its files cannot be verified")
+    for path in skill.files or [MANIFEST]:
+        try:
+            await skill.read(path)
+        except (InvalidResult, RemoteError) as exc:
+            problems.append(
+                str(exc.args[0]) if isinstance(exc, InvalidResult) else f"cannot read {path}: {exc.message}"
+            )
+    return SkillReport(skill.name, skill.uri, len(skill.files), _sum_sizes(skill.files.values()), problems)
+
+
+def _verify_folder(path: Path, options: TargetOptions) -> int:
+    (skill_arg,) = _read_args([*options.args[1:]], (), ("SKILL",))
+    problems: dict[str, list[str]] = {}
+    reports: list[SkillReport] = []
+    try:
+        folder = SkillFolder(path, lambda name, problem: problems.setdefault(name, []).append(problem))
+    except SkillProblem as exc:
+        problems[str(path)] = [str(exc)]
+    else:
+        reports = [_verify_served_skill(folder, skill) for skill in folder.skills.values()]
+    reports += [SkillReport(name, f"skill://{name}/{MANIFEST}", 0, 0, texts) for name, texts in problems.items()]
+    if skill_arg is not None:
+        matches = {
+            report.uri: report for report in reports if skill_arg in (report.uri, report.name.rpartition("/")[2])
+        }
+        reports = [_choose_skill(skill_arg, matches, [report.name for report in reports])]
+    document = {"skills": reports, "skipped_items": []}
+    click.echo(output.format_json(document) if options.json else _format_reports(reports, []))
+    return _get_exit_code(reports, [])
+
+
+def _verify_served_skill(folder: SkillFolder, skill: ServedSkill) -> SkillReport:
+    problems: list[str] = []
+    entry = skill.entry
+    for file in skill.listed_files:
+        data = folder.read(file.uri)
+        try:
+            if data is None:
+                raise InvalidResult(f"{file.uri} cannot be read any more")
+            verify_file(file, data)
+            if file.uri == entry.uri:
+                verify_front_matter(file.uri, entry.frontmatter, data)
+        except InvalidResult as exc:
+            problems.append(str(exc.args[0]))
+    files = skill.listed_files
+    return SkillReport(entry.frontmatter["name"], entry.uri, len(files), _sum_sizes(files), problems)
+
+
+def _format_reports(reports: list[SkillReport], skipped: list[str]) -> str:
+    rows = [
+        (report.name, str(report.files), str(report.size), "failed" if report.problems else "verified")
+        for report in reports
+    ]
+    lines = [
+        f"{output.escape_line(report.name)}: {output.escape_full_line(problem)}"
+        for report in reports
+        for problem in report.problems
+    ]
+    lines += [output.escape_full_line(reason) for reason in skipped]
+    table = output.format_table(rows, ("skill", "files", "bytes", "result")) or "no skills"
+    return "\n".join([table, *([output.fit_to_stdout("\n".join(lines))] if lines else [])])
+
+
+def _get_exit_code(reports: list[SkillReport], skipped: list[str]) -> int:
+    has_failed = bool(skipped) or any(report.problems for report in reports)
+    return error_report.EXIT_VALIDATION if has_failed else error_report.EXIT_OK

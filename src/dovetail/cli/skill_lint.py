@@ -1,0 +1,98 @@
+"""The checks of `dovetail lint` for skills, of a server or in a folder."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dovetail.cli.error_report import is_insufficient_scope
+from dovetail.errors import InvalidResult, RemoteError
+from dovetail.extensions.skills.front_matter import import_yaml
+from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.served_skill import SkillProblem
+from dovetail.extensions.skills.skill import MANIFEST, get_root
+from dovetail.extensions.skills.skill_folder import SkillFolder
+from dovetail.extensions.skills.skill_links import find_broken_links
+from dovetail.extensions.skills.skill_writer import check_paths, find_unsafe_path
+from dovetail.server.lint import LintIssue, LintReport, estimate_tokens
+from dovetail.terminal import output
+
+_MAX_LINKS: Final = 20  # The broken links of one skill that are reported.
+
+
+async def lint_skills(skills: list[Skill]) -> list[LintReport]:
+    """Return the problems of each skill of a server. Reads only the SKILL.md of each skill."""
+    if skills:
+        require_yaml()
+    return [await _lint_remote_skill(skill) for skill in skills]
+
+
+def lint_folder(path: Path) -> list[LintReport]:
+    """Return the problems of each skill in a folder."""
+    require_yaml()
+    problems: dict[str, list[str]] = {}
+    reports: list[LintReport] = []
+    try:
+        folder = SkillFolder(path, lambda name, problem: problems.setdefault(name, []).append(problem))
+    except SkillProblem as exc:
+        problems[str(path)] = [str(exc)]
+    else:
+        for skill in folder.skills.values():
+            text = (folder.read(skill.entry.uri) or b"").decode(errors="replace")
+            issues = [*_check_files(skill.files), *_check_links(text, skill.files)]
+            reports.append(_build_report(skill.entry.uri, skill.entry.frontmatter, issues))
+    for name, texts in problems.items():
+        reports.append(LintReport(name, 0, [LintIssue("skill", problem) for problem in texts]))
+    return reports
+
+
+def require_yaml() -> None:
+    """Raise UsageError if the extra that reads the front matter of skills is not installed."""
+    try:
+        import_yaml()
+    except ImportError as exc:
+        raise click.UsageError(str(exc)) from None
+
+
+async def _lint_remote_skill(skill: Skill) -> LintReport:
+    issues = [*_check_files(skill.files)]
+    try:
+        content = await skill.read()
+    except InvalidResult as exc:
+        issues.append(LintIssue("skill", str(exc.args[0])))
+    except RemoteError as exc:
+        # The skills that require scopes are listed here, but they cannot be read.
+        if not is_insufficient_scope(exc):
+            issues.append(LintIssue("skill", f"cannot read {MANIFEST}: {exc.message}"))
+    else:
+        text = content if isinstance(content, str) else content.decode(errors="replace")
+        # A dynamic skill does not list its files, so its links cannot be checked.
+        issues += [] if skill.is_dynamic else _check_links(text, skill.files)
+    return _build_report(skill.uri, skill.front_matter, issues)
+
+
+def _build_report(uri: str, front_matter: Mapping[str, Any], issues: Iterable[LintIssue]) -> LintReport:
+    """Create a report. Hosts show the name and the description to the model, so only these are counted."""
+    name, description = front_matter["name"], front_matter["description"]
+    if output.escape_text(description) != description.replace("\r\n", "\n"):
+        hidden = LintIssue("skill", f"the description contains hidden characters: {output.escape_line(description)}")
+        issues = [hidden, *issues]
+    return LintReport(
+        get_root(uri).partition("://")[2], estimate_tokens({"name": name, "description": description}), [*issues]
+    )
+
+
+def _check_files(paths: Collection[str]) -> Iterable[LintIssue]:
+    unsafe = {path: reason for path in paths if (reason := find_unsafe_path(path)) is not None}
+    for path, reason in unsafe.items():
+        yield LintIssue("skill", f"clients cannot save {path}, because {reason}")
+    try:
+        check_paths(path for path in paths if path not in unsafe)
+    except SkillProblem as exc:
+        yield LintIssue("skill", str(exc))
+
+
+def _check_links(text: str, paths: Collection[str]) -> Iterable[LintIssue]:
+    for link in find_broken_links(text, paths)[:_MAX_LINKS]:
+        yield LintIssue("skill", f"{MANIFEST} links to {link}, which is not a file of the skill")
