@@ -166,7 +166,7 @@ class CommandRun:
 def run_command(
     target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
 ) -> int:
-    """Connect to the target, run the action and return the exit code. Each recorder gets all messages."""
+    """Connect to the target, run the action and return the exit code. The recorders receive all messages."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)

@@ -89,7 +89,7 @@ class Connection:
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
         self._subscriber_counts: Counter[str] = Counter()  # the number of listeners by normalized URI
-        self._subscribed_uris: dict[str, str] = {}  # the spelling of each URI that the server knows, by normalized URI
+        self._subscribed_uris: dict[str, str] = {}  # the server's spelling of each URI, by normalized URI
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests

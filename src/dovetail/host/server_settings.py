@@ -33,7 +33,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications for it
     restart_delay: float = 1.0  # seconds before the second start, doubled after each failure
     max_restart_delay: float = 60.0  # the maximum seconds between two starts
-    max_restarts: int = 5  # the number of failures in a row after which the delay is `max_restart_delay`
+    max_restarts: int = 5  # after this many failures in a row, the delay is `max_restart_delay`
 
     def __post_init__(self) -> None:
         for name in ("include_tools", "exclude_tools", "roots"):

@@ -249,7 +249,6 @@ def _downgrade_block(revision: str, block: ContentBlock) -> ContentBlock:
 
 
 def _drop_last_modified(item: Any) -> Any:
-    """Return a content block or resource without the annotation `lastModified`, which exists since 2025-06-18."""
     if item.annotations is None or item.annotations.last_modified is None:
         return item
     return replace(item, annotations=replace(item.annotations, last_modified=None))

@@ -80,7 +80,7 @@ class HandshakeState:
         self.caller = caller
         self.is_ready = False
         self.is_implicit = False  # True if the session exists for only one request and cannot have subscriptions
-        # The functions that end subscriptions to mounted servers.
+        # Each function ends one subscription to a mounted server.
         self._stop_by_key: dict[str, Callable[[], None]] | None = None
         self.subscriptions: dict[str, list[str]] | None = None  # the URIs that the client sent, by normalized URI
 

@@ -224,7 +224,7 @@ def _compare_named_schemas(
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
         elif member != "properties":
-            # The effect of a change in any other keyword is unknown.
+            # For all other keywords, the effect of a change is unknown.
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:

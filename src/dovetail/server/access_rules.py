@@ -40,7 +40,7 @@ class AccessRules:
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
         self.has_unchecked_names = False  # `warn_unused` resets this flag
-        self._show_locked = show_locked  # True if lists include items for which scopes are missing
+        self._show_locked = show_locked  # True if callers see items in lists even if they lack the scopes
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
         """Add a rule for one item. If an item has several rules, all of them apply."""

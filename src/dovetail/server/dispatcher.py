@@ -108,7 +108,7 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
-        # This function updates the description from mounted servers. It is None if there is nothing to update.
+        # Updates the description from mounted servers. It is None if there is nothing to update.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
@@ -683,7 +683,7 @@ class Dispatcher:
     async def _listen(self, exchange: IncomingExchange) -> Result:
         granted_filter = await self._grant_filter(exchange)
         state = self._state_by_loop.get(asyncio.get_running_loop())
-        # The server may have stopped while middleware or the filter waited. A new stream would never be closed.
+        # While middleware or the filter waited, the server may have stopped. It would never close a new stream.
         if state is None or state.is_closing:
             raise ServerBusy("The server is shutting down")
         stream = ChangeStream(exchange, granted_filter, state.starter)

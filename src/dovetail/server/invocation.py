@@ -99,7 +99,7 @@ class LimitedRunner(Runner):
 
 
 class ErrorExposingRunner(Runner):
-    """Runs a function, and sends the messages of the exceptions in `expose_errors=` to the caller."""
+    """Runs a function. If it raises an exception from `expose_errors=`, the caller gets the message."""
 
     __slots__ = ("_exposed_types", "_inner", "takes_context")
 

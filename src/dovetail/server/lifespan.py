@@ -226,7 +226,7 @@ class LoopState:
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()
         self.is_sweeping = False
-        self.users: set[object] = set()  # the objects that have started but not stopped the server
+        self.users: set[object] = set()  # the objects that have started the server and have not stopped it yet
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

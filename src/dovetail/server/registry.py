@@ -185,7 +185,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn about access rules that match no item. For a remote mounted server, wait for its first list."""
+        """Warn about access rules that match no item. Do not warn before every mounted server has listed its items."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()

@@ -256,7 +256,7 @@ def _convert_value(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: Wrapping) -> Callable[[Any], ToolResult]:
-    # msgspec is faster than a schema validation. But it can run the user's code, and its patterns can be slow.
+    # msgspec is faster than schema validation, but it can run the user's code and its patterns can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
     build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 

@@ -377,7 +377,7 @@ class PipeProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, command: list[str]) -> list[str]:
-        """Start accepting relay programs, and return the command for the client."""
+        """Start listening for the relay program, and return the command that starts it."""
         self._listener.bind(self._path)
         self._listener.listen()
         self._listener.setblocking(False)

@@ -138,7 +138,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file as a program. If the program ends without serving, return the Server object in the file."""
+    """Run a file as a program. If the program ends without serving its Server object, return the object."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))

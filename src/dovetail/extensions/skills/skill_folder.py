@@ -219,7 +219,7 @@ def _read_front_matter(data: bytes) -> "dict[str, object] | FrontMatterError":
 
 
 class _Scan:
-    """One walk through a folder. It finds the skills and their files, and reads no file."""
+    """Scans a folder once. It finds the skills and their files, but does not read the files."""
 
     def __init__(self, root: Path) -> None:
         self.skills: list[_FoundSkill] = []

@@ -439,7 +439,7 @@ def _find_section_node(text: str, section: str) -> Any:
 
 
 def _compose_unique(text: str, section: str) -> list[Any]:
-    """Parse a YAML document and return it with one of its sections. Raise ValueError if a key is repeated."""
+    """Return the root node of a YAML document and the nodes of a section. Raise ValueError if a key is repeated."""
     import yaml
 
     root_node: Any = yaml.compose(text, Loader=yaml.SafeLoader)

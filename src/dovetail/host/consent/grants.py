@@ -20,11 +20,10 @@ from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
 
-# `CallerPins` has the same limit for callers.
 _MAX_CALLERS: Final = 16_384
 _MAX_SESSION_GRANTS_PER_CALLER: Final = 256
 
-# A key is the server, the caller, the kind and the name of a request, and a digest of exact arguments.
+# A key contains the server, the caller, the kind of request, the item name, and a digest of exact arguments.
 _Key: TypeAlias = tuple[str, str, str, str, bytes | None]
 
 _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -149,7 +148,7 @@ class _GrantIndex:
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self._grants: dict[int, Grant] = {}  # by identity
         self._grants_by_key: dict[_Key, list[Grant]] = {}
-        self._has_exact_arguments = False  # True if a grant allows only exact arguments
+        self._has_exact_arguments = False  # True if a grant is limited to certain arguments
         for grant in grants:
             self.add(grant)
 

@@ -144,7 +144,7 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call that continues when the user has answered this ticket."""
+        """Store the call to continue when the user has answered this ticket."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property

@@ -33,7 +33,7 @@ _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
-# A stateless caller can send these requests again with an answer.
+# If one of these requests needs an answer, a stateless caller can repeat it with the answer.
 _REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}

@@ -27,7 +27,7 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # A value with more schemas is treated as if it had no schema.
+_MAX_SCHEMAS: Final = 256  # If more schemas apply to a value, all of them are ignored.
 _MAX_NESTED_TEXTS: Final = 4
 # Python prints at most 4,300 decimal digits, which is as much as 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
@@ -61,7 +61,7 @@ class TooManySteps(Exception):
 
 
 class StepBudget:
-    """Limits the steps for the conditions of one decision. Untrusted arguments and schemas may be large."""
+    """Limits the work for the conditions of one decision, because untrusted arguments and schemas may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -227,7 +227,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# Validators such as pydantic convert a value in these ways.
+# These functions convert a value in the same ways as validators such as pydantic.
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
@@ -286,7 +286,7 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted. A schema with an unknown keyword counts as a schema that allows every type.
+# Schemas are untrusted. If a schema has an unknown keyword, every type counts as allowed.
 
 
 class _SchemaWalk:

@@ -49,7 +49,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 if TYPE_CHECKING:  # Few servers have access rules, so only type checkers import this module.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-# A list waits at most this many seconds for a server that was not available before.
+# If a server was not available before, a list waits for it at most this many seconds.
 _RETRY_WAIT_S: Final = 1.0
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
@@ -129,7 +129,7 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted server when it has no open requests, unless something else uses the server."""
+        """Stop an unmounted server, unless it has open requests or is still in use elsewhere."""
         if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:

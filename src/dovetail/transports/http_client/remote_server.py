@@ -305,7 +305,7 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         scopes = f": {params['scope']}" if "scope" in params else ""
-        # For older clients, the challenge also lists the scopes that the token already has.
+        # The challenge also lists scopes that the token already has, because older clients need them.
         error = Forbidden(f"the credentials do not have every scope that this request needs{scopes}")
         hint = "pass a token that has these scopes" + (', or log in: auth="oauth"' if can_log_in else "")
     elif status == 403:

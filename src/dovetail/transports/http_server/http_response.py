@@ -15,7 +15,7 @@ from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
 # A response without data becomes an event stream after this time.
-# Proxies wait up to a minute for the first byte, and clients can resume only streams that have started.
+# Proxies wait up to a minute for the first byte. Clients can resume a stream only after it has started.
 _OPEN_AFTER_S = 10.0
 # In mode "sse", a stream starts after this delay. A fast call can then send headers and result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05

@@ -25,7 +25,7 @@ class SharedTimer:
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        # The keys are event loops with a running timer.
+        # Contains only event loops in which a timer is running.
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:

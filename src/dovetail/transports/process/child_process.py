@@ -255,7 +255,7 @@ class _Stderr(asyncio.Protocol):
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
-        # The queue contains pieces of lines. Each piece has a flag for the end of the line.
+        # Each entry is a piece of a line. The flag is True for the last piece.
         self._waiting_pieces: PacedQueue[tuple[bytes, bool]] = PacedQueue(self._handle_piece, self._loop)
         self._has_logged_failure = False
 
