@@ -232,8 +232,8 @@ class UnsupportedProtocolVersion(ProtocolError):
 class URLElicitationRequired(ProtocolError):
     """Raise this exception if the user must open a web page before the request can succeed.
 
-    Protocol version 2025-11 has the error code -32042 for this. Other versions get -32602. To ask the user in every
-    version, use `ctx.elicit_url`.
+    Clients with protocol version 2025-11 get the error code -32042. Clients with other versions get -32602. To ask the
+    user in every version, use `ctx.elicit_url`.
     """
 
     code = -32042
@@ -503,5 +503,5 @@ def _last_lines(text: str, max_chars: int) -> list[str]:
 class DovetailDeprecationWarning(DeprecationWarning):
     """Warning about a deprecated public name, parameter or default.
 
-    The message says what replaces it, and when it will be removed.
+    The message of the warning says what to use instead, and which version will remove the old form.
     """

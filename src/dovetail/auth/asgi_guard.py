@@ -129,8 +129,8 @@ def create_asgi_guard(
 ) -> ASGIGuard:
     if public_url is None and allowed_hosts:
         raise ValueError(
-            "auth= needs the URL of this server to check the audience of tokens. Pass public_url=. It can also "
-            "replace allowed_hosts="
+            "auth= needs the URL of this server to check the audience of tokens. Pass public_url= instead of "
+            "allowed_hosts=, or pass both"
         )
     checker = get_credential_checker(auth)
     return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledWarning())

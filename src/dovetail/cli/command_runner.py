@@ -102,9 +102,9 @@ class CommandClient:
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
             server=self.client.name,
-            hint="start the program yourself and pass its URL instead, which is "
-            f"{self._stderr_monitor.url} with or without /mcp. If the program also serves stdio, pass --timeout "
-            "SECONDS to wait longer",
+            hint=f"start the program yourself and pass the URL {self._stderr_monitor.url} instead. If this URL does "
+            "not work, add /mcp to it or remove /mcp. If the program also serves stdio, pass --timeout SECONDS to wait "
+            "longer",
         )
 
 

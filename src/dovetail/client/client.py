@@ -211,7 +211,7 @@ class Client:
         """Add middleware: an async function `(exchange, call_next)` that wraps every request.
 
         The function awaits `call_next(exchange)`, which returns the typed result or a `RequestAwaitingInput`.
-        Middleware does not see the requests that open a connection, nor results from the cache.
+        Middleware sees neither the requests that open a connection nor results from the cache.
         """
         self._session.add_middleware(function)
         return function
@@ -736,7 +736,7 @@ class Client:
         NotSupported if the server does not declare the extension. If `method` is a string, the parameters and the
         result are plain JSON, and the client does not check the capabilities of the server.
 
-        The client retries such a request only if its results can be cached.
+        The client retries the request only if the method has `is_cacheable=True`.
 
         Args:
             params: The parameters of the request.

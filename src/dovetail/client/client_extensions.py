@@ -28,12 +28,14 @@ class ClientExtensions(Struct):
         if added is None:
             return result
         if added.on_client is None:
-            raise InvalidResult(f"{added.extension.identifier} has no function for results of type {added.name!r}")
+            raise InvalidResult(
+                f"{added.extension.identifier} has no on_client function for results of type {added.name!r}"
+            )
         final_result = await added.on_client(result, self.client)
         if not isinstance(final_result, row.result or Result):
             raise TypeError(
-                f"the function of {added.extension.identifier} for {added.name!r} returned "
-                f"{type(final_result).__qualname__}, which is not a result of {row.name}"
+                f"the on_client function of {added.extension.identifier} for {added.name!r} must return the final "
+                f"result of {row.name}, not {type(final_result).__qualname__}"
             )
         return final_result
 
@@ -50,12 +52,12 @@ def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | 
         if identifier in combined.declared:
             raise ValueError(f"the client already declares the extension {identifier!r}")
         if repeated := combined.notifications.keys() & parts.client_notifications.keys():
-            raise ValueError(f"the extension {identifier!r} adds {min(repeated)!r}, which another extension adds, too")
+            raise ValueError(f"the extension {identifier!r} adds {min(repeated)!r}, but another extension has added it")
         if repeated := combined.result_types.keys() & parts.result_types.keys():
             method, name = min(repeated)
             raise ValueError(
-                f"the extension {identifier!r} adds the result type {name!r} to {method}, which another extension "
-                "adds, too"
+                f"the extension {identifier!r} adds the result type {name!r} to {method}, but another extension has "
+                "added this result type"
             )
         combined.declared[identifier] = dict(extension.client_settings)
         combined.notifications |= parts.client_notifications

@@ -587,7 +587,7 @@ class MountedClient:
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
         exchange = self._find_exchange()
         if exchange is None:
-            raise InvalidParams("Invalid params: cannot find the call for which the server asks for input")
+            raise InvalidParams("Invalid params: the server asked for input, but it is unclear for which call")
         return await self._question_slots.run(
             get_question_owner(exchange), self._answer_input_request(exchange, method, params)
         )

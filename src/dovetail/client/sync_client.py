@@ -62,7 +62,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
         coroutine.close()
         raise RuntimeError(
             "a SyncClient cannot be called from progress_handler=, log_handler= or an async handler, "
-            "because they run in its event loop. Call it from a function that is not async"
+            "because these handlers run in the event loop of the client. Call it from a function that is not async"
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:

@@ -336,7 +336,9 @@ def _check_certificates(verify: object, cert: object) -> None:
             f"{describe_value(cert)}"
         )
     if isinstance(verify, ssl.SSLContext) and cert is not None:
-        raise ValueError("cert= cannot be combined with an ssl.SSLContext. Call its load_cert_chain() instead")
+        raise ValueError(
+            "cert= cannot be combined with an ssl.SSLContext. Call load_cert_chain() of the context instead"
+        )
     check_certificate_files(verify, cert)
 
 

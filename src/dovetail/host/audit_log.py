@@ -59,8 +59,7 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float
 class AuditLog:
     """An audit log file with one JSON object per line. `dropped_count` counts the entries that could not be written.
 
-    The time `at` of an entry is a Unix timestamp, because the first line of the file says that its time starts in 1970.
-    All processes that write to the file then have one order.
+    The time `at` of an entry is a Unix timestamp, so you can sort the entries of several processes by time.
 
     Args:
         path: The path of the log file.

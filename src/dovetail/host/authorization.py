@@ -305,9 +305,7 @@ class RequestAuthorizer:
         if request.kind in _KINDS_WITH_CONTENT:
             return request
         if request.kind not in _KINDS_WITH_ARGUMENTS:
-            raise PolicyError(
-                f"{request.full_name} ({request.kind}) cannot be changed. Answer the question with Allow or Deny"
-            )
+            raise PolicyError(f"{request.full_name} ({request.kind}) cannot be edited. Answer with Allow or Deny")
         if not isinstance(value, dict):
             raise PolicyError(
                 f"the edited arguments for {request.full_name} must be an object, not {type(value).__name__}"

@@ -103,7 +103,7 @@ def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
     """Return the name and the arguments of the tool that `call_tool` should call."""
     name, inner_arguments = arguments.get("name"), arguments.get("arguments")
     if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
-        raise InvalidParams("Invalid params: call_tool requires a name, and its arguments must be an object")
+        raise InvalidParams("Invalid params: call_tool requires the name of a tool, and `arguments` must be an object")
     return name, inner_arguments or {}
 
 

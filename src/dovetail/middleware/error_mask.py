@@ -27,7 +27,8 @@ class MaskErrors:
 
     The log contains the original message with the same number.
 
-    Protocol errors are not replaced: invalid arguments, unknown names, missing scopes, and a busy server.
+    Protocol errors keep their messages. These are errors for invalid arguments, unknown names, missing scopes and a
+    busy server.
 
     Args:
         message: The sentence that callers see.

@@ -54,7 +54,7 @@ class RateLimit:
         if isinstance(methods, str):
             raise TypeError(f"methods must be a collection, not a string. Write methods=[{methods!r}]")
         if requests <= 0 or per <= 0:
-            raise ValueError("requests and per must be positive")
+            raise ValueError("`requests` and `per` must be positive")
         if burst is not None and burst < 1:
             raise ValueError("burst must be at least 1")
         self._limiter = RateLimiter(requests, per, burst=burst)

@@ -23,7 +23,9 @@ class ResponseLimit:
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         if max_bytes < 256:
-            raise ValueError("max_bytes must be at least 256, because a shortened result ends with a note")
+            raise ValueError(
+                "max_bytes must be at least 256, so that a shortened result has room for a note at its end"
+            )
         self._max_bytes = max_bytes
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:

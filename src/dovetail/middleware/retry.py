@@ -18,10 +18,11 @@ TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 class Retry:
     """Middleware that repeats failed reads, failed lists, and failed calls of the tools that you name.
 
-    The delay doubles after each attempt, with a random part. Methods of extensions are not repeated.
+    The delay doubles after each attempt, and a part of it is random. Requests for methods of extensions are not
+    repeated.
 
-    On a server, `retry_on` is compared with the original exception of a tool, although the caller gets only an error
-    message.
+    On a server, `retry_on` applies to the exception that the tool raised, not to the error message that the caller
+    gets.
 
     Args:
         tools: The names of tools that may run twice.

@@ -197,7 +197,7 @@ class Extension:
             name: The name of the method, such as "com.example/hello/say".
             since: The first protocol version that has the method.
             until: The first protocol version that no longer has the method.
-            name_parameter: The parameter that clients repeat in the `Mcp-Name` header, by its name in JSON.
+            name_parameter: The JSON name of the parameter that clients repeat in the `Mcp-Name` header.
             is_cacheable: Whether clients may cache the result. The result must be a `CacheableResult`.
             requires_client: Whether the server refuses requests of clients that do not declare the extension. Defaults
                 to the option of the extension.
@@ -275,8 +275,8 @@ class Extension:
     ) -> None:
         """Add a result type to a method of the protocol, in stateless protocol versions.
 
-        Middleware of the extension can then return a `struct` for this method, if the client declares the extension.
-        The server sets its `result_type`.
+        If the client declares the extension, middleware of the extension can then return a `struct` for this method.
+        The server adds the `resultType` to the response.
 
         Args:
             method: The method of the protocol, such as "tools/call".
@@ -288,7 +288,8 @@ class Extension:
         row = METHODS.get(method)
         if row is None or row.result is None or row.sender == "server" or issubclass(row.params, PaginatedParams):
             raise ValueError(
-                f"cannot add a result type to {method!r}: it must be a request of the client, and not a list"
+                f"cannot add a result type to {method!r}. Choose a request that clients send and that does not return "
+                "a list"
             )
         if result_type in _CORE_RESULT_TYPES or not result_type:
             raise ValueError(f"invalid result type {result_type!r}: the protocol defines it")
@@ -303,7 +304,8 @@ class Extension:
     def middleware(self, function: Middleware) -> Middleware:
         """Add middleware to the server: an `async def middleware(exchange, call_next)` that wraps every request.
 
-        The middleware of the server itself is outside. So it decides first, and sees the result last.
+        The middleware of the server itself wraps the middleware of extensions. It sees each request first, and each
+        result last.
         """
         self._check_open("middleware")
         self._parts.middleware.append(validate_middleware(function))
@@ -312,7 +314,7 @@ class Extension:
     def client_middleware(self, function: Middleware) -> Middleware:
         """Add middleware to the client: an `async def middleware(exchange, call_next)` that wraps every request.
 
-        The middleware of the client itself is outside.
+        The middleware of the client itself wraps the middleware of extensions.
         """
         self._check_open("middleware")
         self._parts.client_middleware.append(validate_middleware(function))
@@ -337,7 +339,7 @@ class Extension:
     def get_client_settings(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return the settings that the client of a request declared, or None if it did not declare the extension.
 
-        For a request that another server forwards to this mounted server, return None.
+        If this server is mounted, and the request came through the outer server, this method returns None.
         """
         if isinstance(exchange, IncomingExchange) and exchange.mount_path:
             return None
@@ -431,5 +433,5 @@ def _check_name_parameter(name: str, params_type: type[Params], name_parameter: 
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(params_type)}
     if fields.get(name_parameter) is not str:
         raise ValueError(
-            f"{name}: name_parameter= must be a parameter of type str, by its name in JSON, not {name_parameter!r}"
+            f"{name}: name_parameter= must be the JSON name of a parameter of type str, not {name_parameter!r}"
         )

@@ -15,8 +15,8 @@ SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the s
 class Principal(str):
     """The authenticated identity of a caller. Its text is different for each combination of issuer and subject.
 
-    Without an issuer, the text is the subject. Such a subject should not contain `#`, which separates an issuer from a
-    subject.
+    With an issuer, the string contains the issuer, `#` and the subject. Without an issuer, the string is only the
+    subject, which should then not contain `#`.
 
     Args:
         subject: The ID of the user. For a program without a user, the `client_id`.
@@ -61,7 +61,7 @@ class Principal(str):
         return principal
 
     def is_expired(self, now: float) -> bool:
-        """Return whether the credentials have expired at `now`, in seconds since 1970."""
+        """Return whether the credentials have expired at the time `now`. Times are in seconds since 1970."""
         return self.expires_at is not None and self.expires_at <= now
 
     def __reduce__(self) -> tuple[Any, ...]:

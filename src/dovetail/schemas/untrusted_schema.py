@@ -497,7 +497,7 @@ def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> No
             if not parent_counts[index]:
                 ready.append(index)
     if len(order) < len(parts):
-        raise UnusableSchema("the schema contains a reference cycle that never ends")
+        raise UnusableSchema("the references in the schema form an endless cycle")
     _check_expanded_cost(parts, order, repeat_factor, max_cost)
 
 

@@ -319,7 +319,7 @@ class Context(Generic[State]):
         """Read a resource of this server, with the rights of the caller.
 
         Middleware and access rules apply as if the caller had sent the request. The `timeout=` of the resource applies,
-        too. The time in which the user answers counts neither for the resource nor for your function.
+        too. Time spent waiting for the user does not count toward any timeout.
 
         Raises:
             ResourceNotFound: the server has no such resource, or the caller may not see it.
@@ -339,7 +339,7 @@ class Context(Generic[State]):
             label = f"the result of {method}"
             result = decode_input_required(result, method) or decode_body(result, result_type, label)
         if not isinstance(result, result_type):
-            raise NotSupported(f"{item} asks the caller for input, so a function cannot use it")
+            raise NotSupported(f"{item} asks the caller for input, so another function cannot read it")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
@@ -354,7 +354,8 @@ class Context(Generic[State]):
         """Run a step only once, even if your function runs again to get more input.
 
         The value must be JSON. The client stores it, encrypted, until the call is complete. If the function runs again,
-        this method returns the stored value as plain JSON, or as `into` if you pass a type.
+        this method returns the stored value as plain JSON. If you pass a type as `into`, the stored value is converted
+        to this type.
 
         Args:
             into: The type to convert the stored value to. None returns plain JSON.

@@ -24,8 +24,8 @@ class Depends:
     """Marks a parameter whose value comes from a function: `Annotated[T, Depends(function)]`.
 
     The function can be plain or async. It can also be a generator, whose code after `yield` runs when the call ends.
-    Its parameters can be the Context, parameters of the tool with the same name, and other dependencies. The function
-    runs once per call, even if several functions depend on it, unless `use_cache` is False.
+    Its parameters can be the Context, other dependencies, and arguments of the tool. A parameter gets the argument with
+    the same name. The function runs once per call, even if several functions depend on it, unless `use_cache` is False.
 
     Args:
         dependency: The function that returns or yields the value.

@@ -245,8 +245,8 @@ class Dispatcher:
             other = self._added_result_types.get(added.method, {}).get(added.name)
             if other is not None:
                 raise ValueError(
-                    f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, which "
-                    f"{other.extension.identifier!r} already adds"
+                    f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, but "
+                    f"{other.extension.identifier!r} has added this result type"
                 )
         for added in parts.result_types.values():
             self._added_result_types.setdefault(added.method, {})[added.name] = added
@@ -627,7 +627,7 @@ class Dispatcher:
             raise ServerBusy("Too many calls are running")
         own_bytes = state.large_bytes_by_origin[exchange.origin]
         if exchange.origin is not None and own_bytes > 0 and own_bytes + exchange.size > limit // 2:
-            raise CallerBusy("Too many of your calls with large messages are running")
+            raise CallerBusy("You have too many running calls with large messages")
 
     async def _discover(self, exchange: IncomingExchange) -> Result:
         if self.refresh_description is not None:
@@ -770,7 +770,9 @@ def _check_nesting(exchange: IncomingExchange) -> None:
     while ancestor is not None:
         depth, ancestor = depth + 1, ancestor.parent
     if depth > _MAX_NESTED_REQUESTS:
-        raise RecursionError(f"more than {_MAX_NESTED_REQUESTS} functions of {exchange.method} wait for each other")
+        raise RecursionError(
+            f"a call has led to more than {_MAX_NESTED_REQUESTS} nested requests for {exchange.method}"
+        )
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:

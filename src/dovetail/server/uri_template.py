@@ -306,7 +306,7 @@ def _parse_variable(text: str, specification: str) -> _Variable:
         raise _make_error(text, f"invalid variable name '{clip(name, 64)}'")
     explode = specification.endswith("*")
     if colon and (explode or not _PREFIX_PATTERN.fullmatch(length)):
-        raise _make_error(text, f"the prefix of '{clip(name, 64)}' must be a number from 1 to 9999")
+        raise _make_error(text, f"the prefix length of '{clip(name, 64)}' must be a number from 1 to 9999")
     return _Variable(name, explode, int(length) if colon else None)
 
 
@@ -317,11 +317,11 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
             if variable.name in variables:
                 raise _make_error(text, f"the variable '{variable.name}' is used twice")
             if "%" in variable.name:
-                raise _make_error(text, f"the name '{variable.name}' cannot be the name of a parameter")
+                raise _make_error(text, f"'{variable.name}' is not a valid parameter name")
             if variable.prefix is not None:
                 raise _make_error(
                     text,
-                    f"the prefix of '{variable.name}' cannot be matched, because it does not contain the whole value",
+                    f"'{variable.name}' has a prefix length, so the URI would not contain its whole value",
                 )
             variables[variable.name] = variable
     return list(variables.values())
@@ -514,7 +514,9 @@ def _expand_variable(operator: _Operator, variable: _Variable, value: Value) -> 
     if isinstance(value, str) or not isinstance(value, Sequence | Mapping):
         return _format_named(operator, variable.name, encode(str(value)[: variable.prefix]))
     if variable.prefix is not None:
-        raise ValueError(f"'{variable.name}' is a list or a mapping, so it cannot have a length as in {{name:3}}")
+        raise ValueError(
+            f"'{variable.name}' is a list or a mapping, so the template cannot shorten it with a length such as ':3'"
+        )
     if isinstance(value, Mapping):
         pairs = [(encode(name), encode(item)) for name, item in value.items()]
         if variable.explode:

@@ -109,8 +109,8 @@ class FaultPlan:
 class Faults:
     """The faults of one test. Add faults before the client runs or while it runs.
 
-    Select the messages with `to`, `method` and `when`. The fault affects `times` matching messages, beginning with the
-    `nth`. A response has the method of its request.
+    Select the messages with `to`, `method` and `when`. The first fault happens at the `nth` matching message, and
+    `times` is the number of messages that are affected. For a response, `method` is the method of its request.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ def _check_marker(marker: pytest.Mark, item: Any) -> None:
     if len(marker.args) > 1:
         raise pytest.UsageError(f"{location} takes one positional argument, the server, not {len(marker.args)}")
     if marker.args and "server" in marker.kwargs:
-        raise pytest.UsageError(f"{location} has two servers: the positional argument and server=")
+        raise pytest.UsageError(f"{location} names two servers. Pass either a positional argument or server=")
     allowed_options = _get_allowed_options()
     for option in marker.kwargs:
         if option not in allowed_options:

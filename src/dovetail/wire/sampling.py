@@ -80,9 +80,9 @@ def check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]
             )
         if sorted(result_ids) != sorted(open_ids):
             raise ValueError(
-                f"message {index} must contain exactly one result for each tool use of the message before it"
+                f"message {index} must contain exactly one result for each tool use of the previous message"
             )
         open_ids = [block.id for block in blocks if isinstance(block, ToolUseContent)]
     if open_ids:
-        raise ValueError(f"the tool uses of the last message have no results: {', '.join(map(clip, open_ids))}")
+        raise ValueError(f"the last message contains tool uses without results: {', '.join(map(clip, open_ids))}")
     return messages

@@ -108,7 +108,7 @@ def _create_request(
 ) -> PolicyRequest:
     server, tool = split_full_name(args[0]) if "." in args[0] else (args[0], "")
     if not tool and kind in ITEM_NAME_BY_KIND:
-        raise ValueError(f"the argument must be SERVER.{ITEM_NAME_BY_KIND[kind]} for {kind}, not {args[0]!r}")
+        raise ValueError(f"with --kind {kind}, the argument must be SERVER.{ITEM_NAME_BY_KIND[kind]}, not {args[0]!r}")
     tool_annotations = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
     return PolicyRequest(
         server=server,

@@ -161,7 +161,9 @@ class _Container:
             self.value[self.key] = value
             self.key = _NO_KEY
         elif not isinstance(value, str):
-            raise FrontMatterError("each key must be a text. Put keys such as numbers and dates into quotes")
+            raise FrontMatterError(
+                "each key must be a string. Put quotes around a key that looks like a number or a date"
+            )
         elif value in self.value:
             raise FrontMatterError(f"the field {clip(value)!r} appears twice")
         else:
@@ -229,7 +231,7 @@ class _Builder:
             raise FrontMatterError(f"the front matter has more than {_MAX_ALIASES} aliases such as `*name`")
         # An anchor is unknown until its value is complete, so a value cannot contain an alias of itself.
         if anchor not in self._anchors:
-            raise FrontMatterError(f"the alias `*{clip(anchor)}` refers to no earlier value")
+            raise FrontMatterError(f"the alias `*{clip(anchor)}` has no matching anchor before it")
         value, size = self._anchors[anchor]
         self._count(size)
         return value

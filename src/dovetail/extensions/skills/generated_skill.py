@@ -59,7 +59,7 @@ class GeneratedSkill:
         contents: Any = {MANIFEST: value} if isinstance(value, str) else value
         if not isinstance(contents, Mapping) or not isinstance(contents.get(MANIFEST), str):
             raise self._make_problem(
-                f"its function must return the text of {MANIFEST}, or a dict of files with the key {MANIFEST!r}"
+                f"the function must return the text of {MANIFEST}, or a dict of files with the key {MANIFEST!r}"
             )
         if contents[MANIFEST].startswith("---"):
             raise self._make_problem(f"{MANIFEST} must not have front matter. Pass it as front_matter=...")
@@ -76,7 +76,7 @@ class GeneratedSkill:
             files[path] = content.encode() if isinstance(content, str) else bytes(content)
         files[MANIFEST] = f"{self.front_matter}\n".encode() + files[MANIFEST]
         if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_SKILL_BYTES:
-            raise self._make_problem(f"it has more than {MAX_FILES} files or {MAX_SKILL_BYTES} bytes")
+            raise self._make_problem(f"the skill has more than {MAX_FILES} files or {MAX_SKILL_BYTES} bytes")
         return files
 
     def _make_problem(self, text: str) -> SkillProblem:

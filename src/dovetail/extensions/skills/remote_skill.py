@@ -61,7 +61,7 @@ class Skill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the server generates the skill, so that the content of its files cannot be verified."""
+        """Return whether the server generates the files of the skill. Such files have no digest to verify."""
         return isinstance(self._entry.resources, str)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class SyncSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the server generates the skill, so that the content of its files cannot be verified."""
+        """Return whether the server generates the files of the skill. Such files have no digest to verify."""
         return self._skill.is_dynamic
 
     def __repr__(self) -> str:
@@ -161,7 +161,9 @@ class SyncSkill:
 
 def _extract(result: ReadResourceResult, uri: str) -> str | bytes:
     if len(result.contents) != 1:
-        raise InvalidResult(f"{uri} must have one content, but it has {len(result.contents)}")
+        raise InvalidResult(
+            f"the file {uri} must have exactly one part, but the server sent {len(result.contents)} parts"
+        )
     [contents] = result.contents
     if contents.text is not None:
         return contents.text

@@ -119,24 +119,26 @@ def check_entry(entry: SkillEntry) -> dict[str, SkillFile]:
     root = get_root(entry.uri)
     name = unquote(root.rpartition("/")[2])
     if name != entry.frontmatter["name"]:
-        raise ValueError(f"the last part of the path is {clip(name)!r}, but the name is {entry.frontmatter['name']!r}")
+        raise ValueError(
+            f"the URI ends with the folder {clip(name)!r}, but the name of the skill is {entry.frontmatter['name']!r}"
+        )
     if isinstance(entry.resources, str):
         return {}
     if len(entry.resources) > MAX_FILES:
-        raise ValueError(f"it has {len(entry.resources)} files, but the limit is {MAX_FILES}")
+        raise ValueError(f"the skill has {len(entry.resources)} files, but the limit is {MAX_FILES}")
     files: dict[str, SkillFile] = {}
     for file in entry.resources:
         path = get_path(root, file.uri)
         if path in files:
-            raise ValueError(f"it lists {clip(path)} twice")
+            raise ValueError(f"the list of files contains {clip(path)} twice")
         if not _DIGEST.fullmatch(file.digest) or file.size < 0:
             raise ValueError(f"the digest or the size of {clip(path)} is invalid")
         files[path] = file
     if MANIFEST not in files:
-        raise ValueError("it does not list its SKILL.md")
+        raise ValueError("the list of files does not contain SKILL.md")
     total = sum(file.size for file in entry.resources)
     if total > MAX_SKILL_BYTES:
-        raise ValueError(f"its files have {total} bytes, but the limit is {MAX_SKILL_BYTES}")
+        raise ValueError(f"the files of the skill have {total} bytes, but the limit is {MAX_SKILL_BYTES}")
     return files
 
 

@@ -267,7 +267,9 @@ class _Scan:
 
     def _enter(self, descriptor: int, name: str, directory: tuple[str, ...], open_skills: list[_FoundSkill]) -> None:
         if len(directory) >= _MAX_DEPTH:
-            raise SkillProblem(f"{self._show(directory, name)} is deeper than {_MAX_DEPTH} folders. Move it up")
+            raise SkillProblem(
+                f"{self._show(directory, name)} is inside more than {_MAX_DEPTH} folders. Move it to a higher folder"
+            )
         # A directory that was replaced or removed since the listing is left out. The next scan sees the new state.
         with suppress(FileNotFoundError, NotADirectoryError):
             inner = os.open(name, _OPEN_DIRECTORY, dir_fd=descriptor)

@@ -201,7 +201,8 @@ def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
             token_fields["bearer_token_env_var"] = match[1]
         elif REFERENCE_PATTERN.search(value):
             raise ValueError(
-                f"Codex cannot use a variable in a part of the header {name}. Make it the whole value or bearer token"
+                f"Codex cannot use a variable inside the header {name}. The variable must be the whole value, or the "
+                "whole token after 'Bearer'"
             )
         else:
             values[name] = value

@@ -181,7 +181,7 @@ class SecretLookup:
     def mask(self, value: Any) -> Any:
         """Mask the secrets in a JSON value or a text.
 
-        Resolved references are secrets, and so are values whose names look like secrets.
+        Every value that replaced a reference is a secret. Values with names such as "password" are also secrets.
         """
         return mask_secrets(self._replace_secrets(value))
 
@@ -248,8 +248,8 @@ class SecretLookup:
             value = self._keyring(service, name)
             if value is None:
                 raise create_error(
-                    "a project file can only read the keyring entries of its project. "
-                    f"Run: keyring set {service!r} {clip(name)}"
+                    "the keyring has no such entry for this project, and a project file cannot read other entries. "
+                    f"To create the entry, run: keyring set {service!r} {clip(name)}"
                 )
             return value
         service, slash, user = name.partition("/")
@@ -288,7 +288,7 @@ class SecretResolver:
     def mask(self, value: Any) -> Any:
         """Mask the secrets in a JSON value or a text.
 
-        Resolved references are secrets, and so are values whose names look like secrets.
+        Every value that replaced a reference is a secret. Values with names such as "password" are also secrets.
         """
         return self._lookup.mask(value)
 
@@ -357,7 +357,7 @@ def _read_secret_file(name: str, context: ReferenceContext, create_error: Callab
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
         raise create_error(
-            f"a project's configuration file may not refer to {clip(name)}, because it is outside the project"
+            f"the file {clip(name)} is outside the project, so the project's configuration may not read it"
         )
     try:
         with path.open("rb") as file:

@@ -89,8 +89,8 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def is_shortened(self) -> bool:
         """Return whether `text` shows only a part of a value.
 
-        If it does, show `full_text` before you return an answer that lasts longer than once. With `Allow()`, a changed
-        definition counts as accepted only for this call. With `Allow("always")`, it counts for later calls, too.
+        If this is True, show `full_text` before you return an answer that is also valid for later calls. `Allow()`
+        accepts a changed definition only for this call. `Allow("always")` also accepts it for later calls.
         """
         return any(_is_longer(value, _MAX_VALUE_CHARS) for _, value in self._list_values())
 

@@ -49,7 +49,9 @@ class PendingCalls:
     def _inbox(self) -> Inbox:
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is None:
-            raise InputRequestError("a call can only wait for consent with Host(consent=FileConsent(...))")
+            raise InputRequestError(
+                "this host cannot store calls that wait for consent. Create it with Host(consent=FileConsent(...))"
+            )
         return inbox
 
     @property

@@ -34,7 +34,7 @@ class TerminalConsent:
 
     @property
     def is_interactive(self) -> bool:
-        """Return whether stdin is a terminal. Text from a pipe does not count as an answer."""
+        """Return whether a user can answer at a terminal. Text from a pipe is not an answer of the user."""
         return self._read_input is not None or sys.stdin.isatty()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:

@@ -248,7 +248,9 @@ class AuthorizationEndpoints:
             raise InvalidClient("unknown client", "invalid_client")
         host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
         if is_trusted is not None and not is_trusted(host):
-            raise InvalidClient("clients from this host are not accepted", "invalid_client")
+            raise InvalidClient(
+                "this server does not accept clients whose metadata document is on this host", "invalid_client"
+            )
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)

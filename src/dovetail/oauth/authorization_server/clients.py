@@ -309,7 +309,8 @@ class RegisteredClient:
     ) -> None:
         if not redirect_uris and client_secret is None and public_keys is None:
             raise ValueError(
-                "pass redirect_uris= for a client with users, or client_secret= or public_keys= for a program"
+                "pass redirect_uris= if users log in with this client. For a program without users, pass "
+                "client_secret= or public_keys="
             )
         if redirect_uris and scopes:
             raise ValueError(
@@ -317,7 +318,7 @@ class RegisteredClient:
                 "to grant"
             )
         if client_secret is not None and not client_secret.strip():
-            raise ValueError("client_secret= must not be blank, because any program could use this client")
+            raise ValueError("client_secret= must not be blank, because any program could then use this client")
         if client_secret is not None and public_keys is not None:
             raise ValueError("pass client_secret= or public_keys=, not both")
         auth_method = "none" if client_secret is None else ANY_SECRET_METHOD

@@ -89,7 +89,10 @@ def check_issuer(
         expected_issuer = saved_client.issuer
     if expected_issuer is not None and expected_issuer != server.issuer:
         raise add_context(
-            LoginFailed(f"the client ID is for {clip(expected_issuer)}, but the server uses {clip(server.issuer)}"),
+            LoginFailed(
+                f"the client ID belongs to the issuer {clip(expected_issuer)}, but the server uses the issuer "
+                f"{clip(server.issuer)}"
+            ),
             hint="if the server moved and you trust the new issuer, get a client id from it and pass it with issuer=",
         )
 

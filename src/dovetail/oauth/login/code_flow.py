@@ -96,7 +96,9 @@ def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     # Authorization servers must announce that they support PKCE.
     # spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
-        raise LoginFailed("the authorization server does not support PKCE with S256, so a stolen code could be used")
+        raise LoginFailed(
+            "the authorization server does not support PKCE with S256, so an attacker could use a stolen code"
+        )
 
 
 def choose_scopes(

@@ -250,8 +250,8 @@ def _check_callable(name: str, value: Any, description: str) -> None:
 def _check_key(key: Any) -> None:
     if key is not None and not (isinstance(key, str) and _PRIVATE_KEY_PEM.search(key)):
         raise ValueError(
-            "private_key must be the text of a private key in PEM format, which starts with -----BEGIN, not "
-            "the path of a file"
+            "private_key must be the text of a private key in PEM format, not the path of a file. The text starts "
+            "with -----BEGIN"
         )
 
 

@@ -180,7 +180,9 @@ def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, is
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):
         raise add_context(
-            LoginFailed(f"the authorization server {clip(server.issuer)} would receive the value of {option}"),
+            LoginFailed(
+                f"this login would send the value of {option} to the authorization server {clip(server.issuer)}"
+            ),
             hint=f"if you trust that issuer with the value, pass issuer={clip(server.issuer)!r}",
         )
 

@@ -72,8 +72,8 @@ def _to_meta_field(note: Any) -> tuple[str, Any]:
     if name == "Timezone":
         if note.tz not in (None, ...):
             raise TypeError(
-                "use `Timezone(None)` or `Timezone(...)` of annotated-types, because JSON Schema cannot express a "
-                "named time zone"
+                "JSON Schema cannot express a named time zone. Use `Timezone(None)` or `Timezone(...)` from "
+                "annotated-types"
             )
         return "tz", note.tz is ...
     if name not in _META_FIELD_BY_CONSTRAINT:

@@ -42,8 +42,8 @@ class CustomSchemaSignature:
         is_open = inner.schema.get("additionalProperties") is not False
         if len(names) != 1 and not is_open:
             raise TypeError(
-                f"{inner.where}: with input_schema=, the function must have exactly one parameter, which gets the "
-                f"arguments as a dict, or **kwargs. A Context parameter does not count. This function has {len(names)}"
+                f"{inner.where}: with input_schema=, the function must have one parameter for a dict of all arguments, "
+                f"or **kwargs. Not counting a Context, this function has {len(names)} parameters"
             )
         self._parameter_name = names[0] if names else None
         self.choices: dict[str, tuple[str, ...]] = {}

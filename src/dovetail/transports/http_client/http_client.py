@@ -184,7 +184,9 @@ class HTTPClient:
         try:
             return proxy_settings.parse_proxy(proxy_url) if proxy_url else None
         except ValueError as unfit:
-            raise HostUnreachable(f"The proxy from the environment for {host} cannot be used: {unfit}") from None
+            raise HostUnreachable(
+                f"The environment variables name a proxy for {host} that cannot be used: {unfit}"
+            ) from None
 
     def _encode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])

@@ -50,7 +50,7 @@ class SessionResponseWriter(ResponseWriter):
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
         """Send a request to the client on this response, and wait for the answer or a disconnect."""
         if self.is_ended:
-            raise ConnectionLost("The call has ended, so it cannot ask the client any more")
+            raise ConnectionLost("The call has ended, so it can no longer ask the client for input")
         if not self.is_streaming:
             await self.open_stream()
         assert self._stream is not None

@@ -100,9 +100,9 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
-                    f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has "
-                    "characters that cmd.exe would run as commands. Start the program that it runs, "
-                    "such as node for npx."
+                    f"Cannot start {clip(program)}: it is a batch file, and cmd.exe could run a part of the argument "
+                    f"{clip(word)!r} as a command. Start the program behind the batch file instead, such as node "
+                    "instead of npx."
                 )
     return [program, *command[1:]]
 
