@@ -360,7 +360,7 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
 async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
     script = ScriptedServer("stateless")
     script.reactions = {LISTEN: lambda message: _confirmed(message) if script.count(LISTEN) == 1 else SILENCE}
-    timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.05)
+    timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.5)
     limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnects=3)
     async with serve_over_http(script) as at, client(at, timeout=timeouts, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(ConnectionLost, match="4 times") as caught:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Server
+from dovetail import CallToolResult, Client, Server
 from dovetail.extensions import CacheableResult, Extension, ExtensionMethod, Params, Result
 from dovetail.middleware import CallNext, Exchange
 from dovetail.wire.revisions import REVISIONS
@@ -88,7 +88,7 @@ def test_a_decorator_needs_a_name() -> None:
 
 
 def test_versions_must_exist() -> None:
-    for options in ({"since": "2020-01-01"}, {"until": "never"}):
+    for options in ({"since": "2020-01-01"}, {"until": "never"}, {"until": "2025-06-18", "since": "2025-11-25"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Extension(HELLO).method(SAY, **options)
 
@@ -226,6 +226,32 @@ def test_an_extension_in_use_cannot_change(add: Callable[[Extension], object], u
 def test_a_result_type_is_new_and_belongs_to_a_request(method: str, result_type: str) -> None:
     with pytest.raises(ValueError, match="result type"):
         Extension(HELLO).add_result_type(method, result_type, KeyResult)
+
+
+class LaterCallResult(CallToolResult):
+    ticket: str = ""
+
+
+@pytest.mark.parametrize("struct", [CallToolResult, LaterCallResult, Result])
+def test_a_result_type_differs_from_the_results_of_its_method(struct: type[Result]) -> None:
+    with pytest.raises(ValueError, match="later"):
+        Extension(HELLO).add_result_type("tools/call", "later", struct)
+
+
+def test_each_result_type_has_its_own_struct() -> None:
+    extension = Extension(HELLO)
+    extension.add_result_type("tools/call", "later", KeyResult)
+    extension.add_result_type("resources/read", "later", KeyResult)
+    with pytest.raises(ValueError, match="later"):
+        extension.add_result_type("tools/call", "never", KeyResult)
+
+
+def test_names_of_different_kinds_do_not_collide() -> None:
+    extension = Extension(HELLO)
+    extension.method("middleware")(say)
+    extension.middleware(middleware)
+    extension.notification("notifications/both")(heard)
+    extension.client_notification("notifications/both")(received)
 
 
 def test_a_result_type_has_a_struct_and_an_async_hook() -> None:

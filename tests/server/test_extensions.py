@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from dovetail import CallToolResult, Context, Server, TextContent
-from dovetail.errors import InternalError, MethodNotFound
+from dovetail import Client as RealClient
+from dovetail.errors import InternalError, InvalidParams, MethodNotFound
 from dovetail.extensions import Extension, Params, Result
-from dovetail.middleware import CallNext, Exchange
+from dovetail.middleware import CallNext, Exchange, ResponseCache
 from dovetail.server.server import get_dispatcher
 from dovetail.types import ServerCapabilities
 from dovetail.wire.methods import REQUESTS
-from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client
+from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, text
 
 HELLO, SAY = "com.example/hello", "com.example/hello/say"
 DECLARED = {"extensions": {HELLO: {}}}
@@ -288,3 +289,64 @@ async def test_a_lifespan_that_fails_fails_the_start() -> None:
 
     with pytest.raises(RuntimeError, match="no database"):
         await Server("app", extensions=[extension]).start()
+
+
+async def test_cached_results_of_an_extension_follow_the_access_rules() -> None:
+    extension, is_visible = Extension(HELLO), True
+    extension.middleware(ResponseCache(["secret"], shared=True))
+    app = Server("x", extensions=[extension])
+
+    @app.tool(visible_to=lambda principal: is_visible)
+    async def secret() -> str:
+        return "secret"
+
+    client = Client(app)
+    assert text(await client.call("secret")) == "secret"
+    is_visible = False
+    with pytest.raises(InvalidParams):
+        await client.call("secret")
+
+
+async def test_a_read_of_a_function_does_not_get_an_added_result_type() -> None:
+    extension, settings = Extension(HELLO), []
+
+    @extension.middleware
+    async def look(exchange: Exchange, call_next: CallNext) -> object:
+        settings.append((exchange.method, extension.get_client_settings(exchange)))
+        return await call_next(exchange)
+
+    app = Server("x", extensions=[extension])
+    app.add_resource(lambda: "text", "x:inner")
+
+    @app.tool
+    async def read(ctx: Context) -> str:
+        return (await ctx.read_resource("x:inner")).contents[0].text or ""
+
+    await Client(app, NEWEST, capabilities=DECLARED).call("read")
+    assert settings == [("tools/call", {}), ("resources/read", None)]
+
+
+def test_an_extension_that_was_refused_can_still_change() -> None:
+    refused = hello("com.example/other")
+    with pytest.raises(ValueError, match=SAY):
+        Server("x", extensions=[hello(), refused])
+    refused.method("com.example/other/say")(say)
+
+
+async def test_an_extension_of_a_running_server_is_closed_with_its_last_user() -> None:
+    events: list[str] = []
+    extension = Extension(HELLO)
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def run() -> AsyncIterator[None]:
+        events.append("open")
+        yield
+        events.append("closed")
+
+    app = add_slow(Server("x"))
+    async with RealClient(app) as client:
+        assert await client.call("slow") == "done"
+        get_dispatcher(app).add_extension(extension)
+        assert await client.call("slow") == "done"
+    assert events == ["open", "closed"]

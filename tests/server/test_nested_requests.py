@@ -175,6 +175,23 @@ async def test_a_resource_gets_the_extra_values_of_the_function_that_reads_it() 
     }
 
 
+async def test_a_resource_does_not_change_the_extra_values_of_the_function_that_reads_it() -> None:
+    app = Server("nested")
+
+    @app.resource("x:inner")
+    async def inner(ctx: Context) -> str:
+        ctx.extra["inner"] = True
+        return "read"
+
+    @app.tool
+    async def read(ctx: Context) -> bool:
+        is_empty = not ctx.extra
+        await ctx.read_resource("x:inner")
+        return is_empty and not ctx.extra
+
+    assert text(await Client(app).call("read")) == "true"
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 async def test_plain_functions_read_resources_of_plain_functions(threads: int) -> None:
     app = Server("nested", limits=ServerLimits(max_threads=threads, thread_queue_timeout=TIMEOUT_S))

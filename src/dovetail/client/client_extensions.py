@@ -4,7 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dovetail.errors import InvalidResult
-from dovetail.protocol.extension import AddedResultType, NotificationFunction, check_extensions, use_extension
+from dovetail.protocol.extension import (
+    AddedResultType,
+    NotificationFunction,
+    check_extensions,
+    freeze_extension,
+    get_parts,
+)
 from dovetail.protocol.middleware import Middleware
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.methods import Method
@@ -48,7 +54,7 @@ def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | 
     """
     combined = ClientExtensions(dict(declared or {}), {}, [], {})
     for extension in check_extensions(extensions):
-        identifier, parts = extension.identifier, use_extension(extension)
+        identifier, parts = extension.identifier, get_parts(extension)
         if identifier in combined.declared:
             raise ValueError(f"the client already declares the extension {identifier!r}")
         if repeated := combined.notifications.keys() & parts.client_notifications.keys():
@@ -59,6 +65,7 @@ def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | 
                 f"the extension {identifier!r} adds the result type {name!r} to {method}, but another extension has "
                 "added this result type"
             )
+        freeze_extension(extension)
         combined.declared[identifier] = dict(extension.client_settings)
         combined.notifications |= parts.client_notifications
         combined.middleware += parts.client_middleware

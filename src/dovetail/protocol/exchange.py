@@ -137,7 +137,7 @@ class IncomingExchange(Exchange, eq=False):
             {},
             self.caller,
             self.headers,
-            _extra=self._extra and dict(self._extra),
+            _extra=None if self._extra is None else dict(self._extra),
             origin=self.origin,
             mount_path=self.mount_path,
             emit=emit,

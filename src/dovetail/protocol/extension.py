@@ -19,10 +19,10 @@ from dovetail.error_context import check_type, clip
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import Middleware, validate_middleware
 from dovetail.wire.base import CacheableResult, JSONValue, PaginatedParams, Params, Result, Struct
-from dovetail.wire.input_required import InputRequest
+from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.meta import is_valid_key
 from dovetail.wire.methods import METHODS, Method
-from dovetail.wire.revisions import PUBLISHED_REVISIONS, REVISIONS
+from dovetail.wire.revisions import PUBLISHED_REVISIONS, REVISIONS, is_within
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=Result)
@@ -206,10 +206,13 @@ class Extension:
         for option, revision in (("since", since), ("until", until)):
             if revision is not None and revision not in REVISIONS:
                 raise ValueError(f"{option}= must be one of {', '.join(REVISIONS)}, not {revision!r}")
+        if not any(is_within(revision, since, until) for revision in REVISIONS):
+            raise ValueError(f"{name} exists in no protocol version, because until={until!r} is not after {since!r}")
         check_type("requires_client=", requires_client, bool, "True or False")
 
         def register(function: Callable[[P, Exchange], Awaitable[R]]) -> ExtensionMethod[P, R]:
-            self._check_open(name)
+            self._check_unused(name)
+            self._check_new(name, self._parts.methods)
             hints = _read_hints(function, name, 2)
             params_type, result_type = hints[0], _check_hint(name, "return type", hints[-1], Result)
             if name_parameter is not None:
@@ -261,7 +264,8 @@ class Extension:
             raise ValueError(f"invalid notification {name!r}: the name must start with {_NOTIFICATION_PREFIX!r}")
 
         def register(function: F) -> F:
-            self._check_open(name)
+            self._check_unused(name)
+            self._check_new(name, handlers)
             if parameter_count == 2 and not inspect.iscoroutinefunction(function):
                 raise TypeError(f"{name}: the function must be `async def`")
             params_type = _read_hints(function, name, parameter_count, is_async=False)[0]
@@ -296,9 +300,15 @@ class Extension:
         _check_hint(method, "struct", struct, Result)
         if on_client is not None and not inspect.iscoroutinefunction(on_client):
             raise TypeError("on_client must be an async function that takes the result and the client")
-        self._check_open(f"the result type {result_type!r} of {method}")
-        if (method, result_type) in self._parts.result_types:
-            raise ValueError(f"{self._identifier} already has a result type {result_type!r} for {method}")
+        if issubclass(struct, row.result | InputRequiredResult) or issubclass(row.result, struct):
+            raise ValueError(f"cannot add the result type {result_type!r}: {method} already returns {struct.__name__}")
+        self._check_unused(f"the result type {result_type!r} of {method}")
+        for added in self._parts.result_types.values():
+            if added.method == method and (added.name == result_type or added.struct is struct):
+                raise ValueError(
+                    f"{self._identifier} already has the result type {added.name!r} with {added.struct.__name__} for "
+                    f"{method}"
+                )
         self._parts.result_types[method, result_type] = AddedResultType(self, method, result_type, struct, on_client)
 
     def middleware(self, function: Middleware) -> Middleware:
@@ -307,7 +317,7 @@ class Extension:
         The middleware of the server itself wraps the middleware of extensions. It sees each request first, and each
         result last.
         """
-        self._check_open("middleware")
+        self._check_unused("middleware")
         self._parts.middleware.append(validate_middleware(function))
         return function
 
@@ -316,7 +326,7 @@ class Extension:
 
         The middleware of the client itself wraps the middleware of extensions.
         """
-        self._check_open("middleware")
+        self._check_unused("middleware")
         self._parts.client_middleware.append(validate_middleware(function))
         return function
 
@@ -325,7 +335,7 @@ class Extension:
 
         The server opens the context manager before its own lifespan, and closes it after its own lifespan.
         """
-        self._check_open("a lifespan")
+        self._check_unused("a lifespan")
         if self._parts.lifespan is not None:
             raise ValueError(f"the extension {self._identifier} already has a lifespan")
         if not callable(function) or inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
@@ -339,31 +349,34 @@ class Extension:
     def get_client_settings(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return the settings that the client of a request declared, or None if it did not declare the extension.
 
-        If this server is mounted, and the request came through the outer server, this method returns None.
+        Return None, too, if the client did not send the request itself. Examples are a request to a mounted server, and
+        a resource that a function reads with `ctx.read_resource`.
         """
-        if isinstance(exchange, IncomingExchange) and exchange.mount_path:
+        if isinstance(exchange, IncomingExchange) and (exchange.mount_path or exchange.parent is not None):
             return None
         settings = (exchange.caller.client_capabilities.extensions or {}).get(self._identifier)
         return settings if isinstance(settings, dict) else None
 
-    def _check_open(self, addition: str) -> None:
-        """Raise an error if the extension already has this method, or if a server or a client already uses the
-        extension.
-        """
+    def _check_unused(self, addition: str) -> None:
         if self._is_used:
             raise RuntimeError(
                 f"cannot add {addition} to {self._identifier}, because a server or a client already uses this "
                 "extension. Add it before you create the server or the client"
             )
-        parts = self._parts
-        if addition in parts.methods or addition in parts.notifications or addition in parts.client_notifications:
-            raise ValueError(f"the extension {self._identifier} already has {addition!r}")
+
+    def _check_new(self, name: str, handlers: Mapping[str, object]) -> None:
+        if name in handlers:
+            raise ValueError(f"the extension {self._identifier} already has {name!r}")
 
 
-def use_extension(extension: Extension) -> ExtensionParts:
-    """Mark an extension as used, so that it cannot change any more, and return its parts."""
-    extension._is_used = True  # pyright: ignore[reportPrivateUsage]
+def get_parts(extension: Extension) -> ExtensionParts:
+    """Return the parts of an extension for a server or a client."""
     return extension._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def freeze_extension(extension: Extension) -> None:
+    """Refuse all later additions to an extension, because a server or a client uses it now."""
+    extension._is_used = True  # pyright: ignore[reportPrivateUsage]
 
 
 def check_extensions(extensions: Any) -> list[Extension]:

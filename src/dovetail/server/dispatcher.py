@@ -154,6 +154,7 @@ class Dispatcher:
             "subscriptions/listen": self._listen,
         }
         self._wrapped_handlers: dict[str, Handler] = self._handlers
+        self._has_middleware = False
         self._notification_handlers: dict[str, Handler] = {}
         # One warning for each method and kind of error, so that clients cannot fill the log.
         self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledWarning] = {}
@@ -198,15 +199,16 @@ class Dispatcher:
     def add_middleware(self, function: Middleware) -> None:
         """Wrap all requests in a middleware function. The function that was added first is the outermost."""
         self._middleware.append(validate_middleware(function))
-        self._watch_for_middleware(function)
+        self._connect_middleware(function)
         self._wrap_handlers()
 
-    def _watch_for_middleware(self, function: Middleware) -> None:
+    def _connect_middleware(self, function: Middleware) -> None:
         self.inspects_results = self.inspects_results or reads_results(function)
         if callable(getattr(function, "on_change", None)):
             self.registry.subscriptions.add_callback(cast("Any", function).on_change)
 
     def _wrap_handlers(self) -> None:
+        self._has_middleware = bool(self._middleware or self._extension_middleware)
         self._wrapped_handlers = {
             method: compose_middleware(self._middleware, self._wrap_in_extensions(method, handler))
             for method, handler in self._handlers.items()
@@ -226,7 +228,7 @@ class Dispatcher:
 
         The middleware of an extension is inside the middleware of the server.
         """
-        from dovetail.protocol.extension import use_extension
+        from dovetail.protocol.extension import freeze_extension, get_parts
         from dovetail.server.extension_handlers import (
             add_requests,
             combine_lifespans,
@@ -237,7 +239,7 @@ class Dispatcher:
         identifier, declared = extension.identifier, self.registry.declared_capabilities
         if identifier in (declared.extensions or {}):
             raise ValueError(f"the server already declares the extension {identifier!r}")
-        parts = use_extension(extension)
+        parts = get_parts(extension)
         used_names = (*self._handlers, *self._notification_handlers)
         if collisions := [name for name in (*parts.methods, *parts.notifications) if name in used_names]:
             raise ValueError(f"the extension {identifier!r} adds {collisions[0]!r}, which the server already has")
@@ -248,6 +250,7 @@ class Dispatcher:
                     f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, but "
                     f"{other.extension.identifier!r} has added this result type"
                 )
+        freeze_extension(extension)
         for added in parts.result_types.values():
             self._added_result_types.setdefault(added.method, {})[added.name] = added
         self.registry.declared_capabilities = replace(
@@ -260,7 +263,7 @@ class Dispatcher:
         }
         self._extension_middleware += parts.middleware
         for function in parts.middleware:
-            self._watch_for_middleware(function)
+            self._connect_middleware(function)
         if parts.lifespan is not None:
             if not self._extension_lifespans:
                 self._lifespan = combine_lifespans(self._extension_lifespans, self._lifespan)
@@ -336,7 +339,7 @@ class Dispatcher:
 
         For example, a mounting server forwards a request, or a function reads a resource.
         """
-        if not self._middleware:
+        if not self._has_middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
         previous_check, exchange.check = exchange.check, self._check_exchange
         try:
@@ -422,10 +425,7 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan at the first request if the server was not started.
-
-        It stays open until `stop` is called.
-        """
+        """Open the lifespan at the first request if the server was not started."""
         run = self._get_lifespan_run(state, lifespan)
         try:
             await run.wait_until_ready()
@@ -433,7 +433,8 @@ class Dispatcher:
             if exc is run.failure:
                 raise log_start_failure(self.name, exc) from None
             raise
-        state.users.add(self)
+        if not state.users:  # Nobody else stops the server, so the lifespan stays open until `stop` is called.
+            state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
         """Stop the server in this event loop. If `user` is passed, other users can keep the server running."""
@@ -553,7 +554,7 @@ class Dispatcher:
         exchange.waiting_calls = state.waiting_calls
         if exchange.size > _LARGE_MESSAGE_BYTES:
             state.large_bytes_by_origin[origin] += exchange.size
-        if self._middleware:
+        if self._has_middleware:
             exchange.check = self._check_exchange
         try:
             result = await handler(exchange)
@@ -771,7 +772,7 @@ def _check_nesting(exchange: IncomingExchange) -> None:
         depth, ancestor = depth + 1, ancestor.parent
     if depth > _MAX_NESTED_REQUESTS:
         raise RecursionError(
-            f"a call has led to more than {_MAX_NESTED_REQUESTS} nested requests for {exchange.method}"
+            f"{exchange.method} is nested more than {_MAX_NESTED_REQUESTS} levels deep. A function may request itself"
         )
 
 

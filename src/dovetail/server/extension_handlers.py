@@ -57,17 +57,14 @@ def create_notification_handler(notification: NotificationFunction) -> Handler:
 
 
 def create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
-    """Return a handler that sets `resultType` in the results of extensions.
-
-    It rejects results that the client does not support.
-    """
-    type_by_struct = {added.struct: added for added in added_types}
+    """Return a handler that sets `resultType` for the result types of an extension. The client must accept them."""
+    structs = tuple(added.struct for added in added_types)
 
     async def handle(exchange: IncomingExchange) -> Result | bytes:
         result = await call_next(exchange)
-        added = type_by_struct.get(type(result))
-        if added is None:
+        if not isinstance(result, structs):
             return result
+        added = next(added for added in added_types if isinstance(result, added.struct))
         if not exchange.caller.is_stateless or added.extension.get_client_settings(exchange) is None:
             raise TypeError(
                 f"{added.extension.identifier} returned a result of type {added.name!r} for {exchange.method}, but the "
