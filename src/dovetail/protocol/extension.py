@@ -296,7 +296,7 @@ class Extension:
                 "a list"
             )
         if result_type in _CORE_RESULT_TYPES or not result_type:
-            raise ValueError(f"invalid result type {result_type!r}: the protocol defines it")
+            raise ValueError(f"invalid result type {result_type!r}: it is empty, or the protocol already defines it")
         _check_hint(method, "struct", struct, Result)
         if on_client is not None and not inspect.iscoroutinefunction(on_client):
             raise TypeError("on_client must be an async function that takes the result and the client")
