@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 import weakref
@@ -373,3 +374,65 @@ def test_an_audit_log_with_many_different_entries_keeps_few_of_their_texts(tmp_p
             return used
 
         assert emit_entries(3000) < 6 * 1024 * 1024
+
+
+def list_kept_texts(value: object) -> list[bytes]:
+    """Return the texts that an object keeps in its attributes and collections."""
+    match value:
+        case str():
+            return [value.encode()]
+        case bytes():
+            return [value]
+        case dict():
+            return [text for item in [*value, *value.values()] for text in list_kept_texts(item)]
+        case tuple() | list() | set():
+            return [text for item in value for text in list_kept_texts(item)]
+        case _:
+            return []
+
+
+def test_an_audit_log_keeps_no_argument_name_that_is_a_secret(tmp_path: Path) -> None:
+    name = "ghp_" + "a1B2" * 9
+    with AuditLog(tmp_path / "j") as audit_log:
+        emitter = EventEmitter()
+        attach_audit_log(audit_log, emitter, SecretResolver({}))
+        emitter.emit(build_decision("a rule", {name: 1}))
+        assert not any(name.encode() in text for text in list_kept_texts(vars(audit_log)))
+    assert name not in (tmp_path / "j").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("is_request", [True, False])
+def test_a_slow_search_for_secrets_does_not_delay_other_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_request: bool
+) -> None:
+    started, released = threading.Event(), threading.Event()
+
+    def search(encoded: bytes) -> bool:
+        if b"slow" in encoded:
+            started.set()
+            released.wait(60)
+        return False
+
+    monkeypatch.setattr("dovetail.host.audit_log.may_hold_secrets", search)
+    with AuditLog(tmp_path / "j") as audit_log:
+        emitter = EventEmitter()
+        attach_audit_log(audit_log, emitter, SecretResolver({}))
+
+        def write(reason: str) -> None:
+            if is_request:
+                emitter.emit(build_decision(reason))
+            else:
+                audit_log.write("note", reason=reason)
+
+        threads = [threading.Thread(target=write, args=(reason,)) for reason in ("slow", "fast")]
+        try:
+            threads[0].start()
+            assert started.wait(60)
+            threads[1].start()
+            threads[1].join(20)
+            assert [entry.data["reason"] for entry in events(tmp_path / "j")] == ["fast"]
+        finally:
+            released.set()
+            for thread in threads:
+                thread.join()
+    assert [entry.data["reason"] for entry in events(tmp_path / "j")] == ["fast", "slow"]

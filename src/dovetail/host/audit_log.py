@@ -112,9 +112,9 @@ class AuditLog:
         """
         if isinstance(arguments := fields.get("arguments"), Mapping):
             fields["arguments"] = self._format_arguments(arguments)
-        data = {name: value for name, value in fields.items() if value is not None}
+        data = self._mask({name: value for name, value in fields.items() if value is not None})
         with self._lock:
-            entry = Event(event=event, at=_get_time(), server=server, data=self._mask(data))
+            entry = Event(event=event, at=_get_time(), server=server, data=data)
             self._append_line(_encode_ascii(entry) + b"\n")
 
     def _write_request(
@@ -125,42 +125,47 @@ class AuditLog:
         `numbers` has the encoded members of the entry that are not texts.
         """
         key = (event, server, request.kind, request.tool, request.caller, *texts.values())
+        cache = self._get_cache()
+        encoded_texts = cache.get(key) or self._encode_texts(cache, key, server, request, texts)
+        arguments = b"" if request.arguments is None else self._encode_arguments(cache, request.arguments)
         with self._lock:
-            if self._secrets_version is not SecretLookup.version:  # A new secret may be in a cached text.
-                self._secrets_version = SecretLookup.version
-                self._cached_texts.clear()
-            encoded_texts = self._cached_texts.get(key) or self._encode_texts(key, server, request, texts)
-            arguments = b"" if request.arguments is None else self._encode_arguments(request.arguments)
             self._append_line(
                 b'{"event":"%b","at":%.6f,%b%b%b}}\n' % (event, time.time(), encoded_texts, arguments, numbers)
             )
 
-    def _encode_texts(self, key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]) -> bytes:
-        """Encode the text members of an entry. The caller appends the other members."""
+    def _get_cache(self) -> dict[Hashable, bytes]:
+        """Return the cached texts. After a new secret, this is a new dict, because an old text may contain the secret.
+
+        Other threads may still add texts to the old dict, which is not used again.
+        """
+        if self._secrets_version is not SecretLookup.version:
+            with self._lock:
+                self._secrets_version = SecretLookup.version
+                self._cached_texts = {}
+        return self._cached_texts
+
+    def _encode_texts(
+        self, cache: dict[Hashable, bytes], key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]
+    ) -> bytes:
+        """Return the start of an encoded entry, which contains its texts. Other members can be appended."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)
         encoded = _encode_ascii({"server": server, "data": masked})[1:-2]
         if masked == data:  # The cache must not keep secrets.
-            self._cache(key, encoded)
+            _add_to_cache(cache, key, encoded)
         return encoded
 
-    def _encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
+    def _encode_arguments(self, cache: dict[Hashable, bytes], arguments: Mapping[str, Any]) -> bytes:
         formatted = {"arguments": self._format_arguments(arguments)}
-        if self._include_values:
-            return b",%b" % _encode_ascii(self._mask(formatted))[1:-1]
-        key = encode(formatted)
-        encoded = self._cached_texts.get(key)
-        if encoded is None:
-            encoded = b",%b" % _encode_ascii(self._mask(formatted))[1:-1]
-            self._cache(key, encoded)
+        key = None if self._include_values else encode(formatted)
+        if key is not None and (cached := cache.get(key)) is not None:
+            return cached
+        masked = self._mask(formatted)
+        encoded = b",%b" % _encode_ascii(masked)[1:-1]
+        if key is not None and masked == formatted:  # The name of an argument may be a secret.
+            _add_to_cache(cache, key, encoded)
         return encoded
-
-    def _cache(self, key: Hashable, encoded: bytes) -> None:
-        if len(encoded) <= _MAX_TEXT_CHARS:
-            if len(self._cached_texts) >= _MAX_CACHED_TEXTS:
-                self._cached_texts.clear()
-            self._cached_texts[key] = encoded
 
     def _mask(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of an entry with its secrets masked and its texts shortened."""
@@ -320,6 +325,13 @@ def _describe_shape(value: Any, depth: int) -> Any:
             *(_describe_shape(item, depth + 1) for item in value[:1] if depth < _MAX_SHAPE_DEPTH),
         ]
     return type(value).__name__
+
+
+def _add_to_cache(cache: dict[Hashable, bytes], key: Hashable, encoded: bytes) -> None:
+    if len(encoded) <= _MAX_TEXT_CHARS:
+        if len(cache) >= _MAX_CACHED_TEXTS:
+            cache.clear()
+        cache[key] = encoded
 
 
 def _get_time() -> float:
