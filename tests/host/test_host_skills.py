@@ -1,15 +1,28 @@
 """Test the skills of a host: identity, consent, verification and origin."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dovetail import Server
 from dovetail.errors import NotFound, PolicyError, SkillMismatch
-from dovetail.host import Allow, ConsentRequest, GrantStore, Host, PinStore, Policy, read_audit_log, rule
+from dovetail.host import (
+    Allow,
+    AnswerLater,
+    ConsentRequest,
+    GrantStore,
+    Host,
+    PinStore,
+    Policy,
+    read_audit_log,
+    rule,
+)
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.recording_format import Event
 
 pytest.importorskip("yaml")
 
@@ -244,13 +257,115 @@ async def test_a_plain_grant_for_the_resource_does_not_cover_the_skill() -> None
     assert user.kinds == ["resource.read", "resource.read"]
 
 
-async def test_a_dynamic_skill_is_asked_about_each_time() -> None:
+@pytest.mark.parametrize("reads_one_object", [True, False])
+async def test_a_dynamic_skill_is_asked_about_each_time(reads_one_object: bool) -> None:
     server, user = SkillServer(dynamic=True), Questions(Allow("always"))
     grants = GrantStore()
     async with make_host(server, policy=Policy("ask"), consent=user, grants=grants) as host:
+        [skill] = await host.list_skills()
+        for path in ("SKILL.md", "SKILL.md", "references/fields.md"):
+            await (skill.read(path) if reads_one_object else host.load_skill("docs", URI, path))
+    assert user.kinds == ["resource.read"] * 3
+    assert "references/fields.md" in user.requests[-1].text
+    assert grants.list() == []
+
+
+async def test_a_rule_that_asks_about_a_file_of_a_dynamic_skill_asks_at_each_read() -> None:
+    server, user = SkillServer(dynamic=True), Questions(True)
+    policy = Policy("allow", [rule("ask", kind="resource.read", tool="skill://pdf-forms/references/*")])
+    async with make_host(server, policy=policy, consent=user) as host:
+        [skill] = await host.list_skills()
+        await skill.read()
+        assert user.requests == []
+        await skill.read("references/fields.md")
+        assert user.kinds == ["resource.read"]
+        user.answer = False
+        with pytest.raises(PolicyError):
+            await skill.read("references/fields.md")
+    assert server.reads == [URI, "skill://pdf-forms/references/fields.md"]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+async def test_a_skill_that_becomes_dynamic_or_verified_is_a_change(is_dynamic: bool) -> None:
+    before, after = SkillServer(dynamic=is_dynamic), SkillServer(dynamic=not is_dynamic)
+    pins, user = PinStore(), Questions(False)
+    async with make_host(before, consent=user, pins=pins) as host:
         await host.load_skill("docs", URI)
-        await host.load_skill("docs", URI)
-    assert (len(user.requests), grants.list()) == (2, [])
+    assert user.requests == []
+    # Both servers are Python objects with the same name, so they have the same identity.
+    async with make_host(after, consent=user, pins=pins) as host:
+        with pytest.raises(PolicyError):
+            await host.load_skill("docs", URI)
+    assert user.kinds == ["definition.changed"]
+    assert after.reads == []
+
+
+async def test_a_revoked_grant_does_not_cover_a_skill_that_was_read_before() -> None:
+    server, user = SkillServer(), Questions(Allow("always"))
+    grants = GrantStore()
+    async with make_host(server, policy=Policy("ask"), consent=user, grants=grants) as host:
+        [skill] = await host.list_skills()
+        await skill.read()
+        await skill.read("references/fields.md")
+        assert user.kinds == ["resource.read"]
+        grants.revoke(server="docs")
+        user.answer = False
+        with pytest.raises(PolicyError):
+            await skill.read("references/fields.md")
+    assert user.kinds == ["resource.read"] * 2
+
+
+async def test_an_answer_for_once_covers_the_files_of_a_skill_for_five_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, user = SkillServer(), Questions(Allow())
+    now = 1000.0
+    monkeypatch.setattr("dovetail.host.skills.time", SimpleNamespace(monotonic=lambda: now))
+    async with make_host(server, policy=Policy("ask"), consent=user) as host:
+        [skill] = await host.list_skills()
+        await skill.read()
+        now += 299
+        await skill.read("references/fields.md")
+        assert len(user.requests) == 1
+        now += 2
+        await skill.read("references/fields.md")
+        assert len(user.requests) == 2
+
+
+async def test_the_audit_log_names_the_reason_for_each_file(tmp_path: Path) -> None:
+    server, path = SkillServer(), tmp_path / "audit.jsonl"
+    async with make_host(server, audit_log=path) as host:
+        [skill] = await host.list_skills()
+        await skill.read("references/fields.md")
+    reasons = {
+        entry.data["tool"]: entry.data["reason"]
+        for entry in read_audit_log(path)
+        if isinstance(entry, Event) and entry.event == "decision" and entry.data["kind"] == "resource.read"
+    }
+    # The rule allowed both, and there was no question.
+    assert reasons["skill://pdf-forms/references/fields.md"] == reasons[URI]
+
+
+async def test_a_reader_that_does_not_wait_is_not_delayed_by_one_that_waits() -> None:
+    server, is_asked = SkillServer(), asyncio.Event()
+
+    async def answer(request: ConsentRequest) -> AnswerLater:
+        if request.wait:
+            is_asked.set()
+            await asyncio.Event().wait()
+        return AnswerLater("ticket")
+
+    async with make_host(server, policy=Policy("ask"), consent=answer) as host:
+        [skill] = await host.list_skills()
+        waiting = asyncio.create_task(skill.read())
+        await is_asked.wait()
+        async with asyncio.timeout(20):
+            with pytest.raises(PolicyError):
+                await skill.read("references/fields.md", wait=False)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert server.reads == []
 
 
 async def test_a_skill_stays_usable_after_a_restart_of_its_server_if_it_is_the_same() -> None:

@@ -88,6 +88,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     # True if the decision was made without an await, so the tool definition cannot have changed.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
+    is_once: bool = False  # True if the user answered and no grant was stored
 
 
 class DecisionDetails(Struct, frozen=True):
@@ -223,19 +224,21 @@ class RequestAuthorizer:
         limits: ToolLimits | None = None,
         wait: bool = True,
         ask: AskUser | None = None,
+        can_remember: bool = True,
     ) -> Authorization:
         """Authorize a request. Raise PolicyError if the request is denied.
 
         Args:
             decision: The decision of the policy, if it is known already.
             ask: A function that asks another user instead of the host's user.
+            can_remember: False stores no grant, whatever the user answers.
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
             request = replace(request, arguments={})
         decision = self._decide(request, decision or self.policy.decide(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
-            request, decision, definition, current_fingerprint, details, definition is None, wait, ask
+            request, decision, definition, current_fingerprint, details, definition is None, wait, ask, can_remember
         )
         return authorization if limits is None else replace(authorization, limits=limits)
 
@@ -249,6 +252,7 @@ class RequestAuthorizer:
         is_pinned: bool,
         wait: bool,
         ask: AskUser | None,
+        can_remember: bool = True,
     ) -> Authorization:
         self._check_decision(request, decision)
         definition_changes = (
@@ -260,7 +264,9 @@ class RequestAuthorizer:
             should_pin = should_pin and is_all_seen
             if should_pin:
                 await self.pin_definition(request, definition, current_fingerprint)
-        authorization = await self._authorize_decision(request, decision, current_fingerprint, details, wait, ask)
+        authorization = await self._authorize_decision(
+            request, decision, current_fingerprint, details, wait, ask, can_remember
+        )
         if should_pin:
             await self.pin_definition(request, definition, current_fingerprint)
         return authorization
@@ -273,6 +279,7 @@ class RequestAuthorizer:
         details: Mapping[str, Any] | None,
         wait: bool,
         ask: AskUser | None,
+        can_remember: bool,
     ) -> Authorization:
         if decision.action == "allow":
             return self.allow(request, decision)
@@ -280,6 +287,8 @@ class RequestAuthorizer:
             return self.allow(request, decision, "covered by a grant")
         answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
         self.emit_answer(request, answer, decision.reason)
+        if isinstance(answer, Allow) and not can_remember:
+            answer = Allow()
         return await self.apply_answer(request, current_fingerprint, answer, decision)
 
     async def apply_answer(
@@ -290,8 +299,9 @@ class RequestAuthorizer:
         """
         match answer:
             case Allow():
-                await self._store_grant(request, current_fingerprint, answer)
-                return self.allow(request, decision, f"the user allowed the request: {answer.scope}")
+                is_stored = await self._store_grant(request, current_fingerprint, answer)
+                authorization = self.allow(request, decision, f"the user allowed the request: {answer.scope}")
+                return replace(authorization, is_once=not is_stored)
             case AllowWithChanges():
                 request = self.check_edited_arguments(request, answer.value)
                 return replace(self.allow(request, decision, "the user edited the request"), edited_value=answer.value)
@@ -371,14 +381,14 @@ class RequestAuthorizer:
             return grant
         return await _store(request, self.grants.find, request, current_fingerprint)
 
-    async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Store a grant, unless the user allowed the request only once.
+    async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> bool:
+        """Store a grant, unless the user allowed the request only once. Return whether it was stored.
 
         Anonymous callers share an ID, so no grant is stored for them. A caller that is known only by its session gets a
         session grant, because the session never returns.
         """
         if answer.scope == "once" or not request.server_identity or request.caller == ANONYMOUS:
-            return
+            return False
         scope = "session" if request.caller.startswith(SESSION_PREFIX) else answer.scope
         expires_in = answer.expires_in
         if request.caller and scope == "session":
@@ -391,6 +401,7 @@ class RequestAuthorizer:
             exact_arguments=answer.exact_arguments,
         )
         await _store(request, self.grants.add, new_grant)
+        return True
 
     async def revoke_changed(self, request: PolicyRequest, current_fingerprint: str) -> None:
         """Revoke the grants for an item if its definition differs from the definition that the user last used."""

@@ -1,13 +1,15 @@
 """The skills of a host: those of its servers, and those of the user.
 
 A skill is identified by its server and its URI. The user allows a skill with all its files and their digests. The
-client verifies each file, and only listed files are read, from the same server.
+client verifies each file, and only listed files are read, from the same server. The files of a dynamic skill have no
+digests, so the user is asked again for each file.
 """
 
 import asyncio
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +44,9 @@ from dovetail.wire.resources import ReadResourceResult
 
 _KIND: Final = "resource.read"
 _ALLOWED_TOOLS: Final = "allowed-tools"
+_ONCE_ANSWER_S: Final = 300.0  # An answer for once applies to the files of a skill for this time.
+# This text is part of the fingerprint of a dynamic skill, so a change of it changes the fingerprint.
+_DYNAMIC_FILES: Final = "dynamic: the server generates the files, and they are not verified"
 _MAX_AGE_S: Final = 1.0  # A list scans the folder of the user again if the last scan is older than this.
 
 
@@ -82,8 +87,9 @@ class HostSkill:
         self._supervisor = _supervisor  # None for a skill of the user
         self._client = _client  # the client that belongs to `_skill`
         self._definition = build_definition(_skill)
-        self._is_allowed = False  # True after the user allowed this skill with these digests
-        self._lock = asyncio.Lock()
+        self._allowed_until = 0.0  # the time until which an answer for once applies
+        # Readers that wait for an answer of the user do not delay readers that do not wait.
+        self._locks = {True: asyncio.Lock(), False: asyncio.Lock()}
 
     @property
     def server(self) -> str:
@@ -117,7 +123,7 @@ class HostSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the content of the files cannot be verified. The user is asked about each such skill."""
+        """Return whether the content of the files cannot be verified. No answer of the user is stored for them."""
         return self._skill.is_dynamic
 
     @property
@@ -146,53 +152,63 @@ class HostSkill:
         supervisor = self._supervisor
         if supervisor is None:
             return SkillContent(server="", uri=uri, content=await self._skill.read(path))
-        async with self._lock:  # The user is asked once, even if several files are read at the same time.
-            authorization = await self._authorize(supervisor, uri, wait)
+        async with self._locks[wait]:  # The user is asked once, even if several files are read at the same time.
+            authorization = await self._authorize(supervisor, path, uri, wait)
         async with ServerUse(self._executor, supervisor, authorization) as use:
             content = await self._fetch(supervisor, use.client, path, authorization.limits.timeout)
             use.result = content if isinstance(content, str) else None
         return SkillContent(server=supervisor.name, uri=uri, content=content)
 
-    async def _authorize(self, supervisor: ServerSupervisor, uri: str, wait: bool) -> Authorization:
-        """Authorize the skill with all its files, unless that happened before. Then authorize one file of it."""
-        limits = self._authorizer.get_limits(supervisor, uri)
+    async def _authorize(self, supervisor: ServerSupervisor, path: str, uri: str, wait: bool) -> Authorization:
+        """Authorize the skill with all its files, and then one file of it."""
         request = self._authorizer.create_request(supervisor, _KIND, uri, None)
         decision = self._authorizer.check(request)
-        if not self._is_allowed:
-            authorization = await self._authorize_skill(supervisor, wait)
-            self._is_allowed = True
-            if uri == self.uri:
-                return replace(authorization, limits=limits)
-        allowed = self._authorizer.allow(request, decision, f"covered by the consent for the skill {clip(self.uri)}")
-        return replace(allowed, limits=limits)
+        authorization = await self._authorize_skill(supervisor, path, decision, wait)
+        if uri != self.uri:
+            is_asked = decision.action == "ask"
+            reason = f"allowed with the skill {clip(self.uri)}: {authorization.reason}" if is_asked else ""
+            authorization = self._authorizer.allow(request, decision, reason)
+        return replace(authorization, limits=self._authorizer.get_limits(supervisor, uri))
 
-    async def _authorize_skill(self, supervisor: ServerSupervisor, wait: bool) -> Authorization:
+    async def _authorize_skill(
+        self, supervisor: ServerSupervisor, path: str, file_decision: Decision, wait: bool
+    ) -> Authorization:
         request = self._authorizer.create_request(supervisor, _KIND, self.uri, None)
-        if self.is_dynamic:
-            # The user cannot allow content that may change, so no grant is stored without an identity.
-            request = replace(request, server_identity="")
-        else:
-            await self._authorizer.revoke_changed(request, self.fingerprint)
-        return await self._authorizer.authorize(
+        decision = self._decide(supervisor, file_decision)
+        if decision.action == "ask" and time.monotonic() < self._allowed_until:
+            return self._authorizer.allow(request, decision, "the user allowed the skill a short time ago")
+        await self._authorizer.revoke_changed(request, self.fingerprint)
+        authorization = await self._authorizer.authorize(
             request,
             self._definition,
-            self._describe(),
-            decision=self._decide(supervisor),
+            self._describe(path),
+            decision=decision,
             wait=wait,
+            # A grant would outlive the content that the user allowed.
+            can_remember=not self.is_dynamic,
         )
+        if authorization.is_once and not self.is_dynamic:
+            self._allowed_until = time.monotonic() + _ONCE_ANSWER_S
+        return authorization
 
-    def _decide(self, supervisor: ServerSupervisor) -> Decision:
-        """Return the decision about SKILL.md. If a rule asks about another file, it asks about the whole skill."""
+    def _decide(self, supervisor: ServerSupervisor, file_decision: Decision) -> Decision:
+        """Return the decision about SKILL.md. If a rule asks about another file, it asks about the whole skill.
+
+        A dynamic skill lists no files, so only the file that is read counts.
+        """
         decision = decide_read(self._authorizer, supervisor, self.uri)
-        if decision.action == "allow":
-            decisions = (decide_read(self._authorizer, supervisor, file.uri) for file in self.files.values())
-            decision = next((other for other in decisions if other.action == "ask"), decision)
-        return decision
+        if decision.action != "allow":
+            return decision
+        if file_decision.action == "ask":
+            return file_decision
+        decisions = (decide_read(self._authorizer, supervisor, file.uri) for file in self.files.values())
+        return next((other for other in decisions if other.action == "ask"), decision)
 
-    def _describe(self) -> dict[str, Any]:
-        """Return the details of the question to the user."""
+    def _describe(self, path: str) -> dict[str, Any]:
+        """Return the details of the question to the user, who is asked when the file at `path` is read."""
         details: dict[str, Any] = {"skill": self.name, "description": self.description}
         if self.is_dynamic:
+            details["file"] = path
             details["files"] = "The server generates the files. They can change at any time and are not verified."
         else:
             details["files"] = [f"{path} ({file.size} bytes)" for path, file in self.files.items()]
@@ -226,12 +242,12 @@ class HostSkill:
 
     async def _withdraw_consent(self, supervisor: ServerSupervisor, client: Client) -> None:
         """Revoke the grants of the skill if its files are no longer those that the user allowed."""
-        self._is_allowed = False
+        self._allowed_until = 0.0
         try:
             current = build_definition(await client.get_skill(self.uri))
         except MCPError:
             current = {}
-        if current != self._definition and not self.is_dynamic:
+        if current != self._definition:
             request = self._authorizer.create_request(supervisor, _KIND, self.uri, None)
             await self._authorizer.revoke_changed(request, fingerprint(current))
 
@@ -245,7 +261,7 @@ def build_definition(skill: Skill) -> dict[str, Any]:
     return {
         "name": skill.uri,
         "frontmatter": encode_canonical(dict(skill.front_matter)).decode(),
-        "files": "\n".join(lines),
+        "files": _DYNAMIC_FILES if skill.is_dynamic else "\n".join(lines),
     }
 
 
