@@ -6,7 +6,7 @@ the folders.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _MAX_AGE_S: Final = 1.0  # A request scans a folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
 _MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
-_MAX_SKILLS_PER_PAGE: Final = 100
+MAX_SKILLS_PER_PAGE: Final = 100
 _MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page contains several skills.
 
 
@@ -96,7 +96,7 @@ class SkillsExtension:
 
     async def _list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
         skills = await self._load(exchange.caller.principal)
-        page, next_cursor = self._take_page(exchange.method, params.cursor, skills, _MAX_SKILLS_PER_PAGE)
+        page, next_cursor = self._take_page(exchange.method, params.cursor, skills, MAX_SKILLS_PER_PAGE)
         ttl_ms, cache_scope = self._access.get_cache_hint(exchange.method)
         return ListSkillsResult(
             skills=[skill.entry for skill in page], next_cursor=next_cursor, ttl_ms=ttl_ms, cache_scope=cache_scope
@@ -160,19 +160,8 @@ class SkillsExtension:
     def _take_page(
         self, method: str, cursor: str | None, items: Mapping[str, T], max_items: int
     ) -> tuple[list[T], str | None]:
-        """Return one page of items, and the cursor of the next page."""
-        names = list(items)
-        start = end = find_page_start(method, cursor, names, self._limits.max_cursor_bytes)
         limit = min(self._page_size or max_items, max_items)
-        rows = 0
-        while end < len(names) and end - start < limit:
-            item = items[names[end]]
-            rows += len(item.files) if isinstance(item, ServedSkill) else 1
-            if rows > _MAX_FILES_PER_PAGE and end > start:
-                break
-            end += 1
-        next_cursor = encode_cursor(method, names[end - 1]) if end < len(names) else None
-        return [items[name] for name in names[start:end]], next_cursor
+        return take_page(method, cursor, items, limit, self._limits.max_cursor_bytes, _count_rows)
 
     @asynccontextmanager
     async def _watch(self) -> AsyncGenerator[None]:
@@ -196,3 +185,28 @@ class SkillsExtension:
             except Exception as exc:
                 log.error("could not look for changed skills: %s", exc, exc_info=exc)
             delay = max(_WATCH_INTERVAL_S, (time.monotonic() - started_at) / _MAX_WATCH_SHARE)
+
+
+def take_page(
+    method: str,
+    cursor: str | None,
+    items: Mapping[str, T],
+    max_items: int,
+    max_cursor_bytes: int,
+    count_rows: Callable[[T], int],
+) -> tuple[list[T], str | None]:
+    """Return one page of items, and the cursor of the next page. A page has a limited number of files."""
+    names = list(items)
+    start = end = find_page_start(method, cursor, names, max_cursor_bytes)
+    rows = 0
+    while end < len(names) and end - start < max_items:
+        rows += count_rows(items[names[end]])
+        if rows > _MAX_FILES_PER_PAGE and end > start:
+            break
+        end += 1
+    next_cursor = encode_cursor(method, names[end - 1]) if end < len(names) else None
+    return [items[name] for name in names[start:end]], next_cursor
+
+
+def _count_rows(item: object) -> int:
+    return len(item.files) if isinstance(item, ServedSkill) else 1

@@ -14,6 +14,7 @@ from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
+from dovetail.host.gateway.gateway_skills import GatewaySkills
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
@@ -180,6 +181,7 @@ class Gateway:
         self._only_server = only_server
         self._states = states or SingleUseStates(options.get("secret_keys", ()))
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
+        self._name_maps: dict[str, NameMap] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self._has_instructions = options.get("instructions") is not None
@@ -188,6 +190,10 @@ class Gateway:
         self.server = Server(name, lifespan=self._lifespan, **options)
         if states is None:  # Only the main gateway serves the additional paths.
             set_other_apps(self.server, self._create_paths)
+        dispatcher = get_dispatcher(self.server)
+        skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
+        if skills.extension.identifier not in (dispatcher.registry.declared_capabilities.extensions or {}):
+            dispatcher.add_extension(skills.extension)
         if mode == "search":
             self.server.middleware(self._handle_search)
         self.sync_mounts()
@@ -236,7 +242,11 @@ class Gateway:
                 upstream = Upstream(self._parts, server, self._states)
                 names = GatewayNameMap(name, upstream.list_known) if self._only_server is None else IdentityNameMap()
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
+                self._name_maps[name] = names
         self._update_description()
+
+    def _list_mounts(self) -> list[tuple[Upstream, NameMap]]:
+        return [(upstream, self._name_maps[name]) for name, (upstream, _) in self._mounted.items()]
 
     async def _start_new_servers(self) -> None:
         """Start the servers that have not run yet. A new client needs their instructions."""

@@ -1,0 +1,159 @@
+"""The skills of all servers behind a gateway.
+
+Each URI of a skill has the same prefix as the other resources of its server. Callers read the files as resources, so
+the policy and the consent of the caller's user apply to each file. The caller verifies the digests.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dovetail.error_context import clip
+from dovetail.errors import InternalError, InvalidParams, MCPError, NotFound, NotSupported, PolicyError
+from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.skill import (
+    DYNAMIC,
+    IDENTIFIER,
+    GetSkillParams,
+    GetSkillResult,
+    ListSkillsParams,
+    ListSkillsResult,
+    ReadDirectoryParams,
+    ReadDirectoryResult,
+    SkillEntry,
+)
+from dovetail.extensions.skills.skills_extension import MAX_SKILLS_PER_PAGE, take_page
+from dovetail.host.execution import find_denial
+from dovetail.host.gateway.upstream import Upstream
+from dovetail.host.parts import HostParts
+from dovetail.host.supervisor import ServerSupervisor
+from dovetail.log import log
+from dovetail.protocol.exchange import Exchange, make_uri_length_error
+from dovetail.protocol.extension import Extension
+from dovetail.protocol.limits import ServerLimits
+from dovetail.server.mounts.name_map import NameMap
+from dovetail.wire.base import replace
+from dovetail.wire.codec import convert
+
+_READ_DIRECTORY: Final = "resources/directory/read"
+
+ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
+
+
+class GatewaySkills:
+    """Serves the skills of the servers behind a gateway. `extension` is the extension for the gateway."""
+
+    def __init__(self, parts: HostParts, list_mounts: ListMounts, limits: ServerLimits) -> None:
+        self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})
+        self._servers = parts.servers
+        self._authorizer = parts.authorizer
+        self._ready_timeout = parts.catalog.ready_timeout
+        self._list_mounts = list_mounts
+        self._limits = limits
+        self.extension.method("skills/list", is_cacheable=True)(self._list_skills)
+        self.extension.method("skills/get", is_cacheable=True)(self._get_skill)
+        self.extension.method(_READ_DIRECTORY)(self._read_directory)
+
+    async def _list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
+        mounts = self._list_mounts()
+        lists = await asyncio.gather(*(self._list_mounted(upstream, names, exchange) for upstream, names in mounts))
+        entries = {entry.uri: entry for mounted in lists for entry in mounted}
+        page, next_cursor = take_page(
+            exchange.method, params.cursor, entries, MAX_SKILLS_PER_PAGE, self._limits.max_cursor_bytes, _count_files
+        )
+        return ListSkillsResult(skills=page, next_cursor=next_cursor, ttl_ms=0, cache_scope="private")
+
+    async def _list_mounted(self, upstream: Upstream, names: NameMap, exchange: Exchange) -> list[SkillEntry]:
+        """Return the skills of one server. A server that is slow or fails has none."""
+        try:
+            supervisor = self._servers.get_for_caller(upstream.supervisor, exchange.caller.principal)
+            async with asyncio.timeout(self._ready_timeout), supervisor.using() as client:
+                await client.connect()
+                skills = await client.list_skills()
+        except PolicyError:
+            return []
+        except (MCPError, TimeoutError) as exc:
+            log.warning("could not list the skills of %s: %s", upstream.name, exc)
+            return []
+        return [
+            self._to_entry(supervisor, names, skill) for skill in skills if not self._is_hidden(supervisor, skill.uri)
+        ]
+
+    async def _get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
+        upstream, names, uri = self._find_mount(params.uri)
+        try:
+            supervisor = self._find_server(upstream, uri, exchange)
+            async with supervisor.using() as client:
+                skill = await client.get_skill(uri)
+        except (NotFound, NotSupported, PolicyError):
+            raise InvalidParams(f"No skill has the URI {clip(params.uri)}", {"uri": params.uri}) from None
+        except MCPError as exc:
+            raise _to_unavailable(upstream, exc) from None
+        entry = self._to_entry(supervisor, names, skill)
+        return GetSkillResult(skill=entry, ttl_ms=0, cache_scope="private")
+
+    async def _read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
+        upstream, names, uri = self._find_mount(params.uri)
+        inner_params = {"uri": uri} if params.cursor is None else {"uri": uri, "cursor": params.cursor}
+        try:
+            supervisor = self._find_server(upstream, uri, exchange)
+            async with supervisor.using() as client:
+                raw: Any = await client.request(_READ_DIRECTORY, inner_params)
+            result = convert(raw, ReadDirectoryResult, label=f"the result of {_READ_DIRECTORY}")
+        except (NotSupported, PolicyError):
+            raise InvalidParams(f"{clip(params.uri)} is not a directory", {"uri": params.uri}) from None
+        except MCPError as exc:
+            if getattr(exc, "code", None) == InvalidParams.code:
+                text = f"{clip(params.uri)} is not a directory, or the cursor is invalid"
+                raise InvalidParams(text, {"uri": params.uri}) from None
+            raise _to_unavailable(upstream, exc) from None
+        children = [
+            replace(child, uri=names.to_outer("resource", child.uri))
+            for child in result.resources
+            if not self._is_hidden(supervisor, child.uri)
+        ]
+        return ReadDirectoryResult(resources=children, next_cursor=result.next_cursor)
+
+    def _find_mount(self, uri: str) -> tuple[Upstream, NameMap, str]:
+        """Return the server of a URI, and the URI on this server."""
+        if len(uri) > self._limits.max_uri_bytes:
+            raise make_uri_length_error(self._limits.max_uri_bytes)
+        for upstream, names in self._list_mounts():
+            inner_uri = names.to_inner("resource", uri)
+            if inner_uri is not None:
+                return upstream, names, inner_uri
+        raise InvalidParams(f"No skill has the URI {clip(uri)}", {"uri": uri})
+
+    def _find_server(self, upstream: Upstream, uri: str, exchange: Exchange) -> ServerSupervisor:
+        """Return the server for this caller. Raise PolicyError if the policy hides the URI."""
+        supervisor = self._servers.get_for_caller(upstream.supervisor, exchange.caller.principal)
+        denial = find_denial(self._authorizer, supervisor, "resource.read", uri)
+        if denial is not None and denial.action == "hide":
+            raise denial
+        return supervisor
+
+    def _is_hidden(self, supervisor: ServerSupervisor, uri: str) -> bool:
+        request = self._authorizer.create_request(supervisor, "resource.read", uri, None)
+        return self._authorizer.policy.decide(request).action == "hide"
+
+    def _to_entry(self, supervisor: ServerSupervisor, names: NameMap, skill: Skill) -> SkillEntry:
+        """Return the entry of a skill with the URIs of the gateway, and without files that the policy hides."""
+        files = [
+            replace(file, uri=names.to_outer("resource", file.uri))
+            for file in skill.files.values()
+            if not self._is_hidden(supervisor, file.uri)
+        ]
+        return SkillEntry(
+            uri=names.to_outer("resource", skill.uri),
+            frontmatter=dict(skill.front_matter),
+            resources=DYNAMIC if skill.is_dynamic else files,
+        )
+
+
+def _count_files(entry: SkillEntry) -> int:
+    return 1 if isinstance(entry.resources, str) else len(entry.resources)
+
+
+def _to_unavailable(upstream: Upstream, exc: MCPError) -> InternalError:
+    log.warning("request to %s failed: %s", upstream.name, exc)
+    return InternalError(f"the server {upstream.name} is not available")
