@@ -438,6 +438,22 @@ async def test_skills_of_the_user_need_no_consent_and_are_never_replaced(tmp_pat
             await skills[1].read()
 
 
+async def test_files_of_the_user_are_text_or_bytes_as_those_of_a_server(tmp_path: Path) -> None:
+    write_skill(tmp_path, "pdf-forms", "# Mine\n")
+    files = {"a.txt": "größer\n".encode(), "nul.txt": b"a\0b", "latin.txt": b"\xe9"}
+    for name, data in files.items():
+        (tmp_path / "pdf-forms" / name).write_bytes(data)
+    app = Server("docs")
+    app.add_skills(tmp_path)
+    async with Host(policy=Policy("allow"), skills=tmp_path) as host:
+        host.add("docs", app)
+        skills = await host.list_skills()
+        assert [skill.server for skill in skills] == ["", "docs"]
+        for skill in skills:
+            contents = [(await skill.read(name)).content for name in files]
+            assert contents == ["größer\n", b"a\0b", b"\xe9"]
+
+
 def test_a_pin_of_a_skill_is_not_reported_as_a_missing_tool() -> None:
     pins = PinStore()
     pins.accept("docs", "id", [{"name": URI, "files": "SKILL.md: sha256:00 1"}])

@@ -15,7 +15,7 @@ from dovetail.errors import (
     RemoteError,
     SkillMismatch,
 )
-from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.remote_skill import Skill, extract_content
 from dovetail.extensions.skills.skill import (
     IDENTIFIER,
     GetSkillParams,
@@ -80,9 +80,10 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
 
 
 def _create_skill(sender: RequestSender, run: RunOnLoop, entry: SkillEntry) -> Skill:
-    async def read(uri: str) -> ReadResourceResult:
+    async def read(uri: str) -> str | bytes:
         # The entry may be newer than a cached file, so the file is not read from the cache.
-        return await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
+        result: ReadResourceResult = await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
+        return extract_content(result, uri)
 
     async def forget(error: SkillMismatch) -> MCPError:
         await run(_forget_skills, sender)

@@ -6,7 +6,6 @@ digests, so the user is asked again for each file.
 """
 
 import asyncio
-import base64
 import hashlib
 import json
 import time
@@ -26,6 +25,7 @@ from dovetail.errors import (
     SkillMismatch,
 )
 from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.served_skill import decode_text
 from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.host.authorization import Authorization, RequestAuthorizer
@@ -39,8 +39,6 @@ from dovetail.log import log
 from dovetail.protocol.safe_text import escape_line
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode_canonical
-from dovetail.wire.content import ResourceContents
-from dovetail.wire.resources import ReadResourceResult
 
 _KIND: Final = "resource.read"
 _ALLOWED_TOOLS: Final = "allowed-tools"
@@ -290,15 +288,12 @@ class SkillCatalog:
             return []
         await asyncio.to_thread(folder.refresh, _MAX_AGE_S)
 
-        async def read(uri: str) -> ReadResourceResult:
+        async def read(uri: str) -> str | bytes:
             data = await asyncio.to_thread(folder.read, uri)
             if data is None:
                 raise NotFound(InvalidParams.code, f"{clip(uri)} does not exist anymore")
-            try:
-                contents = ResourceContents(uri=uri, text=data.decode())
-            except UnicodeDecodeError:
-                contents = ResourceContents(uri=uri, blob=base64.b64encode(data).decode())
-            return ReadResourceResult(contents=[contents])
+            text = decode_text(data)
+            return data if text is None else text
 
         async def on_mismatch(error: SkillMismatch) -> MCPError:
             await asyncio.to_thread(folder.refresh)

@@ -20,7 +20,8 @@ from dovetail.extensions.skills.skill import (
 )
 from dovetail.wire.resources import ReadResourceResult
 
-ReadResource = Callable[[str], Awaitable[ReadResourceResult]]
+# This function reads the file with a URI. It returns text, or bytes if the file is not text.
+ReadFile = Callable[[str], Awaitable[str | bytes]]
 # This function forgets the cached data of a skill, and returns the error with its context.
 MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 
@@ -28,7 +29,7 @@ MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 class Skill:
     """A skill of a server. `Client.list_skills` and `Client.get_skill` create it."""
 
-    def __init__(self, _entry: SkillEntry, _read: ReadResource, _on_mismatch: MismatchHandler) -> None:
+    def __init__(self, _entry: SkillEntry, _read: ReadFile, _on_mismatch: MismatchHandler) -> None:
         self._files = check_entry(_entry)
         self._entry = _entry
         self._read = _read
@@ -79,7 +80,7 @@ class Skill:
         """
         try:
             uri = self._find_uri(path)
-            content = _extract(await self._read(uri), uri)
+            content = await self._read(uri)
             self._verify(path, uri, content.encode() if isinstance(content, str) else content)
         except SkillMismatch as exc:
             raise await self._on_mismatch(exc) from None
@@ -159,7 +160,8 @@ class SyncSkill:
         return self._run(self._skill.read(path))
 
 
-def _extract(result: ReadResourceResult, uri: str) -> str | bytes:
+def extract_content(result: ReadResourceResult, uri: str) -> str | bytes:
+    """Return the content of a file from the result of resources/read. Raise InvalidResult if it is invalid."""
     if len(result.contents) != 1:
         raise InvalidResult(
             f"the file {uri} must have exactly one part, but the server sent {len(result.contents)} parts"

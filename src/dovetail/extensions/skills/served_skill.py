@@ -69,13 +69,18 @@ def guess_type(path: str) -> str | None:
     return None if encoding else mime_type
 
 
-def build_contents(resource: Resource, data: bytes) -> ResourceContents:
-    """Return the content of a file as it is sent: as text if it is valid UTF-8, and otherwise as base64."""
+def decode_text(data: bytes) -> str | None:
+    """Return the text of a file, or None if the file is not UTF-8 or contains a NUL byte."""
     try:
-        text = data.decode()
+        return None if b"\x00" in data else data.decode()
     except UnicodeDecodeError:
-        text = None
-    if text is None or "\x00" in text:
+        return None
+
+
+def build_contents(resource: Resource, data: bytes) -> ResourceContents:
+    """Return the content of a file as it is sent: as text, or as base64 if it is not text."""
+    text = decode_text(data)
+    if text is None:
         mime_type = resource.mime_type or "application/octet-stream"
         return ResourceContents(uri=resource.uri, mime_type=mime_type, blob=b64encode(data).decode("ascii"))
     return ResourceContents(uri=resource.uri, mime_type=resource.mime_type or "text/plain", text=text)
