@@ -113,7 +113,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Set a variable for the server. NAME alone copies it.",
+        help="Set a variable for the server. NAME copies your value.",
     ),
     "cwd": click.option("--cwd", type=click.Path(), help="Working directory of the command."),
     "inputs": INPUT_OPTION,

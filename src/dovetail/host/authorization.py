@@ -68,7 +68,7 @@ class ConsentDeferred(PolicyError):
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server, with values that are computed once for each definition."""
+    """A tool of a server, and values that are computed once from its definition."""
 
     definition: Any
     fingerprint: str

@@ -86,7 +86,7 @@ class HostSkill:
         self._client = _client  # the client that belongs to `_skill`
         self._definition = build_definition(_skill)
         self._allowed_until = 0.0  # the time until which an answer for once applies
-        # Readers that wait for an answer of the user do not delay readers that do not wait.
+        # Some readers wait until the user answers. Other readers use another lock, so they never wait for them.
         self._locks = {True: asyncio.Lock(), False: asyncio.Lock()}
 
     @property

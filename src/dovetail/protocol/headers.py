@@ -80,7 +80,7 @@ def _decode_sentinel(text: str, header: str) -> str:
     payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
-        # Base64 decoders treat invalid characters differently, so only one spelling of each text is accepted.
+        # Base64 decoders treat invalid characters differently, so only the standard encoding is accepted.
         # In a very short value, the prefix and the suffix could overlap.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError

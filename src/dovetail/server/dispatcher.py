@@ -381,7 +381,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Check whether the caller may use this item. If not, raise the same error as a request for the item."""
+        """Raise the error that a request for this item would raise, if the caller may not use the item."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
