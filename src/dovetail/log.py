@@ -43,12 +43,12 @@ class ThrottledWarning:
         self._level = level
         self._next_at = 0.0
 
-    def log(self, message: str, *args: object) -> None:
+    def log(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Log the message, unless the warning was logged less than a minute ago."""
         now = time.monotonic()
         if now >= self._next_at:
             self._next_at = now + _WARNING_INTERVAL_S
-            log.log(self._level, message, *args)
+            log.log(self._level, message, *args, exc_info=exc_info)
 
 
 class OwnText(str):

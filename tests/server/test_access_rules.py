@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import CacheHint, Client, Context, Server
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
-from dovetail.errors import InsufficientScope, InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
+from dovetail.errors import InsufficientScope, InvalidParams, NotFound, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
@@ -590,3 +590,56 @@ async def test_a_function_reads_resources_with_the_rights_of_its_caller() -> Non
         await read(BOB, "file://red")
     with pytest.raises(InsufficientScope):
         await read(BOB, "row://7")
+
+
+async def test_a_hidden_resource_does_not_exist_although_a_template_matches() -> None:
+    hiding = Server("hiding")
+    hiding.add_resource(lambda: "hidden", "notes://private", visible_to=lambda principal: False)
+
+    @hiding.resource("notes://{name}")
+    def read_note(name: str) -> str:
+        return f"template {name}"
+
+    other = Server("other")
+    other.add_resource(lambda: "other", "notes://private")
+    app = Server("app")
+    app.mount(hiding)
+    app.mount(other)
+    async with Client(app) as client:
+        assert await client.read("notes://private") == "other"
+        assert await client.read("notes://public") == "template public"
+
+
+async def test_a_template_does_not_make_a_disabled_resource_readable() -> None:
+    app = Server("notes")
+    app.add_resource(lambda: "fixed", "notes://private")
+
+    @app.resource("notes://{name}")
+    def read_note(name: str) -> str:
+        return f"template {name}"
+
+    async with Client(app) as client:
+        assert await client.read("notes://private") == "fixed"
+        app.disable("notes://private")
+        for uri in ("notes://private", "NOTES://private", "notes://%70rivate"):
+            with pytest.raises(NotFound):
+                await client.read(uri)
+        assert await client.read("notes://other") == "template other"
+        app.enable("notes://private")
+        assert await client.read("notes://private") == "fixed"
+        app.remove_resource("notes://private")
+        assert await client.read("notes://private") == "template private"
+
+
+async def test_items_that_are_added_later_stay_disabled() -> None:
+    app = Server("later")
+    app.add_tool(lambda: "x", name="a")
+    app.disable("a", tags=["beta"])
+    app.remove_tool("a")
+    app.add_tool(lambda: "x", name="a")
+    app.add_tool(lambda: "x", name="b", tags=["beta"])
+    app.add_tool(lambda: "x", name="c")
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["c"]
+        app.enable("a", tags=["beta"])
+        assert [tool.name for tool in await client.list_tools()] == ["a", "b", "c"]

@@ -1,14 +1,20 @@
 """Servers serve skills from folders and functions, as resources and with the methods of the extension."""
 
 import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail import CacheHint, Client, Server
+from dovetail import CacheHint, Client, Server, ServerLimits
 from dovetail.errors import NotFound, RemoteError, SkillMismatch
-from dovetail.extensions.skills import skills_extension
+from dovetail.extensions import Extension
+from dovetail.extensions.skills import generated_skill, skills_extension
+from dovetail.extensions.skills.skill import compute_digest
 
 IDENTIFIER = "io.modelcontextprotocol/skills"
 REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -223,7 +229,156 @@ async def test_skills_can_need_scopes(folder: Path) -> None:
             assert caught.value.code == 403
 
 
+async def check_that_a_skill_is_hidden(app: Server, uri: str) -> None:
+    root = uri.removesuffix("/SKILL.md")
+    async with Client(app) as client:
+        assert uri not in [skill.uri for skill in await client.list_skills()]
+        for read_uri in (uri, f"{root}/notes.md"):
+            with pytest.raises(NotFound):
+                await client.read(read_uri)
+        for method, wanted in (("skills/get", uri), ("resources/directory/read", root)):
+            with pytest.raises(RemoteError) as caught:
+                await client.request(method, {"uri": wanted})
+            assert caught.value.code == -32602
+
+
+def hide(app: Server) -> None:
+    app.restrict("skill://pdf/SKILL.md", visible_to=lambda principal: False)
+
+
+def disable(app: Server) -> None:
+    app.disable("skill://pdf/SKILL.md")
+
+
+def remove(app: Server) -> None:
+    app.remove_resource("skill://pdf/SKILL.md")
+
+
+@pytest.mark.parametrize("hide_skill", [hide, disable, remove])
+async def test_without_its_manifest_a_skill_is_hidden_with_all_its_files(
+    app: Server, hide_skill: Callable[[Server], None]
+) -> None:
+    hide_skill(app)
+    await check_that_a_skill_is_hidden(app, "skill://pdf/SKILL.md")
+
+
+@pytest.mark.parametrize("hide_skill", [hide, disable, remove])
+async def test_without_its_manifest_a_skill_of_a_function_is_hidden(hide_skill: Callable[[Server], None]) -> None:
+    app = Server("skills")
+    app.add_skill(lambda: {"SKILL.md": "x", "notes.md": "notes"}, name="pdf", description="Do it.")
+    hide_skill(app)
+    await check_that_a_skill_is_hidden(app, "skill://pdf/SKILL.md")
+
+
+async def test_a_disabled_skill_can_be_enabled_again(app: Server) -> None:
+    app.disable("skill://pdf/SKILL.md")
+    app.enable("skill://pdf/SKILL.md")
+    async with Client(app) as client:
+        assert "pdf" in [skill.name for skill in await client.list_skills()]
+        assert await client.read("skill://pdf/notes.md") == "notes"
+
+
+async def test_scopes_for_a_manifest_are_needed_for_all_files(app: Server) -> None:
+    app.restrict("skill://pdf/SKILL.md", scopes=["skills"])
+    async with Client(app) as client:
+        for uri in ("skill://pdf/SKILL.md", "skill://pdf/notes.md"):
+            with pytest.raises(RemoteError) as caught:
+                await client.request("resources/read", {"uri": uri})
+            assert caught.value.code == 403
+
+
+async def test_a_skill_that_appears_in_two_folders_stays_in_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
+    write_skill(tmp_path, "open/pdf", {"notes.md": "open"})
+    write_skill(tmp_path, "open/docx")
+    write_skill(tmp_path, "closed/other")
+    app = Server("skills")
+    app.add_skills(tmp_path / "open")
+    app.add_skills(tmp_path / "closed", visible_to=lambda principal: False)
+    write_skill(tmp_path, "closed/pdf", {"notes.md": "closed", "secret.md": "closed"}, description="Secret.")
+    async with Client(app, cache=False) as client:
+        _, skill = await client.list_skills()
+        assert (skill.description, [*skill.files]) == ("Do it.", ["SKILL.md", "notes.md"])
+        assert "Body." in str(await skill.read())
+        assert await skill.read("notes.md") == "open"
+        assert (await client.get_skill(skill.uri)).description == "Do it."
+        # After the first folder has lost the skill, the access rules of the second folder apply.
+        (tmp_path / "open" / "pdf" / "SKILL.md").unlink()
+        assert [skill.name for skill in await client.list_skills()] == ["docx"]
+    await check_that_a_skill_is_hidden(app, "skill://pdf/SKILL.md")
+
+
+async def test_a_folder_with_a_name_that_is_taken_adds_nothing(tmp_path: Path, app: Server) -> None:
+    write_skill(tmp_path, "more/aaa", {"notes.md": "notes"})
+    write_skill(tmp_path, "more/pdf")
+    with pytest.raises(ValueError, match="skill://pdf"):
+        app.add_skills(tmp_path / "more")
+    async with Client(app) as client:
+        assert "skill://aaa/SKILL.md" not in [resource.uri for resource in await client.list_resources()]
+    await check_that_a_skill_is_hidden(app, "skill://aaa/SKILL.md")
+
+
 # Changes
+
+
+async def test_a_removed_resource_does_not_stop_later_changes(
+    folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
+    app.remove_resource("skill://pdf/SKILL.md")
+    app.remove_resource("skill://pdf/{+path}")
+    async with Client(app, cache=False) as client:
+        write_skill(folder, "pdf", description="Changed.")
+        write_skill(folder, "zip")
+        assert [skill.name for skill in await client.list_skills()] == ["refunds", "zip"]
+        (folder / "pdf" / "SKILL.md").unlink()
+        write_skill(folder, "xml")
+        assert [skill.name for skill in await client.list_skills()] == ["refunds", "xml", "zip"]
+        assert "Body." in str(await client.read("skill://xml/SKILL.md"))
+
+
+async def test_a_disabled_skill_stays_disabled_when_its_folder_returns(
+    folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
+    app.disable("skill://pdf/SKILL.md")
+    async with Client(app, cache=False) as client:
+        for path, target in ((folder / "pdf", folder / ".pdf"), (folder / ".pdf", folder / "pdf")):
+            path.rename(target)
+            assert [skill.name for skill in await client.list_skills()] == ["refunds"]
+        app.enable("skill://pdf/SKILL.md")
+        assert [skill.name for skill in await client.list_skills()] == ["refunds", "pdf"]
+
+
+async def test_a_content_that_returns_is_noticed_at_each_read(
+    folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "pdf" / "notes.md"
+    async with Client(app, cache=False) as client:
+        for _ in range(2):
+            monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
+            file.write_text("first")
+            skill = await client.get_skill("skill://pdf/SKILL.md")
+            monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 3600.0)
+            file.write_text("second")
+            with pytest.raises(SkillMismatch):
+                await skill.read("notes.md")
+            assert await (await client.get_skill(skill.uri)).read("notes.md") == "second"
+
+
+async def test_cancelling_the_end_of_the_lifespan_is_not_hidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lifespans: list[Any] = []
+    monkeypatch.setattr(Extension, "lifespan", lambda _, lifespan: lifespans.append(lifespan))
+    Server("skills").add_skills(folder)
+    manager = lifespans[0]()
+    await manager.__aenter__()
+    closing = asyncio.ensure_future(manager.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
 
 
 async def test_a_digest_that_changes_between_list_and_read_is_refused_and_refreshed(folder: Path, app: Server) -> None:
@@ -362,6 +517,95 @@ async def test_a_function_that_fails_does_not_hide_other_skills() -> None:
             await client.get_skill("skill://broken/SKILL.md")
         assert caught.value.code == -32603
         assert "secret" not in caught.value.message
+
+
+async def test_a_slow_function_does_not_hide_other_skills() -> None:
+    app = Server("skills", limits=ServerLimits(call_timeout=0.2))
+
+    @app.skill(description="Never returns.")
+    async def slow() -> str:
+        return await asyncio.get_running_loop().create_future()
+
+    app.add_skill(lambda: "x", name="fine", description="Works.")
+    async with Client(app) as client:
+        assert [skill.name for skill in await client.list_skills()] == ["fine"]
+
+
+async def test_a_function_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("skills")
+
+    @app.skill(description="Fails.")
+    def broken() -> str:
+        raise RuntimeError("no database")
+
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with Client(app, cache=False) as client:
+            for _ in range(3):
+                await client.list_skills()
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "no database" in caplog.text
+
+
+async def test_functions_run_only_for_the_skills_that_a_client_asks_for() -> None:
+    app = Server("skills", page_size=2)
+    runs: list[str] = []
+
+    def add(name: str) -> None:
+        def load() -> str:
+            runs.append(name)
+            return "x"
+
+        app.add_skill(load, name=name, description="x")
+
+    for name in ("a", "b", "c"):
+        add(name)
+    async with Client(app, cache=False) as client:
+        assert len(await client.list_skills()) == 3
+        assert sorted(runs) == ["a", "b", "c"]
+        runs.clear()
+        await client.request("resources/directory/read", {"uri": "skill://b"})
+        assert runs == ["b"]
+
+
+class AsyncObject:
+    async def __call__(self) -> str:
+        return "x"
+
+
+async def load_with_option(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize("function", [AsyncObject(), partial(load_with_option, "x")])
+async def test_every_kind_of_function_can_be_a_skill(function: Any) -> None:
+    app = Server("skills")
+    app.add_skill(function, name="fine", description="x")
+    async with Client(app) as client:
+        [skill] = await client.list_skills()
+        assert str(await skill.read()).endswith("\nx")
+
+
+async def test_digests_are_not_computed_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def compute(data: bytes) -> str:
+        threads.append(threading.current_thread())
+        return compute_digest(data)
+
+    monkeypatch.setattr(generated_skill, "compute_digest", compute)
+    app = Server("skills")
+
+    @app.skill(description="x")
+    async def large() -> dict[str, str]:
+        return {"SKILL.md": "x", "a.md": "a"}
+
+    async with Client(app) as client:
+        await client.read("skill://large/a.md")
+        assert threads == []  # One file is read without the digests of all files.
+        await client.list_skills()
+        assert len(threads) == 2
+        assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dovetail.error_context import check_type
 from dovetail.errors import InvalidParams
 from dovetail.log import log
 from dovetail.protocol import subscription_filter
-from dovetail.protocol.uri_key import template_key, uri_key
+from dovetail.protocol.uri_key import rule_keys, template_key, uri_key
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.completer import Completer
 from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions, check_options, check_tags
@@ -24,6 +24,7 @@ from dovetail.wire.base import WireStruct, replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import is_reserved, is_valid_key
+from dovetail.wire.resources import Resource as ResourceDeclaration
 
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from dovetail.protocol.mountable import ItemKind
@@ -85,7 +86,9 @@ class Registry:
         self.prompts: dict[str, Prompt] = {}
         # This dict contains all items in the order of registration, also disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
-        # Mounted items with these tags or names are disabled.
+        # All spellings of the URIs of disabled resources. A template must not make such a URI readable.
+        self.disabled_uris: frozenset[str] = frozenset()
+        # Mounted items and later items with these tags or names are disabled.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
@@ -110,7 +113,9 @@ class Registry:
 
             log_issues(tool)
 
-    def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
+    def add_resource(
+        self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]
+    ) -> Resource | ResourceTemplate:
         access, item_options = _split_access_options("resource", options)
         check_type("a resource's URI", uri, str, "a string")
         if "{" in uri:
@@ -120,8 +125,10 @@ class Registry:
                 )
             template = ResourceTemplate(function, uri, **item_options)
             self._register("resource template", uri, template, access)
-        else:
-            self._register("resource", uri, Resource(function, uri, **item_options), access)
+            return template
+        resource = Resource(function, uri, **item_options)
+        self._register("resource", uri, resource, access)
+        return resource
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         access, item_options = _split_access_options("prompt", options)
@@ -260,6 +267,8 @@ class Registry:
             if name in self._registered[kind]:
                 raise ValueError(f"a {kind} named {name!r} is already registered")
             self._registered[kind][name] = item
+            if name in self.disabled_names or not self.disabled_tags.isdisjoint(item.tags):
+                item.enabled = False
             if access_rule is not None:
                 self.ensure_access_rules().add(kind, name, access_rule)
             if self.access_rules is not None:
@@ -268,6 +277,8 @@ class Registry:
                         self.access_rules.add(kind, name, rule)
             if item.enabled:
                 self._replace_items(kind, self.get_items(kind) | {name: item})
+            elif kind == "resource":
+                self.disabled_uris = self.disabled_uris.union(rule_keys(name))
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
@@ -292,12 +303,11 @@ class Registry:
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
-    def replace_declaration(self, kind: str, name: str, declaration: WireStruct) -> None:
-        """Replace the definition that clients receive for an item."""
+    def replace_declaration(self, resource: Resource, declaration: ResourceDeclaration) -> None:
+        """Replace the definition that clients receive for a resource."""
         _check_declaration(declaration)
-        with self._lock:
-            self._registered[kind][name].declaration = declaration
-        self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
+        resource.declaration = declaration
+        self.notify_list_changed("resources")
 
     def get_template_name(self, name: str) -> str:
         """Return the registered spelling of a template. If no enabled template is equivalent, return `name`."""
@@ -330,6 +340,9 @@ class Registry:
         return self.prompts if kind == "prompt" else self.templates
 
     def _refresh_enabled(self, kind: str) -> None:
+        if kind == "resource":
+            disabled = (name for name, item in self._registered[kind].items() if not item.enabled)
+            self.disabled_uris = frozenset(key for name in disabled for key in rule_keys(name))
         self._replace_items(kind, {name: item for name, item in self._registered[kind].items() if item.enabled})
 
     def _replace_items(self, kind: str, enabled: dict[str, Any]) -> None:

@@ -1,30 +1,43 @@
 """The skills of a server as resources. It connects the skills extension with the registry of the server.
 
 Each SKILL.md is a resource. The other files of a skill are read with a resource template, so `resources/list` stays
-short. The access rules of these items apply to the skills, too.
+short. The access rules of the SKILL.md apply to the whole skill: to its entry, its directories and all its files.
 """
 
 import threading
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dovetail.errors import ResourceNotFound
 from dovetail.extensions.skills.generated_skill import GeneratedSkill
 from dovetail.extensions.skills.served_skill import ServedSkill, build_contents
-from dovetail.extensions.skills.skill import MANIFEST, compute_digest, quote_path
-from dovetail.extensions.skills.skill_folder import SkillFolder
-from dovetail.extensions.skills.skills_extension import SkillsExtension
+from dovetail.extensions.skills.skill import MANIFEST, compute_digest, is_same_uri, quote_path
+from dovetail.extensions.skills.skills_extension import SkillsExtension, SkillSource
 from dovetail.log import log
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
+from dovetail.server.context import Context
+from dovetail.server.invocation import AwaitingRunner, Runner, may_return_coroutine
 from dovetail.server.registry import Registry
+from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.thread_pool import ThreadPool
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import replace
 from dovetail.wire.content import ResourceContents
 from dovetail.wire.lifecycle import ResourcesCapability
 
 if TYPE_CHECKING:
+    from dovetail.extensions.skills.skill_folder import SkillFolder
     from dovetail.server.access_rules import Predicate
+
+
+class _RegisteredSkill(NamedTuple):
+    """A skill that is registered: the resource of its SKILL.md, the skill or its function, and its folder."""
+
+    resource: Resource | ResourceTemplate
+    source: SkillSource
+    folder: "SkillFolder | None" = None
 
 
 class SkillResources:
@@ -33,12 +46,14 @@ class SkillResources:
     def __init__(self, registry: Registry, visibility: Visibility, limits: ServerLimits, page_size: int | None) -> None:
         self._registry = registry
         self._visibility = visibility
-        self._skills = SkillsExtension(self, limits, page_size)
-        self.extension = self._skills.extension
-        self._lock = threading.Lock()
-        # The registered skills and the access options of each folder.
-        self._registered: dict[SkillFolder, dict[str, ServedSkill]] = {}
+        self.extension = SkillsExtension(self, limits, page_size).extension
+        # The functions of skills run here while skills are listed, so they cannot use up the threads for calls.
+        self._thread_pool = ThreadPool(limits)
+        self._lock = threading.Lock()  # Only changes need this lock.
+        # The registered skills by URI. Lists and reads use nothing else. A change replaces the dict.
+        self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
+        self._logged_conflicts: set[str] = set()
         # Maps each file that differed from the list to the digest that was read, or None for a missing file.
         self._mismatches: dict[str, str | None] = {}
         # A server with this extension has resources, even if a folder becomes empty.
@@ -46,99 +61,178 @@ class SkillResources:
         if declared.resources is None:
             registry.declared_capabilities = replace(declared, resources=ResourcesCapability())
 
-    def add_folder(self, folder: SkillFolder, scopes: Collection[str], visible_to: "Predicate | None") -> None:
-        """Serve the skills of a folder."""
-        self._access_options[folder] = {"scopes": scopes, "visible_to": visible_to}
-        registered = self._registered[folder] = {}
-        for uri, skill in folder.skills.items():
-            self._register(folder, skill)
-            registered[uri] = skill
-        self._skills.add_folder(folder)
+    def add_folder(self, folder: "SkillFolder", scopes: Collection[str], visible_to: "Predicate | None") -> None:
+        """Serve the skills of a folder. If one of them cannot be registered, serve none of them."""
+        access: dict[str, Any] = {"scopes": scopes, "visible_to": visible_to}
+        registered: dict[str, _RegisteredSkill] = {}
+        with self._lock:
+            try:
+                for uri, skill in folder.skills.items():
+                    registered[uri] = self._register(folder, skill, access)
+            except BaseException:
+                for uri, record in registered.items():
+                    self._remove(uri, record)
+                raise
+            self._access_options[folder] = access
+            self._registered = self._registered | registered
 
     def add_generated(self, skill: GeneratedSkill, scopes: Collection[str], visible_to: "Predicate | None") -> None:
         """Serve a skill from a function."""
-        fields = skill.fields
+        uri, function = skill.uri, skill.function
+        runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
 
-        async def read_file(path: str) -> ResourceContents:
-            served, contents = await skill.load()
-            if path not in served.files:
-                raise ResourceNotFound(f"{served.root}/{quote_path(path)}")
-            return build_contents(served.files[path], contents[path])
+        async def load(origin: str | None) -> ServedSkill:
+            value = await runner((), {}, self._thread_pool, origin)
+            return await self._thread_pool.run(skill.build, (value,), {}, origin)
 
-        async def read_manifest() -> ResourceContents:
-            return await read_file(MANIFEST)
+        def read(value: Any, path: str) -> ResourceContents:
+            resource, data = skill.read_file(value, path)
+            return build_contents(resource, data)
 
+        def read_file(path: str, ctx: Context) -> ResourceContents:
+            self._find_registered(uri, path, ctx.principal)
+            return read(function(), path)
+
+        async def read_file_async(path: str, ctx: Context) -> ResourceContents:
+            self._find_registered(uri, path, ctx.principal)
+            value = await runner((), {}, self._thread_pool, None)
+            return await self._thread_pool.run(read, (value, path), {}, None)
+
+        def read_manifest() -> ResourceContents:
+            return read(function(), MANIFEST)
+
+        async def read_manifest_async() -> ResourceContents:
+            value = await runner((), {}, self._thread_pool, None)
+            return await self._thread_pool.run(read, (value, MANIFEST), {}, None)
+
+        is_async = runner.is_async or isinstance(runner, AwaitingRunner)
         access: dict[str, Any] = {"scopes": scopes, "visible_to": visible_to}
-        name, description = fields["name"], fields["description"]
-        self._registry.add_resource(
-            read_manifest, skill.uri, name=name, description=description, mime_type="text/markdown", **access
-        )
-        self._add_template(read_file, skill.uri.removesuffix(f"/{MANIFEST}"), name, access)
-        self._skills.add_generated(skill)
+        name, description = skill.fields["name"], skill.fields["description"]
+        with self._lock:
+            resource = self._registry.add_resource(
+                read_manifest_async if is_async else read_manifest,
+                uri,
+                name=name,
+                description=description,
+                mime_type="text/markdown",
+                **access,
+            )
+            try:
+                self._add_template(read_file_async if is_async else read_file, uri, name, access)
+            except BaseException:
+                self._registry.remove("resource", uri)
+                raise
+            self._registered = self._registered | {uri: _RegisteredSkill(resource, load)}
 
-    def _register(self, folder: SkillFolder, skill: ServedSkill) -> None:
+    def _register(self, folder: "SkillFolder", skill: ServedSkill, access: dict[str, Any]) -> _RegisteredSkill:
         """Add the resource of a skill, and the template of its other files."""
         uri, manifest = skill.entry.uri, skill.files[MANIFEST]
 
         def read_manifest() -> ResourceContents:
-            return self._read(folder, uri, MANIFEST)
+            return self._read(uri, MANIFEST, self._registered.get(uri))
 
-        self._registry.add_resource(
+        resource = self._registry.add_resource(
             read_manifest,
             uri,
             name=manifest.name,
             description=manifest.description,
             mime_type=manifest.mime_type,
             size=manifest.size,
-            **self._access_options[folder],
+            **access,
         )
-        if len(skill.files) > 1:
-            self._register_template(folder, skill)
+        try:
+            if len(skill.files) > 1:
+                self._register_template(skill, access)
+        except BaseException:
+            self._registry.remove("resource", uri)
+            raise
+        return _RegisteredSkill(resource, skill, folder)
 
-    def _register_template(self, folder: SkillFolder, skill: ServedSkill) -> None:
+    def _register_template(self, skill: ServedSkill, access: dict[str, Any]) -> None:
         uri = skill.entry.uri
 
-        def read_file(path: str) -> ResourceContents:
-            return self._read(folder, uri, path)
+        def read_file(path: str, ctx: Context) -> ResourceContents:
+            return self._read(uri, path, self._find_registered(uri, path, ctx.principal))
 
-        self._add_template(read_file, skill.root, skill.entry.frontmatter["name"], self._access_options[folder])
+        self._add_template(read_file, uri, skill.entry.frontmatter["name"], access)
 
-    def _add_template(self, read_file: Any, root: str, name: str, access: dict[str, Any]) -> None:
+    def _add_template(self, read_file: Any, uri: str, name: str, access: dict[str, Any]) -> None:
         self._registry.add_resource(
             read_file,
-            _get_template(root),
+            _get_template(uri),
             name=f"{name} files",
             description=f"The files of the skill {name}, by their path in the skill.",
             **access,
         )
 
-    def _read(self, folder: SkillFolder, uri: str, path: str) -> ResourceContents:
+    def _find_registered(self, uri: str, path: str, principal: Principal | None) -> _RegisteredSkill:
+        """Return the skill of a file that is read with the template. The caller must have access to its SKILL.md.
+
+        Raises:
+            ResourceNotFound: the skill does not exist for this caller, or the file is the SKILL.md itself.
+            InsufficientScope: this caller lacks scopes.
+        """
+        record = self._registered.get(uri)
+        if record is not None and path != MANIFEST:
+            with suppress(ResourceNotFound):
+                if self._visibility.find_resource(uri, principal)[0] is record.resource:
+                    return record
+        raise ResourceNotFound(_get_file_uri(uri, path))
+
+    def _read(self, uri: str, path: str, record: _RegisteredSkill | None) -> ResourceContents:
         """Read a file. If the file has changed since it was listed, update the list."""
-        skill = folder.skills.get(uri)
-        resource = None if skill is None else skill.files.get(path)
+        if record is None or record.folder is None or not isinstance(record.source, ServedSkill):
+            raise ResourceNotFound(_get_file_uri(uri, path))
+        resource = record.source.files.get(path)
         if resource is None:
-            raise ResourceNotFound(f"{uri.removesuffix(MANIFEST)}{quote_path(path)}")
-        data = folder.read(resource.uri)
-        if data is None or not folder.is_listed(resource.uri, data):
-            self._update_list(resource.uri, data)
+            raise ResourceNotFound(_get_file_uri(uri, path))
+        data = record.folder.read(resource.uri)
+        if data is None or not record.folder.is_listed(resource.uri, data):
+            self._update_list(record.folder, resource.uri, data)
         if data is None:
             raise ResourceNotFound(resource.uri)
         return build_contents(resource, data)
 
-    def _update_list(self, uri: str, data: bytes | None) -> None:
+    def _update_list(self, folder: "SkillFolder", uri: str, data: bytes | None) -> None:
         # The same mismatch causes only one scan, even if the file is read often.
         digest = None if data is None else compute_digest(data)
-        if self._mismatches.get(uri, "") != digest:
-            self._mismatches[uri] = digest
-            self._skills.refresh()
+        if self._mismatches.get(uri, "") == digest:
+            return
+        self._mismatches[uri] = digest
+        self.refresh()
+        if data is not None and folder.is_listed(uri, data):
+            self._mismatches.pop(uri, None)
 
-    # The methods of `SkillAccess`.
+    # The methods of `SkillCollection`.
 
-    def is_visible(self, uri: str, principal: Principal | None) -> bool:
-        return self._visibility.has_item("resource", uri, principal)
+    @property
+    def has_folders(self) -> bool:
+        return bool(self._access_options)
 
-    def check_access(self, uri: str, principal: Principal | None) -> None:
-        self._visibility.check_scopes("resource", uri, principal)
+    def refresh(self, max_age: float = 0.0) -> None:
+        changes = [folder.refresh(max_age) for folder in tuple(self._access_options)]
+        if any(changes):
+            self._update_registered()
+
+    def list_visible(self, principal: Principal | None) -> dict[str, SkillSource]:
+        return {
+            uri: record.source for uri, record in self._registered.items() if self._is_visible(uri, record, principal)
+        }
+
+    def find_visible(self, uri: str, principal: Principal | None) -> SkillSource | None:
+        for registered_uri, record in self._registered.items():
+            if is_same_uri(registered_uri, uri):
+                if self._is_visible(registered_uri, record, principal):
+                    return record.source
+                self._visibility.check_scopes("resource", registered_uri, principal)
+        return None
+
+    def _is_visible(self, uri: str, record: _RegisteredSkill, principal: Principal | None) -> bool:
+        # Another resource may have this URI by now. Its access rules do not apply to this skill.
+        return (
+            self._visibility.is_listed("resource", uri, principal)
+            and self._registry.resources.get(uri) is record.resource
+        )
 
     def get_cache_hint(self, method: str) -> tuple[int, Literal["public", "private"]]:
         cache_hint = self._visibility.get_cache_hint(method)
@@ -148,48 +242,82 @@ class SkillResources:
     def has_listeners(self) -> bool:
         return len(self._registry.subscriptions) > 0
 
-    def on_change(self, folder: SkillFolder) -> None:
+    def _update_registered(self) -> None:
+        """Register the skills that the folders have now, and notify the clients."""
         with self._lock:
-            before, after = self._registered[folder], dict(folder.skills)
-            for uri in before.keys() - after.keys():
-                self._remove(before[uri])
-            for uri, skill in folder.skills.items():
-                try:
-                    self._update(folder, before.get(uri), skill)
-                except ValueError as exc:
-                    del after[uri]
-                    log.warning("the skill %s is not served as a resource: %s", uri, exc)
-            self._registered[folder] = after
+            skills_by_folder = {folder: folder.skills for folder in self._access_options}
+            before = self._registered
+            # A skill stays in its folder, even if another folder has a skill with the same URI by now.
+            kept = {
+                uri: record
+                for uri, record in before.items()
+                if record.folder is None or uri in skills_by_folder[record.folder]
+            }
+            # A skill is not listed anymore before its resource is removed.
+            self._registered = kept
+            for uri in before.keys() - kept.keys():
+                self._remove(uri, before[uri])
+            after: dict[str, _RegisteredSkill] = {}
+            conflicts: dict[str, str] = {}
+            for folder, skills in skills_by_folder.items():
+                for uri, skill in skills.items():
+                    record = after.get(uri) or kept.get(uri)
+                    try:
+                        if record is None:
+                            after[uri] = self._register(folder, skill, self._access_options[folder])
+                        elif record.folder is folder:
+                            after[uri] = record  # in case the next line raises an exception
+                            after[uri] = self._change(record, skill)
+                        else:
+                            raise ValueError("another folder or function has a skill with this URI")
+                    except ValueError as exc:
+                        conflicts[uri] = str(exc)
+            self._registered = after = after | {uri: record for uri, record in kept.items() if record.folder is None}
+            for uri in conflicts.keys() - self._logged_conflicts:
+                log.warning("a changed skill with the URI %s is not served: %s", uri, conflicts[uri])
+            self._logged_conflicts = set(conflicts)
         self._registry.notify_list_changed("resources")
         for uri in _find_changed_files(before, after):
             self._registry.notify_resource_updated(uri)
 
-    def _remove(self, skill: ServedSkill) -> None:
-        self._registry.remove("resource", skill.entry.uri)
-        if len(skill.files) > 1:
-            self._registry.remove("resource template", _get_template(skill.root))
+    def _remove(self, uri: str, record: _RegisteredSkill) -> None:
+        self._remove_item("resource", uri)
+        if isinstance(record.source, ServedSkill) and len(record.source.files) > 1:
+            self._remove_item("resource template", _get_template(uri))
 
-    def _update(self, folder: SkillFolder, before: ServedSkill | None, after: ServedSkill) -> None:
-        if before is None:
-            self._register(folder, after)
-            return
-        if before.files[MANIFEST] != after.files[MANIFEST]:
-            self._registry.replace_declaration("resource", after.entry.uri, after.files[MANIFEST])
-        if len(before.files) == 1 and len(after.files) > 1:
-            self._register_template(folder, after)
-        elif len(before.files) > 1 and len(after.files) == 1:
-            self._registry.remove("resource template", _get_template(after.root))
+    def _remove_item(self, kind: str, name: str) -> None:
+        with suppress(ValueError):  # The author may have removed the item.
+            self._registry.remove(kind, name)
+
+    def _change(self, record: _RegisteredSkill, skill: ServedSkill) -> _RegisteredSkill:
+        """Update the items of a registered skill whose files may have changed."""
+        before = record.source
+        assert isinstance(before, ServedSkill)
+        assert isinstance(record.resource, Resource)
+        assert record.folder is not None
+        if before.files[MANIFEST] != skill.files[MANIFEST]:
+            self._registry.replace_declaration(record.resource, skill.files[MANIFEST])
+        if len(before.files) == 1 and len(skill.files) > 1:
+            self._register_template(skill, self._access_options[record.folder])
+        elif len(before.files) > 1 and len(skill.files) == 1:
+            self._remove_item("resource template", _get_template(skill.entry.uri))
+        return record._replace(source=skill)
 
 
-def _get_template(root: str) -> str:
-    return f"{root}/{{+path}}"
+def _get_template(uri: str) -> str:
+    return f"{uri.removesuffix(MANIFEST)}{{+path}}"
 
 
-def _find_changed_files(before: dict[str, ServedSkill], after: dict[str, ServedSkill]) -> list[str]:
-    """Return the URIs of the files that are in both sets of skills, but with different contents."""
+def _get_file_uri(uri: str, path: str) -> str:
+    return f"{uri.removesuffix(MANIFEST)}{quote_path(path)}"
+
+
+def _find_changed_files(before: Mapping[str, _RegisteredSkill], after: Mapping[str, _RegisteredSkill]) -> list[str]:
+    """Return the URIs of the files that exist before and after a change, with different contents."""
     old, new = _list_digests(before), _list_digests(after)
     return [uri for uri, digest in new.items() if old.get(uri, digest) != digest]
 
 
-def _list_digests(skills: dict[str, ServedSkill]) -> dict[str, str]:
-    return {file.uri: file.digest for skill in skills.values() for file in skill.listed_files}
+def _list_digests(skills: Mapping[str, _RegisteredSkill]) -> dict[str, str]:
+    sources = [record.source for record in skills.values()]
+    return {file.uri: file.digest for skill in sources if isinstance(skill, ServedSkill) for file in skill.listed_files}

@@ -50,26 +50,38 @@ class Visibility:
 
     def has_item(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
         """Return whether this caller sees an item with this name, or a resource or template for this URI."""
-        access_rules = self._registry.access_rules
         if kind == "resource template":
             name = self._registry.get_template_name(name)
         if kind != "resource":
-            return name in self._registry.get_items(kind) and (
-                access_rules is None or access_rules.is_listed(kind, name, principal)
-            )
+            return self.is_listed(kind, name, principal)
         try:
             resource = self._find_fixed_resource(name)
         except ResourceNotFound:
             return False
-        if resource is not None and (
-            access_rules is None or access_rules.is_listed(*get_item_key(resource), principal)
+        if resource is not None:
+            # If a resource is hidden from this caller, a matching template must not make it visible.
+            return self.is_listed(*get_item_key(resource), principal)
+        access_rules = self._registry.access_rules
+        if self._is_disabled(name) or not (
+            access_rules is None or access_rules.is_listed_by_rule(access_rules.find_by_uri(name), name, principal)
         ):
-            return True
+            return False
         return any(
-            template.template.match(name) is not None
-            and (access_rules is None or access_rules.is_listed(*get_item_key(template), principal))
+            template.template.match(name) is not None and self.is_listed(*get_item_key(template), principal)
             for template in self._registry.templates_by_specificity
         )
+
+    def is_listed(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
+        """Return whether lists show exactly this registered item to this caller."""
+        access_rules = self._registry.access_rules
+        return name in self._registry.get_items(kind) and (
+            access_rules is None or access_rules.is_listed(kind, name, principal)
+        )
+
+    def _is_disabled(self, uri: str) -> bool:
+        """Return whether a URI may be that of a disabled resource."""
+        disabled_uris = self._registry.disabled_uris
+        return bool(disabled_uris) and not disabled_uris.isdisjoint(uri_readings(uri))
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
         """Raise InsufficientScope if missing scopes are the only reason why this caller cannot use an item."""
@@ -128,6 +140,8 @@ class Visibility:
                 access_rules, "resource", resource.declaration.uri, principal
             ):
                 return resource, {}
+            raise ResourceNotFound(uri)
+        if self._is_disabled(uri):
             raise ResourceNotFound(uri)
         if access_rules is not None and not access_rules.is_uri_allowed(uri, principal):
             raise ResourceNotFound(uri)

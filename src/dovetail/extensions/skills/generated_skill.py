@@ -1,14 +1,22 @@
 """A skill whose files a function returns. The front matter comes from the options of the skill."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail.error_context import clip
+from dovetail.errors import ResourceNotFound
 from dovetail.extensions.skills.front_matter import check_fields, write_front_matter
-from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem, build_served_skill
-from dovetail.extensions.skills.skill import MANIFEST, MAX_FILES, MAX_SKILL_BYTES, compute_digest, find_unsafe_name
+from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem, build_served_skill, describe_file
+from dovetail.extensions.skills.skill import (
+    MANIFEST,
+    MAX_FILES,
+    MAX_SKILL_BYTES,
+    compute_digest,
+    find_unsafe_name,
+    quote_path,
+)
+from dovetail.wire.resources import Resource
 
 # The text of SKILL.md without front matter, or all files by path. The path "SKILL.md" is required.
 SkillFiles = str | Mapping[str, str | bytes]
@@ -41,19 +49,30 @@ class GeneratedSkill:
             raise TypeError(f"front_matter= must not contain {min(repeated)!r}. Pass {min(repeated)}=... instead")
         self.fields: dict[str, Any] = {"name": name, "description": description, **(front_matter or {})}
         check_fields(self.fields)
-        self._function = function
+        self.function = function
         self._is_dynamic = dynamic
         self.front_matter = write_front_matter(self.fields)
         self.uri = f"skill://{name}/{MANIFEST}"
 
-    async def load(self) -> tuple[ServedSkill, dict[str, bytes]]:
-        """Run the function. Return the skill and the content of its files."""
-        function = self._function
-        value = await (function() if inspect.iscoroutinefunction(function) else asyncio.to_thread(function))
+    def build(self, value: Any) -> ServedSkill:
+        """Create the skill from the value that the function returned. This method computes digests, so call it in a
+        thread.
+        """
         files = self._read_files(value)
         digests = {path: (compute_digest(data), len(data)) for path, data in files.items()}
-        name = (self.fields["name"],)
-        return build_served_skill(name, self.fields, digests, is_dynamic=self._is_dynamic), files
+        return build_served_skill((self.fields["name"],), self.fields, digests, is_dynamic=self._is_dynamic)
+
+    def read_file(self, value: Any, path: str) -> tuple[Resource, bytes]:
+        """Return one file of the value that the function returned. Call this method in a thread.
+
+        Raises:
+            ResourceNotFound: the skill has no such file.
+        """
+        files = self._read_files(value)
+        uri = f"{self.uri.removesuffix(MANIFEST)}{quote_path(path)}"
+        if path not in files:
+            raise ResourceNotFound(uri)
+        return describe_file(uri, path, len(files[path]), self.fields), files[path]
 
     def _read_files(self, value: Any) -> dict[str, bytes]:
         contents: Any = {MANIFEST: value} if isinstance(value, str) else value

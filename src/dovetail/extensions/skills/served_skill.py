@@ -50,13 +50,14 @@ def build_served_skill(
     """Create a skill from its front matter. `digests` maps the path of each file to its digest and size."""
     root = "skill://" + "/".join(map(quote_path, directory))
     paths = sorted(digests, key=lambda path: (path != MANIFEST, path))
-    files = {path: _describe_file(f"{root}/{quote_path(path)}", path, digests[path][1], front_matter) for path in paths}
+    files = {path: describe_file(f"{root}/{quote_path(path)}", path, digests[path][1], front_matter) for path in paths}
     listed = [SkillFile(uri=files[path].uri, digest=digests[path][0], size=digests[path][1]) for path in paths]
     entry = SkillEntry(uri=f"{root}/{MANIFEST}", frontmatter=front_matter, resources=DYNAMIC if is_dynamic else listed)
     return ServedSkill(entry, directory, files)
 
 
-def _describe_file(uri: str, path: str, size: int, front_matter: Mapping[str, Any]) -> Resource:
+def describe_file(uri: str, path: str, size: int, front_matter: Mapping[str, Any]) -> Resource:
+    """Return the definition of a file. That of the SKILL.md has the name and the description of the skill."""
     if path == MANIFEST:
         name, description = front_matter["name"], front_matter["description"]
         return Resource(uri=uri, name=name, description=description, mime_type=_MARKDOWN_TYPE, size=size)
@@ -84,6 +85,12 @@ def build_contents(resource: Resource, data: bytes) -> ResourceContents:
         mime_type = resource.mime_type or "application/octet-stream"
         return ResourceContents(uri=resource.uri, mime_type=mime_type, blob=b64encode(data).decode("ascii"))
     return ResourceContents(uri=resource.uri, mime_type=resource.mime_type or "text/plain", text=text)
+
+
+def is_in_skill(skill_uri: str, uri: str) -> bool:
+    """Return whether a URI is the directory of a skill, or is in this directory."""
+    root = uri_key(skill_uri.removesuffix(f"/{MANIFEST}"))
+    return uri_key(uri) == root or uri_key(uri).startswith(f"{root}/")
 
 
 def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | None:

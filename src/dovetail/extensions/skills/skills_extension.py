@@ -5,15 +5,17 @@ the folders.
 """
 
 import asyncio
+import logging
+import math
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final, Literal, Protocol, TypeVar
 
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams
-from dovetail.extensions.skills.generated_skill import GeneratedSkill
-from dovetail.extensions.skills.served_skill import ServedSkill, list_directory
+from dovetail.extensions.skills.served_skill import ServedSkill, is_in_skill, list_directory
 from dovetail.extensions.skills.skill import (
     IDENTIFIER,
     GetSkillParams,
@@ -22,12 +24,10 @@ from dovetail.extensions.skills.skill import (
     ListSkillsResult,
     ReadDirectoryParams,
     ReadDirectoryResult,
-    is_same_uri,
 )
-from dovetail.extensions.skills.skill_folder import SkillFolder
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.cursor import encode_cursor, find_page_start
-from dovetail.protocol.exchange import Exchange, make_uri_length_error
+from dovetail.protocol.exchange import Exchange, IncomingExchange, make_uri_length_error
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
@@ -37,19 +37,42 @@ T = TypeVar("T")
 _MAX_AGE_S: Final = 1.0  # A request scans a folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
 _MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
+_MAX_FUNCTION_S: Final = 5.0  # A list waits this long for the function of a skill.
 MAX_SKILLS_PER_PAGE: Final = 100
 _MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page contains several skills.
 
 
-class SkillAccess(Protocol):
-    """The functions of a server that the skills extension calls."""
+class LoadSkill(Protocol):
+    """Runs the function of a skill, and returns the skill. `origin` identifies the caller when calls are counted."""
 
-    def is_visible(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller sees the skill with this URI."""
+    async def __call__(self, origin: str | None) -> ServedSkill: ...
+
+
+SkillSource = ServedSkill | LoadSkill
+
+
+class SkillCollection(Protocol):
+    """The skills of a server, and the functions of the server that the skills extension calls."""
+
+    @property
+    def has_folders(self) -> bool:
+        """Return whether skills come from folders, which may change."""
         ...
 
-    def check_access(self, uri: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller could use the skill with more scopes."""
+    def refresh(self, max_age: float = 0.0) -> None:
+        """Look for changes of the folders, and notify the clients. This method reads files, so call it in a thread."""
+        ...
+
+    def list_visible(self, principal: Principal | None) -> Mapping[str, SkillSource]:
+        """Return the skills that this caller sees, by URI."""
+        ...
+
+    def find_visible(self, uri: str, principal: Principal | None) -> SkillSource | None:
+        """Return the skill with this URI, or None if this caller sees no such skill.
+
+        Raises:
+            InsufficientScope: scopes are all that this caller lacks.
+        """
         ...
 
     def get_cache_hint(self, method: str) -> tuple[int, Literal["public", "private"]]:
@@ -60,108 +83,102 @@ class SkillAccess(Protocol):
         """Return whether a client waits for change notices."""
         ...
 
-    def on_change(self, folder: SkillFolder) -> None:
-        """Register the skills of a changed folder, and notify the clients. This method is called in a thread."""
-        ...
-
 
 class SkillsExtension:
     """Serves the skills of one server. `extension` contains the methods for clients."""
 
-    def __init__(self, access: SkillAccess, limits: ServerLimits, page_size: int | None) -> None:
+    def __init__(self, skills: SkillCollection, limits: ServerLimits, page_size: int | None) -> None:
         self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})
-        self._access = access
+        self._skills = skills
         self._limits = limits
         self._page_size = page_size
-        self._folders: list[SkillFolder] = []
-        self._generated: dict[str, GeneratedSkill] = {}
+        # One warning for each skill, so that clients cannot fill the log.
+        self._warnings: defaultdict[str, ThrottledWarning] = defaultdict(lambda: ThrottledWarning(logging.ERROR))
         self.extension.method("skills/list", is_cacheable=True)(self._list_skills)
         self.extension.method("skills/get", is_cacheable=True)(self._get_skill)
         self.extension.method("resources/directory/read")(self._read_directory)
         self.extension.lifespan(self._watch)
 
-    def add_folder(self, folder: SkillFolder) -> None:
-        """Serve the skills of a folder."""
-        self._folders.append(folder)
-
-    def add_generated(self, skill: GeneratedSkill) -> None:
-        """Serve a skill from a function."""
-        self._generated[skill.uri] = skill
-
-    def refresh(self, max_age: float = 0.0) -> None:
-        """Look for changes of the folders. This method reads files, so call it in a thread."""
-        for folder in self._folders:
-            if folder.refresh(max_age):
-                self._access.on_change(folder)
-
     async def _list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
-        skills = await self._load(exchange.caller.principal)
-        page, next_cursor = self._take_page(exchange.method, params.cursor, skills, MAX_SKILLS_PER_PAGE)
-        ttl_ms, cache_scope = self._access.get_cache_hint(exchange.method)
+        await self._refresh_soon()
+        sources = self._skills.list_visible(exchange.caller.principal)
+        names = list(sources)
+        start = find_page_start(exchange.method, params.cursor, names, self._limits.max_cursor_bytes)
+        limit = min(self._page_size or MAX_SKILLS_PER_PAGE, MAX_SKILLS_PER_PAGE)
+        skills = await self._load({uri: sources[uri] for uri in names[start : start + limit]}, _get_origin(exchange))
+        items = {uri: skills.get(uri) for uri in names}
+        page, next_cursor = self._take_page(exchange.method, params.cursor, items, limit)
+        ttl_ms, cache_scope = self._skills.get_cache_hint(exchange.method)
         return ListSkillsResult(
-            skills=[skill.entry for skill in page], next_cursor=next_cursor, ttl_ms=ttl_ms, cache_scope=cache_scope
+            skills=[skill.entry for skill in page if skill is not None],
+            next_cursor=next_cursor,
+            ttl_ms=ttl_ms,
+            cache_scope=cache_scope,
         )
 
     async def _get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
         self._check_uri(params.uri)
-        principal = exchange.caller.principal
         await self._refresh_soon()
-        skill = await self._find_skill(params.uri)
-        if skill is None or not self._access.is_visible(skill.entry.uri, principal):
-            if skill is not None:
-                self._access.check_access(skill.entry.uri, principal)
+        source = self._skills.find_visible(params.uri, exchange.caller.principal)
+        if source is None:
             raise InvalidParams(f"No skill has the URI {clip(params.uri)}", {"uri": params.uri})
-        ttl_ms, cache_scope = self._access.get_cache_hint(exchange.method)
+        skill = source if isinstance(source, ServedSkill) else await source(_get_origin(exchange))
+        ttl_ms, cache_scope = self._skills.get_cache_hint(exchange.method)
         return GetSkillResult(skill=skill.entry, ttl_ms=ttl_ms, cache_scope=cache_scope)
 
     async def _read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         self._check_uri(params.uri)
-        skills = await self._load(exchange.caller.principal)
+        await self._refresh_soon()
+        # The skill of a function has no directory above it, so other functions need not run.
+        sources = {
+            uri: source
+            for uri, source in self._skills.list_visible(exchange.caller.principal).items()
+            if isinstance(source, ServedSkill) or is_in_skill(uri, params.uri)
+        }
+        skills = await self._load(sources, _get_origin(exchange))
         children = list_directory(skills.values(), params.uri)
         if children is None:
             raise InvalidParams(f"{clip(params.uri)} is not a directory", {"uri": params.uri})
         by_uri = {child.uri: child for child in children}
-        page, next_cursor = self._take_page(exchange.method, params.cursor, by_uri, _MAX_FILES_PER_PAGE)
+        limit = min(self._page_size or _MAX_FILES_PER_PAGE, _MAX_FILES_PER_PAGE)
+        page, next_cursor = self._take_page(exchange.method, params.cursor, by_uri, limit)
         return ReadDirectoryResult(resources=page, next_cursor=next_cursor)
 
     def _check_uri(self, uri: str) -> None:
         if len(uri) > self._limits.max_uri_bytes:
             raise make_uri_length_error(self._limits.max_uri_bytes)
 
-    async def _load(self, principal: Principal | None) -> dict[str, ServedSkill]:
-        """Return the skills that this caller sees, by URI."""
-        await self._refresh_soon()
-        skills = {
-            uri: skill
-            for folder in self._folders
-            for uri, skill in folder.skills.items()
-            if self._access.is_visible(uri, principal)
-        }
-        for uri, generated in self._generated.items():
-            if self._access.is_visible(uri, principal):
-                try:
-                    skills[uri] = (await generated.load())[0]
-                except Exception as exc:  # The function of one skill must not hide the other skills.
-                    log.error("the skill %s is not listed: %s", uri, exc, exc_info=exc)
-        return skills
+    async def _load(self, sources: Mapping[str, SkillSource], origin: str | None) -> dict[str, ServedSkill]:
+        """Return the skills by URI. Leave out the skills whose functions fail or take too long."""
+        # One caller may use half of the threads. More functions at once would fail.
+        semaphore = asyncio.Semaphore(max(1, self._limits.max_threads // 2))
+        limit_s = min(_MAX_FUNCTION_S, (self._limits.call_timeout or math.inf) / 2)
 
-    async def _find_skill(self, uri: str) -> ServedSkill | None:
-        for folder in self._folders:
-            for skill_uri, skill in folder.skills.items():
-                if is_same_uri(skill_uri, uri):
-                    return skill
-        generated = next((skill for known, skill in self._generated.items() if is_same_uri(known, uri)), None)
-        return None if generated is None else (await generated.load())[0]
+        async def load(uri: str, load_skill: LoadSkill) -> ServedSkill | None:
+            try:
+                async with semaphore, asyncio.timeout(limit_s):
+                    return await load_skill(origin)
+            except TimeoutError as exc:
+                self._warnings[uri].log(
+                    "the skill %s is not listed: its function took longer than %s s", uri, limit_s, exc_info=exc
+                )
+            except Exception as exc:  # The function of one skill must not hide the other skills.
+                self._warnings[uri].log("the skill %s is not listed: %s", uri, exc, exc_info=exc)
+            return None
+
+        functions = {uri: source for uri, source in sources.items() if not isinstance(source, ServedSkill)}
+        loaded = dict(zip(functions, await asyncio.gather(*map(load, functions, functions.values())), strict=True))
+        skills = {uri: source if isinstance(source, ServedSkill) else loaded[uri] for uri, source in sources.items()}
+        return {uri: skill for uri, skill in skills.items() if skill is not None}
 
     async def _refresh_soon(self) -> None:
-        if self._folders:
-            await asyncio.to_thread(self.refresh, _MAX_AGE_S)
+        if self._skills.has_folders:
+            await asyncio.to_thread(self._skills.refresh, _MAX_AGE_S)
 
     def _take_page(
         self, method: str, cursor: str | None, items: Mapping[str, T], max_items: int
     ) -> tuple[list[T], str | None]:
-        limit = min(self._page_size or max_items, max_items)
-        return take_page(method, cursor, items, limit, self._limits.max_cursor_bytes, _count_rows)
+        return take_page(method, cursor, items, max_items, self._limits.max_cursor_bytes, _count_rows)
 
     @asynccontextmanager
     async def _watch(self) -> AsyncGenerator[None]:
@@ -170,21 +187,25 @@ class SkillsExtension:
             yield
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            # Awaiting the task would also hide that this coroutine is cancelled.
+            await asyncio.wait([task])
 
     async def _watch_folders(self) -> None:
         delay = _WATCH_INTERVAL_S
         while True:
             await asyncio.sleep(delay)
-            if not self._folders or not self._access.has_listeners():
+            if not self._skills.has_folders or not self._skills.has_listeners():
                 continue
             started_at = time.monotonic()
             try:
-                await asyncio.to_thread(self.refresh)
+                await asyncio.to_thread(self._skills.refresh)
             except Exception as exc:
                 log.error("could not look for changed skills: %s", exc, exc_info=exc)
             delay = max(_WATCH_INTERVAL_S, (time.monotonic() - started_at) / _MAX_WATCH_SHARE)
+
+
+def _get_origin(exchange: Exchange) -> str | None:
+    return exchange.origin if isinstance(exchange, IncomingExchange) else None
 
 
 def take_page(
