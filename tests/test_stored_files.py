@@ -18,6 +18,7 @@ from dovetail.auth.authorizer import OAuthAuthorizer
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import UnsupportedFileVersion
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host.audit_log import AuditLog, read_audit_log
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
@@ -27,6 +28,7 @@ from dovetail.oauth.authorization_server.store import ClientRecord, TokenFamily,
 from dovetail.oauth.login.login_settings import OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_parts
+from dovetail.protocol.task_store import TaskError, get_open_requests, restore_caller
 from dovetail.recording.trace import RecordingWriter
 from dovetail.transports.http_client.http_client import HTTPClient
 
@@ -131,6 +133,31 @@ def check_authorization_server(path: Path) -> None:
     store.close()
 
 
+async def check_tasks(path: Path) -> None:
+    store = SQLiteTaskStore(path)
+    task, completed, failed, cancelled = [await store.get(f"task-{number}") for number in range(1, 5)]
+    assert task is not None
+    assert completed is not None
+    assert failed is not None
+    assert cancelled is not None
+    assert (task.version, task.status, task.phase, task.attempt) == (6, "input_required", "waiting", 1)
+    assert (task.tool, task.tool_digest, task.arguments, task.max_retries) == ("report", "d1", {"month": "2025-10"}, 1)
+    assert (task.created_at, task.updated_at, task.expires_at) == (1760000000.5, 1760000004.5, 1760003600.5)
+    assert (task.status_message, task.progress, task.progress_total) == ("half", 1.0, 2.0)
+    assert (task.once_values, task.request_meta, task.traceparent) == ({"step": {"n": 1}}, {"a": 1}, "00-1")
+    assert task.lease is not None
+    assert (task.lease.holder, task.lease.expires_at) == ("w-1", 1760000031.5)
+    assert ([*get_open_requests(task)], task.inputs["a"].response["content"]) == (["b"], {"name": "Ada"})
+    principal = restore_caller(task).principal
+    assert principal is not None
+    assert (str(principal), principal.scopes, principal.claims) == (task.owner, {"files"}, {"tenant": 7})
+    assert (completed.status, completed.result) == ("completed", {"content": [], "isError": True})
+    assert (failed.status, failed.error) == ("failed", TaskError(code=-32603, message="no", data={"x": 1}))
+    assert cancelled.status == "cancelled"
+    assert (await store.change(task)).version == 7
+    await store.close()
+
+
 class StoredFormat(NamedTuple):
     version: int
     check: Callable[[Path], Any]
@@ -149,6 +176,7 @@ FORMATS = {
     "recordings": StoredFormat(2, check_recording, lambda path: RecordingWriter(path, "x")),
     "inbox": StoredFormat(2, check_inbox, FileConsent),
     "authorization_server": StoredFormat(2, check_authorization_server, SQLiteStore),
+    "tasks": StoredFormat(1, check_tasks, SQLiteTaskStore),
 }
 
 

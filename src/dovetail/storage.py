@@ -13,6 +13,7 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,6 +34,8 @@ _OTHERS_WRITE_MODE: Final = 0o022
 _DATABASE_TIMEOUT_S: Final = 5.0
 _MAX_FIRST_LINE_BYTES: Final = 64 * 1024
 _VERSION_KEY: Final = "version"
+_OPEN_LOCK: Final = threading.Lock()
+MEMORY: Final = ":memory:"  # the path of a database that is only in memory
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -358,6 +361,8 @@ def _parse_document(data: bytes, path: Path) -> Document:
 def open_database(path: str | Path, schema: str, migrations: "Migrations[Connection]") -> "Connection":
     """Open a SQLite database that several processes share. Create or migrate its tables if needed.
 
+    The statements in `schema` are separated by semicolons.
+
     Raises:
         PermissionError: other users can write the file, so they may have forged it.
         UnsupportedFileVersion: a newer version of dovetail wrote the file.
@@ -390,7 +395,9 @@ def _prepare_database(
     if has_tables:
         _migrate(path, database, _read_database_version(database) or 1, migrations)
     else:
-        database.execute(schema)
+        # `executescript` would commit the transaction first.
+        for statement in schema.split(";"):
+            database.execute(statement)
     database.execute(f"PRAGMA user_version = {_get_version(migrations)}")
     database.execute("COMMIT")
 
@@ -404,3 +411,90 @@ def connect_database(path: str | Path) -> "Connection":
 
 def _read_database_version(database: "Connection") -> int:
     return database.execute("PRAGMA user_version").fetchone()[0]
+
+
+class SharedDatabase:
+    """A SQLite database for the threads of several processes. A forked process can continue to use it.
+
+    Each process has one connection that writes, and one that reads and does not wait for writes. A change is on the
+    disk when its transaction ends. The path `":memory:"` is a database in memory, which only one process can see.
+    """
+
+    def __init__(self, path: str | Path, schema: str, migrations: "Migrations[Connection]" = ()) -> None:
+        self.is_in_memory = str(path) == MEMORY
+        self._path = path
+        self._schema = schema
+        self._migrations = migrations
+        self._process_id: int | None = None
+        self._inherited_connections: list[Connection] = []
+        if not self.is_in_memory:
+            # If the file cannot be used, this call raises the error now and not later.
+            open_database(path, schema, migrations).close()
+
+    @contextlib.contextmanager
+    def use_writer(self) -> "Generator[Connection]":
+        """Return the connection for changes. Only one thread at a time can use it."""
+        self._open_in_process()
+        with self._writer_lock:
+            yield self._writer
+
+    @contextlib.contextmanager
+    def use_reader(self) -> "Generator[Connection]":
+        """Return the connection for reading. Only one thread at a time can use it."""
+        self._open_in_process()
+        with self._reader_lock:
+            yield self._reader
+
+    @contextlib.contextmanager
+    def change(self) -> "Generator[Connection]":
+        """Start a transaction on the connection for changes. An exception undoes all changes."""
+        with self.use_writer() as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield writer
+                writer.execute("COMMIT")
+            except BaseException:
+                # SQLite ends the transaction itself after some errors, for example if the disk is full.
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the connections of this process. The next use opens them again."""
+        with _OPEN_LOCK:
+            if self._process_id == os.getpid():
+                with contextlib.ExitStack() as locks:
+                    for lock in {self._writer_lock, self._reader_lock}:
+                        locks.enter_context(lock)
+                    self._finalizer()
+                self._process_id = None
+
+    def _open_in_process(self) -> None:
+        """Open the database once per process. A forked process cannot use the connections of its parent."""
+        if self._process_id == os.getpid():
+            return
+        with _OPEN_LOCK:
+            if self._process_id == os.getpid():
+                return
+            if self._process_id is not None:
+                # Closing the connections of the parent process would release its locks, so they stay open.
+                self._inherited_connections += [self._writer, self._reader]
+            self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
+            self._writer = connect_database(self._path)
+            if self.is_in_memory:
+                _prepare_database(self._writer, self._path, self._schema, self._migrations)
+                self._reader, self._reader_lock = self._writer, self._writer_lock
+            else:
+                self._writer.execute("PRAGMA synchronous = FULL")
+                self._reader = connect_database(self._path)
+                self._reader.execute("PRAGMA query_only = ON")
+            # The connections are closed even if `close` is never called.
+            self._finalizer = weakref.finalize(self, _close_connections, self._writer, self._reader, os.getpid())
+            self._process_id = os.getpid()
+
+
+def _close_connections(writer: "Connection", reader: "Connection", process_id: int) -> None:
+    """Close the connections of a garbage-collected database, unless they belong to a parent process."""
+    if process_id == os.getpid():
+        reader.close()
+        writer.close()

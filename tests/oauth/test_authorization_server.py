@@ -886,7 +886,7 @@ def work(number):
     won = [str(key) for key in range(200) if store.add("code", str(key), b"%d" % number, 9e9, 1.0) is None]
     told.put((len(won), all(store.get("code", key, 1.0) == b"%d" % number for key in won)))
 
-with store._writer_lock:  # whoever held it in the parent will never let go of it in a child
+with store._database._writer_lock:  # whoever held it in the parent will never let go of it in a child
     children = [fork.Process(target=work, args=(number,)) for number in range(2)]
     for child in children:
         child.start()
@@ -898,7 +898,7 @@ for child in children:
 results = [told.get() for _ in children]
 assert sum(count for count, _ in results) == 200 and all(kept for _, kept in results), results
 assert store.get("a", "k", 1.0) == b"1" and len(store.all("code", 1.0)) == 200
-assert store._writer.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+assert store._database._writer.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 """
 
 

@@ -1,19 +1,15 @@
 """Storage of an authorization server in a SQLite file that several processes can share."""
 
 import contextlib
-import os
 import sqlite3
-import threading
-import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull, StoreUnavailable
-from dovetail.storage import Migrations, connect_database, open_database
+from dovetail.storage import Migrations, SharedDatabase
 
 MAX_ENTRIES: Final = 100_000  # The store contains at most this many entries of each kind.
-_OPEN_LOCK: Final = threading.Lock()
 PURGE_EVERY_WRITES: Final = 200  # Expired entries are deleted after this many writes.
 
 _SCHEMA: Final = """
@@ -34,50 +30,19 @@ class SQLiteStore:
     """A store that keeps the data of an authorization server in a SQLite file. Only the owner can read the file."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = path
-        # If the file cannot be used, this call raises the error now and not later.
-        open_database(path, _SCHEMA, _MIGRATIONS).close()
-        self._process_id: int | None = None
-        self._inherited_connections: list[sqlite3.Connection] = []
-
-    def _open_in_process(self) -> None:
-        """Open the database once per process. A forked process cannot use the connections of its parent."""
-        if self._process_id == os.getpid():
-            return
-        with _OPEN_LOCK:
-            if self._process_id == os.getpid():
-                return
-            if self._process_id is not None:
-                # Closing the connections of the parent process would release its locks, so they stay open.
-                self._inherited_connections += [
-                    self._writer,
-                    self._reader,
-                ]
-            self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
-            self._writer = connect_database(self._path)
-            self._writer.execute("PRAGMA synchronous = FULL")
-            # Every request to a protected server reads from the store.
-            # Reads do not wait for writes, because they use a separate connection.
-            self._reader = connect_database(self._path)
-            self._reader.execute("PRAGMA query_only = ON")
-            # The connections are closed even if `close` is never called.
-            weakref.finalize(self, _close_connections, self._writer, self._reader, os.getpid())
-            self._write_count = 0
-            self._process_id = os.getpid()
+        # Every request to a protected server reads from the store. Reads do not wait for writes.
+        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        self._write_count = 0
 
     @contextlib.contextmanager
     def _use_writer(self) -> Generator[sqlite3.Connection]:
-        with _report_unavailable():
-            self._open_in_process()
-            with self._writer_lock:
-                yield self._writer
+        with _report_unavailable(), self._database.use_writer() as writer:
+            yield writer
 
     @contextlib.contextmanager
     def _use_reader(self) -> Generator[sqlite3.Connection]:
-        with _report_unavailable():
-            self._open_in_process()
-            with self._reader_lock:
-                yield self._reader
+        with _report_unavailable(), self._database.use_reader() as reader:
+            yield reader
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value or the value has expired."""
@@ -88,7 +53,7 @@ class SQLiteStore:
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Store a value."""
         with self._use_writer() as writer:
-            self._make_room(kind, key, now)
+            self._make_room(writer, kind, key, now)
             writer.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
@@ -101,22 +66,22 @@ class SQLiteStore:
             "SET value = excluded.value, until = excluded.until WHERE kept.until <= ? RETURNING value"
         )
         with self._use_writer() as writer:
-            self._make_room(kind, key, now)
+            self._make_room(writer, kind, key, now)
             row = writer.execute(statement, (kind, key, value, until, now)).fetchone()
         return None if row is not None else self.get(kind, key, now)
 
-    def _make_room(self, kind: str, key: str, now: float) -> None:
+    def _make_room(self, writer: sqlite3.Connection, kind: str, key: str, now: float) -> None:
         """Delete expired entries from time to time. Raise StoreFull if there is no room for a new key."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
-            self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))
-            count = self._writer.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
-            existing = self._writer.execute("SELECT 1 FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+            writer.execute("DELETE FROM kept WHERE until <= ?", (now,))
+            count = writer.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
+            existing = writer.execute("SELECT 1 FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
             if count >= MAX_ENTRIES and existing is None:
                 if kind not in REFETCHABLE_KINDS:
                     self._write_count -= 1
                     raise StoreFull(kind)
-                self._writer.execute(_EVICT, (kind, kind, count - MAX_ENTRIES + PURGE_EVERY_WRITES))
+                writer.execute(_EVICT, (kind, kind, count - MAX_ENTRIES + PURGE_EVERY_WRITES))
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """Delete a value and return it. Only one of several concurrent calls gets the value."""
@@ -144,9 +109,8 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Close the connections."""
-        with self._use_writer() as writer, self._use_reader() as reader:
-            reader.close()
-            writer.close()
+        with _report_unavailable():
+            self._database.close()
 
 
 @contextlib.contextmanager
@@ -156,10 +120,3 @@ def _report_unavailable() -> Generator[None]:
         yield
     except sqlite3.OperationalError as exc:
         raise StoreUnavailable(str(exc)) from exc
-
-
-def _close_connections(writer: sqlite3.Connection, reader: sqlite3.Connection, process_id: int) -> None:
-    """Close the connections of a garbage-collected store, unless they belong to a parent process."""
-    if process_id == os.getpid():
-        reader.close()
-        writer.close()

@@ -1,0 +1,1 @@
+"""The tasks extension: calls that continue in the background and survive a restart."""

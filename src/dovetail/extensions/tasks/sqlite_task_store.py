@@ -1,0 +1,393 @@
+"""A task store in a SQLite file that the workers of one machine share, or in memory.
+
+One thread of each process does all work with the file, so the event loop never waits for the disk. Changes that arrive
+while the thread writes share the next transaction, because most of the time of a change is one wait for the disk. With
+secret keys, the records are encrypted. The ID, the status and the times of a task are not.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
+from dovetail.log import log
+from dovetail.protocol.sealer import Sealer, UnsealError
+from dovetail.protocol.task_store import (
+    DEFAULT_LIMITS,
+    TaskConflict,
+    TaskLease,
+    TaskLimits,
+    TaskRecord,
+    TaskStoreFull,
+    TaskStoreUnavailable,
+    claim_task,
+    compute_due_at,
+    decode_record,
+    encode_record,
+)
+from dovetail.storage import Migrations, SharedDatabase
+from dovetail.wire.base import replace
+
+_WRITE_BATCH: Final = 100  # how many changes share one transaction
+_EXPIRE_BATCH: Final = 200  # Other requests run between two batches.
+_VERSION_BATCH: Final = 500
+_MAX_UNCOUNTED: Final = 1_000  # After this many new tasks, the tasks are counted again.
+_UNREADABLE_DELAY_S: Final = 60.0  # the time until a worker tries again to read a record
+_SEALED_START: Final = b"\x01"  # the first byte of an encrypted record. A record that is not encrypted starts with {
+
+# The columns repeat the parts of a record that a statement needs. `version`, the lease and `expires_at` are valid in
+# the columns only, because a renewal does not write the record.
+_SCHEMA: Final = """
+CREATE TABLE tasks (
+    id TEXT PRIMARY KEY, version INTEGER NOT NULL, server TEXT NOT NULL, owner BLOB, status TEXT NOT NULL,
+    created_at REAL NOT NULL, expires_at REAL, retention REAL, due_at REAL, lease_holder TEXT, lease_expires_at REAL,
+    is_cancel_requested INTEGER NOT NULL, record BLOB NOT NULL
+);
+CREATE INDEX tasks_by_due_at ON tasks (server, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX tasks_by_expires_at ON tasks (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX tasks_by_owner ON tasks (owner) WHERE owner IS NOT NULL
+"""
+_MIGRATIONS: Final[Migrations[sqlite3.Connection]] = ()
+
+_SELECT: Final = "SELECT version, expires_at, lease_holder, lease_expires_at, record FROM tasks WHERE id = ?"
+_INSERT: Final = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE: Final = """
+UPDATE tasks SET version = ?, status = ?, expires_at = ?, due_at = ?, lease_holder = ?, lease_expires_at = ?,
+    is_cancel_requested = ?, record = ? WHERE id = ?
+"""
+# The expiry time follows the rule of `extend_expiry`.
+_RENEW: Final = """
+UPDATE tasks SET lease_expires_at = :until, due_at = CASE WHEN due_at IS NULL THEN NULL ELSE :until END,
+    expires_at = CASE WHEN expires_at < :now + retention / 2 THEN :now + retention ELSE expires_at END
+    WHERE id = :id AND lease_holder = :holder RETURNING is_cancel_requested
+"""
+_DUE: Final = "SELECT id FROM tasks WHERE server = ? AND due_at <= ? ORDER BY due_at LIMIT ?"
+_EXPIRE: Final = """
+DELETE FROM tasks WHERE id IN (
+    SELECT id FROM tasks WHERE expires_at <= :now AND (lease_expires_at IS NULL OR lease_expires_at <= :now)
+    LIMIT :limit
+) RETURNING id
+"""
+
+T = TypeVar("T")
+
+
+class SQLiteTaskStore:
+    """Keeps tasks in a SQLite file. Only the user can read the file.
+
+    Args:
+        path: The file, which is created if needed. `":memory:"` keeps the tasks in the memory of this process.
+        secret_keys: Keys that encrypt the records, newest first. Without keys, the records are not encrypted.
+        poll_interval: Seconds between two checks for changes by other processes.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        secret_keys: Sequence[str | bytes] = (),
+        poll_interval: float = 0.05,
+    ) -> None:
+        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        self._sealer = Sealer(secret_keys, purpose="tasks") if secret_keys else None
+        self._poll_interval_s = poll_interval
+        self._process_id: int | None = None
+
+    async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
+        """Store a new record. Raise TaskStoreFull if there are too many tasks, or TaskConflict if the ID exists."""
+        await self._write(self._create, record, limits)
+
+    async def get(self, id: str) -> TaskRecord | None:
+        """Return the newest version of a record, or None if it does not exist."""
+        return await self._run(self._get, id)
+
+    async def change(self, record: TaskRecord) -> TaskRecord:
+        """Replace the version from which `record` was made. Raise TaskConflict if there is a newer version."""
+        stored = await self._write(self._change, record)
+        self._watchers.notify(stored.id, stored.version)
+        return stored
+
+    async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
+        """Give a lease to a worker. Return None if there is nothing to run."""
+        stored = await self._write(self._claim, id, holder, now, lease_seconds)
+        if stored is None:
+            return None
+        self._watchers.notify(id, stored.version)
+        return None if stored.lease is None else stored
+
+    async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
+        """Extend leases. Return the leases that the holders still have, and whether to cancel the task."""
+        return await self._write(self._renew, holders, now, lease_seconds) if holders else {}
+
+    async def list_due(self, server: str, now: float, limit: int) -> list[str]:
+        """Return the IDs of tasks that a worker should claim, those that wait longest first."""
+        return await self._run(self._list_due, server, now, limit)
+
+    async def expire(self, now: float) -> int:
+        """Delete the records that have expired and have no valid lease. Return their number."""
+        count, ids = 0, await self._write(self._expire, now)
+        while ids:
+            count += len(ids)
+            for id in ids:
+                self._watchers.notify(id, None)
+            ids = await self._write(self._expire, now) if len(ids) == _EXPIRE_BATCH else []
+        return count
+
+    @contextlib.contextmanager
+    def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
+        """Watch records. The iterator returns each ID at once, and then again after each change."""
+        self._prepare_process()
+        with self._watchers.watch(ids) as changed_ids:
+            yield changed_ids
+
+    async def close(self) -> None:
+        """Close the file."""
+        if self._process_id == os.getpid():
+            await self._run(self._database.close)
+            self._executor.shutdown(wait=False)
+            self._process_id = None
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in the thread of the store."""
+        self._prepare_process()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, args)
+
+    async def _write(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a change in the thread of the store. Its first argument is the database, in a transaction."""
+        self._prepare_process()
+        change = _PendingChange(function, args)
+        self._pending_changes.append(change)
+        self._executor.submit(self._write_pending)
+        return await change.future
+
+    def _start_poll(self, marker: int | None, ids: list[str]) -> "asyncio.Future[tuple[int, Versions | None]]":
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._executor, _call, self._read_versions, (marker, ids))
+
+    def _prepare_process(self) -> None:
+        """Create the thread of this process. A forked process does not have the thread of its parent."""
+        if self._process_id != os.getpid():
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="dovetail-tasks")
+            poll_interval_s = None if self._database.is_in_memory else self._poll_interval_s
+            self._watchers = TaskWatchers(self._start_poll, poll_interval_s)
+            self._pending_changes: deque[_PendingChange] = deque()
+            self._creates_until_count = 0
+            self._process_id = os.getpid()
+
+    # The methods below run in the thread of the store.
+
+    def _write_pending(self) -> None:
+        """Run the changes that wait, in one transaction. An earlier call may have run them already."""
+        changes = [self._pending_changes.popleft() for _ in range(min(len(self._pending_changes), _WRITE_BATCH))]
+        if not changes:
+            return
+        outcomes: list[tuple[Any, Exception | None]] = []
+        try:
+            with self._database.change() as database:
+                outcomes += [_apply(database, change) for change in changes]
+        except Exception as exc:
+            # Nothing was stored, because the transaction failed.
+            outcomes = [(None, _translate_error(exc))] * len(changes)
+        for change, (result, error) in zip(changes, outcomes, strict=True):
+            change.resolve(result, error)
+
+    def _create(self, database: sqlite3.Connection, record: TaskRecord, limits: TaskLimits) -> None:
+        owner = _hash_owner(record.owner)
+        lease_holder, lease_expires_at = _split_lease(record.lease)
+        values = (
+            record.id,
+            record.version,
+            record.server,
+            owner,
+            record.status,
+            record.created_at,
+            record.expires_at,
+            record.retention,
+            compute_due_at(record),
+            lease_holder,
+            lease_expires_at,
+            record.is_cancel_requested,
+            self._encode(record),
+        )
+        self._check_room(database, owner, limits)
+        try:
+            database.execute(_INSERT, values)
+        except sqlite3.IntegrityError:
+            raise TaskConflict(record.id, self._select(database, record.id)) from None
+        self._creates_until_count -= 1
+
+    def _check_room(self, database: sqlite3.Connection, owner: bytes | None, limits: TaskLimits) -> None:
+        if owner is not None:
+            count = database.execute("SELECT count(*) FROM tasks WHERE owner = ?", (owner,)).fetchone()[0]
+            if count >= limits.max_tasks_per_owner:
+                raise TaskStoreFull(f"this owner already has {count} tasks")
+        if self._creates_until_count <= 0:
+            # A count reads all tasks, so the next count is as far away as the limit allows.
+            count = database.execute("SELECT count(*) FROM tasks").fetchone()[0]
+            if count >= limits.max_tasks:
+                raise TaskStoreFull(f"the task store already has {count} tasks")
+            self._creates_until_count = min(_MAX_UNCOUNTED, (limits.max_tasks - count + 1) // 2)
+
+    def _get(self, id: str) -> TaskRecord | None:
+        with self._database.use_reader() as database:
+            return self._select(database, id)
+
+    def _select(self, database: sqlite3.Connection, id: str) -> TaskRecord | None:
+        row = database.execute(_SELECT, (id,)).fetchone()
+        if row is None:
+            return None
+        version, expires_at, lease_holder, lease_expires_at, data = row
+        lease = None if lease_holder is None else TaskLease(holder=lease_holder, expires_at=lease_expires_at)
+        return replace(self._decode(id, data), version=version, expires_at=expires_at, lease=lease)
+
+    def _change(self, database: sqlite3.Connection, record: TaskRecord) -> TaskRecord:
+        current = self._select(database, record.id)
+        if current is None or current.version != record.version:
+            raise TaskConflict(record.id, current)
+        return self._update(database, current, record)
+
+    def _claim(
+        self, database: sqlite3.Connection, id: str, holder: str, now: float, lease_seconds: float
+    ) -> TaskRecord | None:
+        try:
+            current = self._select(database, id)
+        except TaskStoreUnavailable as exc:
+            # Another process may have the key. If not, the task must not be returned all the time.
+            log.warning("cannot run a task: %s", exc)
+            database.execute("UPDATE tasks SET due_at = ? WHERE id = ?", (now + _UNREADABLE_DELAY_S, id))
+            return None
+        record = None if current is None else claim_task(current, holder, now, lease_seconds)
+        return None if current is None or record is None else self._update(database, current, record)
+
+    def _update(self, database: sqlite3.Connection, current: TaskRecord, record: TaskRecord) -> TaskRecord:
+        lease = record.lease
+        if lease is not None and current.lease is not None and lease.holder == current.lease.holder:
+            lease = replace(lease, expires_at=max(lease.expires_at, current.lease.expires_at))
+        expires_at = record.expires_at
+        if expires_at is not None and current.expires_at is not None:
+            expires_at = max(expires_at, current.expires_at)
+        record = replace(record, version=current.version + 1, lease=lease, expires_at=expires_at)
+        values = (
+            record.version,
+            record.status,
+            record.expires_at,
+            compute_due_at(record),
+            *_split_lease(lease),
+            record.is_cancel_requested,
+            self._encode(record),
+            record.id,
+        )
+        database.execute(_UPDATE, values)
+        return record
+
+    def _renew(
+        self, database: sqlite3.Connection, holders: Mapping[str, str], now: float, lease_seconds: float
+    ) -> dict[str, bool]:
+        held: dict[str, bool] = {}
+        for id, holder in holders.items():
+            values = {"id": id, "holder": holder, "now": now, "until": now + lease_seconds}
+            for (is_cancel_requested,) in database.execute(_RENEW, values).fetchall():
+                held[id] = bool(is_cancel_requested)
+        return held
+
+    def _list_due(self, server: str, now: float, limit: int) -> list[str]:
+        with self._database.use_reader() as database:
+            return [id for (id,) in database.execute(_DUE, (server, now, limit))]
+
+    def _expire(self, database: sqlite3.Connection, now: float) -> list[str]:
+        return [id for (id,) in database.execute(_EXPIRE, {"now": now, "limit": _EXPIRE_BATCH}).fetchall()]
+
+    def _read_versions(self, marker: int | None, ids: list[str]) -> tuple[int, Versions | None]:
+        """Read the versions of tasks, unless nothing in the file has changed since the marker."""
+        with self._database.use_reader() as database:
+            data_version: int = database.execute("PRAGMA data_version").fetchone()[0]
+            if data_version == marker:
+                return data_version, None
+            versions: Versions = {}
+            for start in range(0, len(ids), _VERSION_BATCH):
+                batch = ids[start : start + _VERSION_BATCH]
+                marks = ",".join("?" * len(batch))
+                versions |= database.execute(f"SELECT id, version FROM tasks WHERE id IN ({marks})", batch).fetchall()
+            return data_version, versions
+
+    def _encode(self, record: TaskRecord) -> bytes:
+        data = encode_record(record)
+        return data if self._sealer is None else self._sealer.seal(data, record.id.encode())
+
+    def _decode(self, id: str, data: bytes) -> TaskRecord:
+        if data.startswith(_SEALED_START):
+            if self._sealer is None:
+                raise TaskStoreUnavailable("the task is encrypted. Pass the secret keys with which it was encrypted")
+            try:
+                data = self._sealer.open(data, id.encode(), time.time())
+            except UnsealError as exc:
+                raise TaskStoreUnavailable(f"the task cannot be decrypted: {exc}") from None
+        return decode_record(data)
+
+
+class _PendingChange:
+    """A change that waits for the thread of the store, and the future that gets its outcome."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.function = function
+        self.args = args
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, result: Any, error: Exception | None) -> None:
+        """Report the outcome to the event loop, unless the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self.future.get_loop().call_soon_threadsafe(self._set_outcome, result, error)
+
+    def _set_outcome(self, result: Any, error: Exception | None) -> None:
+        if not self.future.done():
+            self.future.set_result(result) if error is None else self.future.set_exception(error)
+
+
+def _apply(database: sqlite3.Connection, change: _PendingChange) -> tuple[Any, Exception | None]:
+    """Run one of several changes in a transaction. Its error undoes only this change."""
+    if change.future.cancelled():
+        return None, None
+    database.execute("SAVEPOINT change")
+    try:
+        result = change.function(database, *change.args)
+    except Exception as exc:
+        if not database.in_transaction:
+            # SQLite has undone the whole transaction, for example because the disk is full.
+            raise
+        database.execute("ROLLBACK TO change")
+        return None, _translate_error(exc)
+    finally:
+        if database.in_transaction:
+            database.execute("RELEASE change")
+    return result, None
+
+
+def _call(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        return function(*args)
+    except sqlite3.DatabaseError as exc:
+        raise _translate_error(exc) from exc
+
+
+def _translate_error(error: Exception) -> Exception:
+    """Return TaskStoreUnavailable if the file is locked, read-only or damaged, or the disk is full."""
+    return (
+        TaskStoreUnavailable(f"the task store cannot be used: {error}") if isinstance(error, sqlite3.Error) else error
+    )
+
+
+def _split_lease(lease: TaskLease | None) -> tuple[str | None, float | None]:
+    return (None, None) if lease is None else (lease.holder, lease.expires_at)
+
+
+def _hash_owner(owner: str | None) -> bytes | None:
+    """Return a digest of an owner. The name of the owner is only in the record, which may be encrypted."""
+    return None if owner is None else hashlib.sha256(owner.encode()).digest()[:16]

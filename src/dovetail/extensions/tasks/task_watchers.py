@@ -1,0 +1,153 @@
+"""Report changed tasks to the code in this process that watches them.
+
+Changes by this process are reported at once. For changes by other processes, all watchers of an event loop share one
+poll of the versions in the store.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Generator
+from typing import TypeAlias
+
+from dovetail.log import log
+
+# The versions of tasks by ID. A deleted task has no version.
+Versions: TypeAlias = dict[str, int]
+# Starts to read the versions of tasks, and returns a marker of the state of the store with them. Without a change since
+# the state of the given marker, the versions are None.
+StartPoll: TypeAlias = Callable[[int | None, list[str]], "asyncio.Future[tuple[int, Versions | None]]"]
+
+
+class TaskWatchers:
+    """The watchers of all event loops in this process. Without a poll interval, no other process has the tasks."""
+
+    def __init__(self, start_poll: StartPoll, poll_interval_s: float | None) -> None:
+        self._start_poll = start_poll
+        self._poll_interval_s = poll_interval_s
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopWatchers] = {}
+
+    @contextlib.contextmanager
+    def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
+        """Watch tasks. The iterator returns each ID at once, and then again after each change."""
+        loop = asyncio.get_running_loop()
+        watchers = self._by_loop.get(loop)
+        if watchers is None:
+            watchers = self._by_loop[loop] = _LoopWatchers(loop, self._start_poll, self._poll_interval_s)
+        watcher = _Watcher(ids)
+        watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            watchers.remove(watcher)
+            if not watchers.has_watchers:
+                self._by_loop.pop(loop, None)
+
+    def notify(self, id: str, version: int | None) -> None:
+        """Report that this process has changed a task, or has deleted it."""
+        for loop, watchers in [*self._by_loop.items()]:
+            if loop is asyncio.get_running_loop():
+                watchers.notify(id, version)
+            else:
+                with contextlib.suppress(RuntimeError):  # The other event loop is closed.
+                    loop.call_soon_threadsafe(watchers.notify, id, version)
+
+
+class _Watcher:
+    """An iterator of changed IDs. Several changes of a task may become one."""
+
+    def __init__(self, ids: Collection[str]) -> None:
+        self.ids = frozenset(ids)
+        self._changed_ids = dict.fromkeys(ids)
+        self._has_changes = asyncio.Event()
+
+    def report(self, id: str) -> None:
+        self._changed_ids[id] = None
+        self._has_changes.set()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._changed_ids:
+            self._has_changes.clear()
+            await self._has_changes.wait()
+        id = next(iter(self._changed_ids))
+        del self._changed_ids[id]
+        return id
+
+
+class _LoopWatchers:
+    """The watchers of one event loop, with the version of each task that they know."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_poll: StartPoll, poll_interval_s: float | None) -> None:
+        self._loop = loop
+        self._start_poll = start_poll
+        self._poll_interval_s = poll_interval_s
+        self._watchers: dict[str, set[_Watcher]] = {}
+        self._versions: dict[str, int | None] = {}
+        self._marker: int | None = None
+        self._add_count = 0
+        self._polled_add_count = 0
+        self._is_polling = False
+
+    @property
+    def has_watchers(self) -> bool:
+        return bool(self._watchers)
+
+    def add(self, watcher: _Watcher) -> None:
+        for id in watcher.ids:
+            self._watchers.setdefault(id, set()).add(watcher)
+        self._add_count += 1
+        self._schedule_poll()
+
+    def remove(self, watcher: _Watcher) -> None:
+        for id in watcher.ids:
+            watchers = self._watchers[id]
+            watchers.discard(watcher)
+            if not watchers:
+                del self._watchers[id]
+                self._versions.pop(id, None)
+
+    def notify(self, id: str, version: int | None) -> None:
+        if id in self._watchers:
+            self._versions[id] = version
+            for watcher in self._watchers[id]:
+                watcher.report(id)
+
+    def _schedule_poll(self) -> None:
+        if self._poll_interval_s is not None and self._watchers and not self._is_polling:
+            self._is_polling = True
+            self._loop.call_later(self._poll_interval_s, self._poll)
+
+    def _poll(self) -> None:
+        if not self._watchers:
+            self._is_polling = False
+            return
+        ids, add_count = [*self._watchers], self._add_count
+        # If a watcher was added, all versions must be read.
+        marker = self._marker if add_count == self._polled_add_count else None
+        try:
+            future = self._start_poll(marker, ids)
+        except RuntimeError:  # The store is closed.
+            return
+        self._polled_add_count = add_count
+        future.add_done_callback(lambda future: self._end_poll(future, ids))
+
+    def _end_poll(self, future: "asyncio.Future[tuple[int, Versions | None]]", ids: list[str]) -> None:
+        self._is_polling = False
+        if future.cancelled():
+            return
+        if (exc := future.exception()) is not None:
+            log.warning("cannot read the changes of tasks: %s", exc)
+            self._marker = None
+        else:
+            self._marker, versions = future.result()
+            if versions is not None:
+                self._compare(ids, versions)
+        self._schedule_poll()
+
+    def _compare(self, ids: list[str], versions: Versions) -> None:
+        for id in ids:
+            # A task with an unknown version may have changed since the watcher read it.
+            if id not in self._versions or self._versions[id] != versions.get(id):
+                self.notify(id, versions.get(id))

@@ -1,0 +1,314 @@
+"""Run tasks in this process: claim a task, run its function, renew its lease, and store its outcome.
+
+A worker works with every task store and every engine. It never runs a task without a lease. If it loses the lease, it
+cancels the function and stores nothing.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any, Final, Literal, TypeAlias
+
+from dovetail.errors import InternalError, ProtocolError
+from dovetail.log import log
+from dovetail.protocol.task_store import (
+    SERVER_STOPPED,
+    StopSignal,
+    TaskEngine,
+    TaskRecord,
+    TaskStore,
+    TaskStoreUnavailable,
+    ask_client,
+    cancel_task,
+    change_task,
+    complete_task,
+    continue_task,
+    fail_task,
+    park_task,
+    release_task,
+)
+from dovetail.wire.base import Struct
+from dovetail.wire.input_required import InputRequest
+
+_RENEWALS_PER_LEASE: Final = 3
+_SUBMIT_BATCH: Final = 100
+_EXPIRE_INTERVAL_S: Final = 60.0
+_STORE_RETRY_DELAY_S: Final = 0.5
+
+StopReason: TypeAlias = Literal["cancelled", "lease lost"]
+Edit: TypeAlias = Callable[[TaskRecord], TaskRecord]
+
+
+class LeaseLost(Exception):
+    """Raised if a worker does not have the lease of a task any more. Another worker may run the task."""
+
+
+class TaskParked(BaseException):
+    """Raised to stop a function that waits too long for an answer. The function runs again with the answer.
+
+    It is a BaseException, so that `except Exception` in the function does not catch it.
+    """
+
+
+class WorkerOptions(Struct, kw_only=True, frozen=True):
+    """The times of a worker, in seconds."""
+
+    lease_seconds: float = 30.0  # A task whose worker is silent for this time is lost.
+    due_interval: float = 1.0  # The time between two searches for tasks that are due.
+    park_after: float = 60.0  # A function that waits longer for an answer ends, and runs again after the answer.
+
+
+DEFAULT_OPTIONS: Final = WorkerOptions()
+
+
+class TaskRun:
+    """One run of a task in this process. The function of the task uses it to change the record."""
+
+    def __init__(self, store: TaskStore, record: TaskRecord, options: WorkerOptions) -> None:
+        assert record.lease is not None
+        self.record = record  # the newest version that this worker knows
+        self.holder = record.lease.holder
+        self.stop_reason: StopReason | None = None
+        self._store = store
+        self._options = options
+        self._task: asyncio.Task[Edit] | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        self._is_parking = False
+
+    async def change(self, edit: Edit) -> TaskRecord:
+        """Change the record with a pure function, which may run several times.
+
+        Raises:
+            LeaseLost: another worker has the task, or the task has ended.
+        """
+
+        def edit_own(record: TaskRecord) -> TaskRecord:
+            if not self._has_lease(record):
+                raise LeaseLost
+            return edit(record)
+
+        record = await change_task(self._store, self.record.id, edit_own)
+        if record is None:
+            raise LeaseLost
+        self.record = record
+        return record
+
+    async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """Ask the client, and wait for the answers. Return them as JSON, by the keys of `requests`.
+
+        If the answers do not arrive in time, raise TaskParked. The function runs again when they have arrived.
+        """
+        keys: list[str] = []
+
+        def add_requests(record: TaskRecord) -> TaskRecord:
+            changed, keys[:] = ask_client(record, requests, time.time())
+            return changed
+
+        await self.change(add_requests)
+        if any(self.record.inputs[key].is_open for key in keys):
+            await self._wait_for_answers(keys)
+        # Before the function continues, the store must know that it is not waiting any more.
+        record = await self.change(lambda record: continue_task(record, time.time()))
+        return {wanted: record.inputs[key].response for wanted, key in zip(requests, keys, strict=True)}
+
+    async def _wait_for_answers(self, keys: list[str]) -> None:
+        wait = asyncio.timeout(0 if self._is_parking else self._options.park_after)
+        try:
+            async with wait:
+                self._waits.add(wait)
+                with self._store.watch([self.record.id]) as changed_ids:
+                    async for id in changed_ids:
+                        record = await self._store.get(id)
+                        if record is None or not self._has_lease(record):
+                            raise LeaseLost
+                        if not any(record.inputs[key].is_open for key in keys):
+                            return
+        except TimeoutError:
+            raise TaskParked from None
+        finally:
+            self._waits.discard(wait)
+
+    def park(self) -> None:
+        """Stop the function at its next or present wait for an answer."""
+        self._is_parking = True
+        for wait in self._waits:
+            wait.reschedule(asyncio.get_running_loop().time())
+
+    def stop(self, reason: StopReason) -> None:
+        """Cancel the function. If it was stopped before, keep the first reason."""
+        if self.stop_reason is None and self._task is not None:
+            self.stop_reason = reason
+            self._task.cancel()
+
+    def check(self, record: TaskRecord | None) -> None:
+        """Stop the function if its task should be cancelled, or if another worker has the task."""
+        if record is None or not self._has_lease(record):
+            self.stop("lease lost")
+        elif record.is_cancel_requested:
+            self.stop("cancelled")
+
+    async def execute(self, function: "TaskFunction") -> None:
+        """Run the function and store its outcome. If this coroutine is cancelled, hand the task over."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._task = tasks.create_task(self._call(function))
+                monitor = tasks.create_task(self._monitor())
+                self._task.add_done_callback(lambda _: monitor.cancel())
+        finally:
+            # If the server stops, the function may have ended before it was cancelled.
+            await self._store_outcome(self._get_outcome())
+
+    def _get_outcome(self) -> Edit:
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            return lambda record: release_task(record, SERVER_STOPPED, time.time())
+        return self._task.result()
+
+    async def _call(self, function: "TaskFunction") -> Edit:
+        """Call the function, and return the change of the record that stores its outcome."""
+        try:
+            result = await function(self)
+        except asyncio.CancelledError:
+            if self.stop_reason is None:  # The server stops.
+                raise
+            return lambda record: cancel_task(record, time.time())
+        except TaskParked:
+            return lambda record: park_task(record, time.time())
+        except LeaseLost:
+            return lambda record: record  # The change finds out that the lease is lost.
+        except ProtocolError as exc:
+            error = exc
+            return lambda record: fail_task(record, error, time.time())
+        except Exception:
+            log.exception("the function of a task failed")
+            return lambda record: fail_task(record, InternalError("Internal error"), time.time())
+        return lambda record: complete_task(record, result, time.time())
+
+    async def _monitor(self) -> None:
+        """Stop the function soon after another process has changed the record."""
+        with self._store.watch([self.record.id]) as changed_ids:
+            async for id in changed_ids:
+                with contextlib.suppress(TaskStoreUnavailable):  # A renewal of the lease sees the change, too.
+                    self.check(await self._store.get(id))
+
+    async def _store_outcome(self, edit: Edit) -> None:
+        """Store the outcome. If the store cannot be used now, try again for the time of a lease."""
+        deadline = time.monotonic() + self._options.lease_seconds
+        while True:
+            try:
+                await self.change(edit)
+            except LeaseLost:
+                return
+            except TaskStoreUnavailable as exc:
+                if time.monotonic() > deadline:
+                    log.error("the outcome of a task could not be stored: %s", exc)
+                    return
+                await asyncio.sleep(_STORE_RETRY_DELAY_S)
+            else:
+                return
+
+    def _has_lease(self, record: TaskRecord) -> bool:
+        return record.lease is not None and record.lease.holder == self.holder
+
+
+# Runs the function of a task, and returns the result of the call as JSON.
+TaskFunction: TypeAlias = Callable[[TaskRun], Awaitable[dict[str, Any]]]
+
+
+class TaskWorker:
+    """Runs the tasks of one server in this process."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        engine: TaskEngine,
+        server: str,
+        function: TaskFunction,
+        options: WorkerOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._server = server
+        self._function = function
+        self._options = options
+        self._runs: dict[str, TaskRun] = {}
+        self._worker_id = os.urandom(8).hex()
+        self._claim_numbers = count(1)
+
+    def create_holder(self) -> str:
+        """Return a new name for the holder of a lease. Each claim has another holder."""
+        return f"{self._worker_id}-{next(self._claim_numbers)}"
+
+    async def serve(self, stop: StopSignal) -> None:
+        """Run tasks until `stop` is set. Then wait for running tasks, and hand over the rest."""
+        async with asyncio.TaskGroup() as tasks:
+            maintenance = tasks.create_task(self._maintain())
+            parking = tasks.create_task(self._park_at_stop(stop))
+            try:
+                await self._engine.serve(self.run, stop)
+            finally:
+                maintenance.cancel()
+                parking.cancel()
+
+    async def run(self, id: str) -> None:
+        """Run a task if it is due."""
+        if id in self._runs:
+            return
+        record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
+        if record is not None:
+            await self.run_claimed(record, self._function)
+
+    async def run_claimed(self, record: TaskRecord, function: TaskFunction) -> None:
+        """Run a task whose lease this worker already has, for example a call that started in the foreground."""
+        run = self._runs[record.id] = TaskRun(self._store, record, self._options)
+        try:
+            await run.execute(function)
+        finally:
+            del self._runs[record.id]
+
+    async def _park_at_stop(self, stop: StopSignal) -> None:
+        """Hand over the tasks that only wait for an answer, so that they do not delay the end of the server."""
+        await stop.wait()
+        for run in [*self._runs.values()]:
+            run.park()
+
+    async def _maintain(self) -> None:
+        """Renew leases, submit tasks that are due, and delete expired tasks."""
+        interval = min(self._options.due_interval, self._options.lease_seconds / _RENEWALS_PER_LEASE)
+        last_tick, next_renewal, next_expiry, sweep_from = time.time(), 0.0, 0.0, 0.0
+        while True:
+            now = time.time()
+            if now - last_tick > interval + self._options.lease_seconds / 2:
+                # The machine was asleep or overloaded, so other workers could not renew their leases, too.
+                sweep_from = now + self._options.lease_seconds
+            last_tick = now
+            try:
+                if now >= next_renewal:
+                    await self._renew(now)
+                    next_renewal = now + self._options.lease_seconds / _RENEWALS_PER_LEASE - interval / 2
+                if now >= sweep_from:
+                    await self._submit_due(now)
+                if now >= next_expiry:
+                    await self._store.expire(now)
+                    next_expiry = now + _EXPIRE_INTERVAL_S
+            except TaskStoreUnavailable as exc:
+                log.warning("the task store cannot be used now: %s", exc)
+            await asyncio.sleep(interval)
+
+    async def _renew(self, now: float) -> None:
+        holders = {id: run.holder for id, run in self._runs.items()}
+        held = await self._store.renew(holders, now, self._options.lease_seconds)
+        for id, holder in holders.items():
+            run = self._runs.get(id)
+            if run is not None and run.holder == holder:
+                if id not in held:
+                    run.check(await self._store.get(id))
+                elif held[id]:
+                    run.stop("cancelled")
+
+    async def _submit_due(self, now: float) -> None:
+        for id in await self._store.list_due(self._server, now, _SUBMIT_BATCH):
+            if id not in self._runs:
+                await self._engine.submit(id)

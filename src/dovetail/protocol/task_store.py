@@ -1,0 +1,562 @@
+"""Durable tasks: the record of a task, the rules for its changes, and the interfaces of task stores and engines.
+
+A task store keeps the records. A task engine only carries task IDs to workers. The functions in this module do no I/O.
+Each one returns a changed copy of a record, or the same object if nothing changes. The store counts the versions.
+
+A worker holds a lease while it runs a task. If the lease expires, the worker is lost.
+"""
+
+import base64
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from dovetail.errors import InternalError, ProtocolError
+from dovetail.protocol.exchange import Caller
+from dovetail.protocol.principal import Principal
+from dovetail.wire.base import UNSET, Struct, field, replace
+from dovetail.wire.codec import convert, encode, encode_canonical
+from dovetail.wire.input_required import InputRequest
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.methods import METHODS
+
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+# What the function of a task does: it has not started, it runs, or it only waits for answers of the client.
+# Only a function that runs counts as started. Its loss is a failure, unless a retry is allowed.
+TaskPhase: TypeAlias = Literal["queued", "running", "waiting"]
+
+FINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset({"completed", "failed", "cancelled"})
+RECORD_FORMAT: Final = 1  # the format version of an encoded record
+WORKER_LOST: Final = "The worker that ran this task was lost"
+SERVER_STOPPED: Final = "The server was stopped before this task ended"
+
+_ID_BYTES: Final = 24
+
+
+class TaskStoreFull(Exception):
+    """Raised if a task store already has the maximum number of tasks, in total or for one owner."""
+
+
+class TaskStoreUnavailable(Exception):
+    """Raised if a task store cannot be read or written now, or cannot read a record."""
+
+
+class TaskConflict(Exception):
+    """Raised if a record was changed or deleted in the meantime. `current` is the present record, or None."""
+
+    def __init__(self, id: str, current: "TaskRecord | None") -> None:
+        super().__init__(f"task {id} was changed by another request" if current else f"task {id} does not exist")
+        self.current = current
+
+
+class TaskInput(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A question to the client, and its answer. A question that is no longer needed is withdrawn."""
+
+    request: InputRequest
+    response: Any = UNSET
+    is_withdrawn: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the client can still answer."""
+        return self.response is UNSET and not self.is_withdrawn
+
+
+class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The JSON-RPC error of a failed task."""
+
+    code: int
+    message: str
+    data: Any = UNSET
+
+
+class TaskLease(Struct, kw_only=True, frozen=True):
+    """The right of one worker to run a task, until a time in seconds since 1970. Each claim has another holder."""
+
+    holder: str
+    expires_at: float
+
+
+class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The principal that created a task. It never contains the token."""
+
+    subject: str
+    issuer: str | None = None
+    client_id: str | None = None
+    scopes: tuple[str, ...] = ()
+    claims: dict[str, Any] = field(default_factory=dict)
+    expires_at: float | None = None
+
+
+class TaskCaller(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The caller that created a task, with all that a worker in another process needs to know about it."""
+
+    protocol_version: str
+    client_capabilities: ClientCapabilities = ClientCapabilities()
+    client_info: Implementation | None = None
+    principal: TaskPrincipal | None = None
+
+
+class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Everything that is stored about one task. Times are in seconds since 1970."""
+
+    id: str  # a secret that only the caller knows
+    version: int = 1  # increases with each change
+    server: str  # the name of the server that runs the task
+    owner: str | None = None  # the principal that created the task, or None for an anonymous caller
+    caller: TaskCaller
+    tool: str
+    tool_digest: str  # the digest of the tool's definition, so that a changed tool does not get old arguments
+    arguments: dict[str, Any] = field(default_factory=dict)
+    request_meta: dict[str, Any] = field(default_factory=dict)  # the `_meta` of the request
+    traceparent: str | None = None
+    created_at: float
+    updated_at: float
+    expires_at: float | None = None  # when the record may be deleted, or None for never
+    retention: float | None = None  # for how many seconds the record is kept after its last change
+    poll_interval: float | None = None  # how many seconds a client should wait between two requests
+    status: TaskStatus = "working"
+    status_message: str | None = None
+    progress: float | None = None
+    progress_total: float | None = None
+    inputs: dict[str, TaskInput] = field(default_factory=dict)  # all questions in the life of the task, by key
+    once_values: dict[str, Any] = field(default_factory=dict)  # the results of steps that must not run twice
+    author_state: str | None = None  # the state that the author of the server stored
+    result: dict[str, Any] | None = None  # the result of the call, if the task is completed
+    error: TaskError | None = None  # the error of the call, if the task has failed
+    is_cancel_requested: bool = False
+    phase: TaskPhase = "queued"
+    lease: TaskLease | None = None
+    attempt: int = 0  # how often the function was started, without its continuations after an answer
+    max_retries: int = 0  # how often the function may be started again after the loss of its worker
+
+
+class TaskLimits(Struct, kw_only=True, frozen=True):
+    """How many tasks a store keeps. Anonymous callers count only for the total."""
+
+    max_tasks: int = 100_000
+    max_tasks_per_owner: int = 1_000
+
+
+DEFAULT_LIMITS: Final = TaskLimits()
+
+
+class TaskStore(Protocol):
+    """Keeps the records of tasks. Every method raises TaskStoreUnavailable if the store cannot be used now."""
+
+    async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
+        """Store a new record. When this method returns, the record is durable and every worker can read it.
+
+        Raises:
+            TaskStoreFull: the store has the maximum number of tasks.
+            TaskConflict: the store has a record with this ID.
+        """
+        ...
+
+    async def get(self, id: str) -> TaskRecord | None:
+        """Return the newest version of a record, or None if it does not exist."""
+        ...
+
+    async def change(self, record: TaskRecord) -> TaskRecord:
+        """Replace the version from which `record` was made, and return the stored record with its new version.
+
+        A lease or an expiry time that `renew` has extended in the meantime is not shortened.
+
+        Raises:
+            TaskConflict: the record has another version now, or does not exist.
+        """
+        ...
+
+    async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
+        """Give a lease to a worker, with `claim_task`. Return None if there is nothing to run.
+
+        Only one of several concurrent calls gets the record.
+        """
+        ...
+
+    async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
+        """Extend leases, which are given as holders by task ID. A renewal does not change the version.
+
+        Return the IDs of the leases that the holders still have. The value is True if the task should be cancelled.
+        """
+        ...
+
+    async def list_due(self, server: str, now: float, limit: int) -> list[str]:
+        """Return the IDs of tasks that a worker should claim, as `compute_due_at` says."""
+        ...
+
+    async def expire(self, now: float) -> int:
+        """Delete the records that have expired and have no valid lease. Return their number."""
+        ...
+
+    def watch(self, ids: Collection[str]) -> AbstractContextManager[AsyncIterator[str]]:
+        """Watch records. The iterator returns each ID at once, and then again after each change or deletion.
+
+        It may return an ID without a change, and may return several changes as one. Read the record to see the change.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release all files and connections."""
+        ...
+
+
+class StopSignal(Protocol):
+    """An event that is set when a server stops, such as `asyncio.Event`."""
+
+    def is_set(self) -> bool:
+        """Return whether the server stops."""
+        ...
+
+    async def wait(self) -> object:
+        """Wait until the server stops."""
+        ...
+
+
+# Runs a task if it is due, and returns when the task has ended or waits for an answer.
+RunTask: TypeAlias = Callable[[str], Awaitable[None]]
+
+
+class TaskEngine(Protocol):
+    """Carries task IDs to workers. Everything else about a task is in the task store.
+
+    An ID may be lost or delivered several times: lost tasks are submitted again, and `TaskStore.claim` decides which
+    worker runs a task. A worker learns from the store that it should cancel a task.
+    """
+
+    async def submit(self, id: str) -> None:
+        """Send the ID of a task to a worker. The record is already stored."""
+        ...
+
+    async def serve(self, run: RunTask, stop: StopSignal) -> None:
+        """Call `run` for submitted tasks until `stop` is set. Then wait for running tasks, and cancel the rest."""
+        ...
+
+
+def create_task_id() -> str:
+    """Return a new task ID, which nobody can guess."""
+    return base64.urlsafe_b64encode(os.urandom(_ID_BYTES)).decode("ascii")
+
+
+def is_final(status: TaskStatus) -> bool:
+    """Return whether a task with this status never changes again."""
+    return status in FINAL_STATUSES
+
+
+def get_open_requests(record: TaskRecord) -> dict[str, InputRequest]:
+    """Return the questions that the client has not answered yet, by key."""
+    if is_final(record.status):
+        return {}
+    return {key: task_input.request for key, task_input in record.inputs.items() if task_input.is_open}
+
+
+def compute_due_at(record: TaskRecord) -> float | None:
+    """Return the time from which a worker should claim a task, or None if no worker is needed.
+
+    No worker is needed if the task has ended, or if the task only waits for answers.
+    """
+    if is_final(record.status):
+        return None
+    if record.status == "input_required" and record.phase != "running" and not record.is_cancel_requested:
+        return None
+    return record.updated_at if record.lease is None else record.lease.expires_at
+
+
+def has_valid_lease(record: TaskRecord, now: float) -> bool:
+    """Return whether a worker has the task now."""
+    return record.lease is not None and record.lease.expires_at > now
+
+
+def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
+    """Give the lease of a task to a worker. Return None if the task is not due.
+
+    If the task should not run again, return its final record, without a lease.
+    """
+    due_at = compute_due_at(record)
+    if due_at is None or due_at > now:
+        return None
+    if record.is_cancel_requested:
+        return cancel_task(record, now)
+    if record.phase == "running":
+        record = release_task(record, WORKER_LOST, now)
+        if is_final(record.status):
+            return record
+    attempt = record.attempt + 1 if record.phase == "queued" else record.attempt
+    lease = TaskLease(holder=holder, expires_at=now + lease_seconds)
+    return _change(record, now, phase="running", attempt=attempt, lease=lease)
+
+
+def release_task(record: TaskRecord, reason: str, now: float) -> TaskRecord:
+    """Return a task whose worker has stopped or is lost, without its lease.
+
+    Another worker continues a task that only waits for answers, and starts a task that has retries left. Other tasks
+    fail with the reason.
+    """
+    if is_final(record.status):
+        return record
+    if record.is_cancel_requested:
+        return cancel_task(record, now)
+    if record.phase != "running":
+        return _change(record, now, lease=None)
+    if record.attempt <= record.max_retries:
+        return _change(record, now, phase="queued", lease=None)
+    return fail_task(record, InternalError(reason), now)
+
+
+def ask_client(record: TaskRecord, requests: Mapping[str, InputRequest], now: float) -> tuple[TaskRecord, list[str]]:
+    """Add questions to a task. Return the record and the key of each question in the order of `requests`.
+
+    The key of a new question is never the key of another question. A question that was asked before, for example in
+    an earlier run of the function, keeps its key and its answer.
+    """
+    inputs, keys = dict(record.inputs), list[str]()
+    for wanted_key, request in requests.items():
+        key = _find_key(inputs, wanted_key, request)
+        inputs.setdefault(key, TaskInput(request=request))
+        keys.append(key)
+    if is_final(record.status) or not any(inputs[key].is_open for key in keys):
+        return record, keys
+    return _change(record, now, inputs=inputs, status="input_required", phase="waiting"), keys
+
+
+def withdraw_requests(record: TaskRecord, keys: Collection[str], now: float) -> TaskRecord:
+    """Remove questions that the function does not need any more. Later answers to them are ignored."""
+    withdrawn = {
+        key: replace(task_input, is_withdrawn=True)
+        for key, task_input in record.inputs.items()
+        if key in keys and task_input.is_open
+    }
+    return _update_inputs(record, withdrawn, now)
+
+
+def answer_requests(record: TaskRecord, responses: Mapping[str, Any], now: float) -> TaskRecord:
+    """Add the answers of a client, by key. Answers without an open question are ignored and not checked.
+
+    Raises:
+        InvalidParams: an answer to an open question has the wrong type. `data.field` names it. No answer is added.
+    """
+    answered: dict[str, TaskInput] = {}
+    for key, response in responses.items():
+        task_input = record.inputs.get(key)
+        if task_input is not None and task_input.is_open:
+            _check_response(task_input.request.method, response, f"inputResponses.{key}")
+            answered[key] = replace(task_input, response=response)
+    return _update_inputs(record, answered, now)
+
+
+def continue_task(record: TaskRecord, now: float) -> TaskRecord:
+    """Let the function of a task continue after an answer. From now on, the loss of its worker is a failure."""
+    return record if record.phase != "waiting" or is_final(record.status) else _change(record, now, phase="running")
+
+
+def park_task(record: TaskRecord, now: float) -> TaskRecord:
+    """Return a task whose function has ended because it waits for answers. It runs again after the answers."""
+    if is_final(record.status) or record.is_cancel_requested:
+        return release_task(record, WORKER_LOST, now)
+    return _change(record, now, phase="waiting", lease=None)
+
+
+def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
+    """Cancel a task. If a worker has the task, only set the flag, and the worker cancels the function."""
+    if is_final(record.status):
+        return record
+    if not has_valid_lease(record, now):
+        return cancel_task(record, now)
+    return record if record.is_cancel_requested else _change(record, now, is_cancel_requested=True)
+
+
+def complete_task(record: TaskRecord, result: dict[str, Any], now: float) -> TaskRecord:
+    """End a task with the result of its call, which may be the error of a tool."""
+    return _end(record, "completed", now, result=result)
+
+
+def fail_task(record: TaskRecord, error: ProtocolError, now: float) -> TaskRecord:
+    """End a task with a JSON-RPC error."""
+    task_error = TaskError(code=error.code, message=error.message, data=UNSET if error.data is None else error.data)
+    return _end(record, "failed", now, error=task_error, status_message=error.message)
+
+
+def cancel_task(record: TaskRecord, now: float) -> TaskRecord:
+    """End a task as cancelled."""
+    return _end(record, "cancelled", now)
+
+
+def report_progress(
+    record: TaskRecord, now: float, *, message: str | None, progress: float | None = None, total: float | None = None
+) -> TaskRecord:
+    """Set the status message and the progress of a task."""
+    if is_final(record.status) or (record.status_message, record.progress, record.progress_total) == (
+        message,
+        progress,
+        total,
+    ):
+        return record
+    return _change(record, now, status_message=message, progress=progress, progress_total=total)
+
+
+def save_once_value(record: TaskRecord, key: str, value: Any, now: float) -> TaskRecord:
+    """Store the result of a step that must not run twice. The first value for a key is kept."""
+    if is_final(record.status) or key in record.once_values:
+        return record
+    return _change(record, now, once_values=record.once_values | {key: value})
+
+
+def extend_expiry(expires_at: float | None, retention: float | None, now: float) -> float | None:
+    """Return the expiry time of a task that is in use. It changes only if less than half of the time is left."""
+    if expires_at is None or retention is None:
+        return expires_at
+    return now + retention if expires_at < now + retention / 2 else expires_at
+
+
+async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], TaskRecord]) -> TaskRecord | None:
+    """Change the newest version of a record with a function. Return the stored record, or None if it does not exist.
+
+    The function runs again if another request changes the record at the same time.
+    """
+    record = await store.get(id)
+    while record is not None:
+        changed = edit(record)
+        if changed is record:
+            return record
+        try:
+            return await store.change(changed)
+        except TaskConflict as conflict:
+            record = conflict.current
+    return None
+
+
+def encode_record(record: TaskRecord) -> bytes:
+    """Encode a record for a store, with the version of the format."""
+    return encode(_EncodedRecord(RECORD_FORMAT, record))
+
+
+def decode_record(data: bytes) -> TaskRecord:
+    """Decode a record from `encode_record`. Raise TaskStoreUnavailable if it is damaged or has a newer format."""
+    try:
+        format_version = _format_decoder.decode(data).format
+        if format_version != RECORD_FORMAT:
+            raise TaskStoreUnavailable(
+                f"a task has the format version {format_version}, but this version of dovetail supports only "
+                f"{RECORD_FORMAT}. Update dovetail"
+            )
+        return _record_decoder.decode(data).record
+    except msgspec.DecodeError as exc:
+        raise TaskStoreUnavailable(f"the record of a task is damaged: {exc}") from None
+
+
+def save_caller(caller: Caller) -> TaskCaller:
+    """Return what a record keeps about a caller. Claims that are not JSON are left out."""
+    principal = caller.principal
+    return TaskCaller(
+        protocol_version=caller.protocol_version,
+        client_capabilities=caller.client_capabilities,
+        client_info=caller.client_info,
+        principal=None if principal is None else _save_principal(principal),
+    )
+
+
+def restore_caller(record: TaskRecord) -> Caller:
+    """Return the caller that created a task. Tasks exist only in stateless protocol versions."""
+    principal = record.caller.principal
+    return Caller(
+        protocol_version=record.caller.protocol_version,
+        is_stateless=True,
+        client_capabilities=record.caller.client_capabilities,
+        client_info=record.caller.client_info,
+        principal=None if principal is None else _restore_principal(principal, record.owner),
+    )
+
+
+class _EncodedRecord(Struct):
+    format: int
+    record: TaskRecord
+
+
+class _Format(Struct):
+    format: int
+
+
+_format_decoder: Final = msgspec.json.Decoder(_Format)
+_record_decoder: Final = msgspec.json.Decoder(_EncodedRecord)
+
+
+def _change(record: TaskRecord, now: float, **fields: Any) -> TaskRecord:
+    expires_at = extend_expiry(record.expires_at, record.retention, now)
+    return replace(record, updated_at=now, **({"expires_at": expires_at} | fields))
+
+
+def _end(record: TaskRecord, status: TaskStatus, now: float, **fields: Any) -> TaskRecord:
+    """Set a final status. From now on, the record is kept for its whole retention time."""
+    if is_final(record.status):
+        return record
+    expires_at = record.expires_at
+    if expires_at is not None and record.retention is not None:
+        expires_at = max(expires_at, now + record.retention)
+    return _change(record, now, status=status, lease=None, expires_at=expires_at, **fields)
+
+
+def _update_inputs(record: TaskRecord, changed: Mapping[str, TaskInput], now: float) -> TaskRecord:
+    """Replace questions that were open. Without open questions, the task works again."""
+    if not changed or is_final(record.status):
+        return record
+    inputs = {**record.inputs, **changed}
+    has_open = any(task_input.is_open for task_input in inputs.values())
+    return _change(record, now, inputs=inputs, status="input_required" if has_open else "working")
+
+
+def _find_key(inputs: Mapping[str, TaskInput], wanted_key: str, request: InputRequest) -> str:
+    """Return the key of a question. If the wanted key belongs to another question, add a number."""
+    encoded_request, key, number = encode_canonical(request), wanted_key, 1
+    while key in inputs and not _is_same_question(inputs[key], encoded_request):
+        number += 1
+        key = f"{wanted_key}-{number}"
+    return key
+
+
+def _is_same_question(task_input: TaskInput, encoded_request: bytes) -> bool:
+    # The specification forbids to use the key of a withdrawn question again.
+    return not task_input.is_withdrawn and encode_canonical(task_input.request) == encoded_request
+
+
+def _check_response(method: str, response: Any, path: str) -> None:
+    row = METHODS.get(method)
+    if row is not None and row.result is not None:
+        convert(response, row.result, label="answer", field=path)
+
+
+def _save_principal(principal: Principal) -> TaskPrincipal:
+    return TaskPrincipal(
+        subject=principal.subject,
+        issuer=principal.issuer,
+        client_id=principal.client_id,
+        scopes=tuple(sorted(principal.scopes)),
+        claims={name: value for name, value in principal.claims.items() if _is_json(value)},
+        expires_at=principal.expires_at,
+    )
+
+
+def _restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
+    def create(subject: str) -> Principal:
+        return Principal(
+            subject,
+            issuer=saved.issuer,
+            client_id=saved.client_id,
+            scopes=saved.scopes,
+            claims=saved.claims,
+            expires_at=saved.expires_at,
+        )
+
+    principal = create(saved.subject)
+    # The subject of a program without a user is its client ID.
+    return principal if str(principal) == owner or not saved.client_id else create("")
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
