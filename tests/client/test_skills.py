@@ -224,6 +224,7 @@ async def test_another_skill_than_the_requested_one_is_refused() -> None:
         [],
         [ResourceContents(uri=f"{ROOT}/a.md", text="a"), ResourceContents(uri=f"{ROOT}/a.md", text="b")],
         [ResourceContents(uri=f"{ROOT}/a.md", blob="*")],
+        [ResourceContents(uri=f"{ROOT}/a.md", blob="é")],
     ],
 )
 async def test_a_file_has_one_content(contents: list[ResourceContents]) -> None:

@@ -1,5 +1,7 @@
 """A folder of skills serves exactly the files of its skills, and refuses everything that does not belong there."""
 
+import errno
+import importlib.util
 import logging
 import os
 import socket
@@ -88,14 +90,6 @@ def test_a_uri_never_becomes_a_path(tmp_path: Path, uri: str) -> None:
     assert SkillFolder(tmp_path / "skills").read(uri) is None
 
 
-def add_hidden_file(skill: Path) -> None:
-    (skill / ".env").write_text("KEY=1")
-
-
-def add_hidden_folder(skill: Path) -> None:
-    (skill / ".git").mkdir()
-
-
 def add_link_out(skill: Path) -> None:
     (skill / "passwd").symlink_to("/etc/passwd")
 
@@ -157,7 +151,7 @@ def add_same_name_in_unicode(skill: Path) -> None:
 
 
 def add_name_with_backslash(skill: Path) -> None:
-    (skill / "..\\..\\evil.md").write_text("x")
+    (skill / "sub\\..\\evil.md").write_text("x")
 
 
 def add_name_with_newline(skill: Path) -> None:
@@ -210,8 +204,6 @@ def replace_manifest_by_folder(skill: Path) -> None:
 
 
 MISTAKES: list[Callable[[Path], None]] = [
-    add_hidden_file,
-    add_hidden_folder,
     add_link_out,
     add_relative_link_out,
     add_folder_link_out,
@@ -269,6 +261,153 @@ def test_a_mistake_while_the_server_runs_changes_nothing_that_is_served(
     assert folder.read("skill://pdf/guide.md") == b"guide"
     for uri in ("skill://pdf/passwd", "skill://pdf/.env", "skill://pdf/etc/passwd", "skill://pdf/secret.txt"):
         assert folder.read(uri) is None
+
+
+def test_hidden_files_are_left_out_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    skill = write_skill(tmp_path, "pdf", {"a.md": "one", ".git/config": "x", ".DS_Store": "x"})
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        folder = SkillFolder(tmp_path)
+        # An editor writes such a file while it changes another file.
+        (skill / ".a.md.swp").write_text("x")
+        (skill / "a.md").write_text("two")
+        assert folder.refresh() is True
+    assert [*list_files(folder, "skill://pdf/SKILL.md")] == ["SKILL.md", "a.md"]
+    assert folder.is_listed("skill://pdf/a.md", b"two")
+    assert folder.read("skill://pdf/.git/config") is None
+    assert len(caplog.records) == 1
+
+
+def test_a_problem_that_returns_is_logged_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    skill = write_skill(tmp_path)
+    folder = SkillFolder(tmp_path)
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        for _ in range(2):
+            add_link_out(skill)
+            folder.refresh()
+            folder.refresh()
+            (skill / "passwd").unlink()
+            folder.refresh()
+    assert len(caplog.records) == 2
+
+
+def add_stray_manifest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "docs").mkdir()
+    (folder / "docs" / "Skill.md").write_text("A page about skills.")
+    (folder / "skill.md").write_text("Another page.")
+
+
+def add_deep_folder_outside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "/".join("d" * 20)).mkdir(parents=True)
+
+
+def add_unreadable_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "lost").mkdir()
+    refuse_to_open(monkeypatch, "lost")
+
+
+def refuse_to_open(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real_open = os.open
+
+    def open_file(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if Path(path).name == name:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_open(path, flags, *args, **options)
+
+    monkeypatch.setattr(module.os, "open", open_file)
+
+
+@pytest.mark.parametrize("add_stray", [add_stray_manifest, add_deep_folder_outside, add_unreadable_folder])
+def test_a_problem_outside_of_skills_does_not_stop_other_skills(
+    tmp_path: Path,
+    add_stray: Callable[[Path, pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_skill(tmp_path, "pdf")
+    folder = SkillFolder(tmp_path)
+    add_stray(tmp_path, monkeypatch)
+    write_skill(tmp_path, "docx")
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        assert folder.refresh() is True
+    assert [*folder.skills] == ["skill://docx/SKILL.md", "skill://pdf/SKILL.md"]
+    assert caplog.records
+    (tmp_path / "pdf" / "SKILL.md").unlink()
+    assert folder.refresh() is True
+    assert [*SkillFolder(tmp_path).skills] == [*folder.skills] == ["skill://docx/SKILL.md"]
+
+
+def test_a_misnamed_manifest_of_the_folder_itself_changes_nothing(tmp_path: Path) -> None:
+    write_skill(tmp_path, "pdf/inner")
+    skill = write_skill(tmp_path, "pdf", {"a.md": "a"})
+    folder = SkillFolder(skill)
+    before = folder.skills
+    rename_manifest(skill)
+    assert folder.refresh() is False
+    assert folder.skills == before
+    assert folder.read("skill://pdf/a.md") == b"a"
+
+
+def test_skills_in_a_folder_that_becomes_unreadable_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path, "acme/pdf", {"a.md": "a"})
+    write_skill(tmp_path, "docx")
+    folder = SkillFolder(tmp_path)
+    before = folder.skills
+    refuse_to_open(monkeypatch, "acme")
+    assert folder.refresh() is False
+    assert folder.skills == before
+    monkeypatch.undo()
+    assert folder.read("skill://acme/pdf/a.md") == b"a"
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path / "skills")
+    folder = SkillFolder(tmp_path / "skills")
+    refuse_to_open(monkeypatch, "skills")
+    assert folder.refresh() is False
+    with pytest.raises(SkillProblem, match="skills"):
+        SkillFolder(tmp_path / "skills")
+
+
+def test_a_link_that_changes_during_a_scan_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shared.md").write_text("shared")
+    skill = write_skill(tmp_path)
+    (skill / "link.md").symlink_to("../shared.md")
+    real_realpath, calls = os.path.realpath, 0
+
+    def realpath(path: str) -> str:
+        nonlocal calls
+        calls += 1
+        return real_realpath(path) if calls == 1 else "/etc/passwd"
+
+    folder = SkillFolder(tmp_path)
+    monkeypatch.setattr(module.os.path, "realpath", realpath)
+    assert folder.refresh() is True
+    assert [*list_files(folder, "skill://pdf/SKILL.md")] == ["SKILL.md"]
+
+
+def test_an_inner_skill_with_the_name_of_the_folder_is_another_skill(tmp_path: Path) -> None:
+    write_skill(tmp_path, "pdf/pdf", {"b.md": "inner"})
+    folder = SkillFolder(write_skill(tmp_path, "pdf", {"a.md": "outer"}))
+    assert [*folder.skills] == ["skill://pdf/SKILL.md", "skill://pdf/pdf/SKILL.md"]
+    assert [*list_files(folder, "skill://pdf/SKILL.md")] == ["SKILL.md", "a.md", "pdf/SKILL.md", "pdf/b.md"]
+    assert [*list_files(folder, "skill://pdf/pdf/SKILL.md")] == ["SKILL.md", "b.md"]
+    assert folder.read("skill://pdf/pdf/b.md") == b"inner"
+
+
+def test_without_the_functions_of_posix_only_folders_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+        monkeypatch.delattr(os, name)
+    assert module.__file__ is not None
+    spec = importlib.util.spec_from_file_location("skill_folder_on_windows", module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    copy: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    write_skill(tmp_path)
+    with pytest.raises(SkillProblem, match="Windows"):
+        copy.SkillFolder(tmp_path)
 
 
 def test_a_folder_without_skills_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A skill of a server, for clients. Each file is fetched when it is read, and compared with the entry of the skill."""
 
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -171,5 +170,5 @@ def extract_content(result: ReadResourceResult, uri: str) -> str | bytes:
         return contents.text
     try:
         return base64.b64decode(contents.blob or "", validate=True)
-    except binascii.Error:
+    except ValueError:
         raise InvalidResult(f"the content of {uri} is not valid base64") from None

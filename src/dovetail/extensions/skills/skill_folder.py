@@ -2,7 +2,7 @@
 
 Only files that were found by a scan can be read, so a URI never becomes a path. A file is opened directory by directory
 and without following links, so a link that replaces a directory later leads nowhere. A scan refuses files that do not
-belong into a skill. It computes a digest again only if the file has changed.
+belong in a skill, and leaves out hidden files. It computes a digest again only if the file has changed.
 """
 
 import os
@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from unicodedata import normalize
@@ -27,15 +27,19 @@ _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a fol
 # A file that changed this recently may change again without a new time stamp.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
-_MAX_PROBLEMS: Final = 20  # The problems of one skill that are reported.
+_MAX_PROBLEMS: Final = 20  # The problems of one skill or one scan that are reported.
 _READ_CHUNK_BYTES: Final = 1024 * 1024
-_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Windows cannot open a file relative to a directory. Skills of functions and of remote servers work there, too, so this
+# module can be imported.
+_CAN_OPEN_RELATIVE: Final = hasattr(os, "O_DIRECTORY") and hasattr(os, "O_NOFOLLOW")
+_SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
 # Without O_NONBLOCK, opening a pipe would wait for a writer.
-_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _SAFE_FLAGS
 
 
-class _FoundFile(Struct, frozen=True):
-    """A file that a scan found: its path in the skill, its real path in the folder, and its size."""
+class _ScannedFile(Struct, frozen=True):
+    """A file in a scan: its path in the skill, its real path in the folder, and its size."""
 
     path: str
     real_path: tuple[str, ...]
@@ -52,14 +56,15 @@ class _HashedFile(Struct, frozen=True):
     front_matter: "dict[str, object] | FrontMatterError | None" = None
 
 
-class _FoundSkill:
+class _ScannedSkill:
     def __init__(self, directory: tuple[str, ...]) -> None:
         self.directory = directory
-        self.files: list[_FoundFile] = []
+        self.files: list[_ScannedFile] = []
         self.folded_paths: dict[str, str] = {}
         self.problems: list[str] = []
+        self.hidden_files: list[str] = []
 
-    def fail(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
 
@@ -73,10 +78,14 @@ class SkillFolder:
             first problem raises SkillProblem.
 
     Raises:
-        SkillProblem: the folder has no skill, or a skill has a file that cannot be served.
+        SkillProblem: the folder has no skill, a skill has a file that cannot be served, or the system is Windows.
     """
 
     def __init__(self, path: str | os.PathLike[str], on_problem: Callable[[str, str], object] | None = None) -> None:
+        if not _CAN_OPEN_RELATIVE:
+            raise SkillProblem(
+                f"cannot read {path}: folders of skills do not work on Windows. Use skills from functions"
+            )
         self._root = Path(path).resolve()
         if not self._root.is_dir():
             raise SkillProblem(f"{path} is not a folder")
@@ -84,7 +93,8 @@ class SkillFolder:
         self._hashed: dict[tuple[str, ...], _HashedFile] = {}
         self._real_paths: dict[str, tuple[str, ...]] = {}
         self._digests: dict[str, str] = {}
-        self._logged_problems: set[str] = set()
+        self._prefix: tuple[str, ...] = ()
+        self._logged_problems: set[str] = set()  # the problems of the last scan
         self._checked_at = 0.0
         self.skills: dict[str, ServedSkill] = {}  # The skills by the URI of their SKILL.md. A change replaces the dict.
         self._scan(is_first=True, on_problem=on_problem)
@@ -92,7 +102,7 @@ class SkillFolder:
     def refresh(self, max_age: float = 0.0) -> bool:
         """Scan the folder again unless that happened less than `max_age` seconds ago. Return whether a skill changed.
 
-        A skill with a problem keeps its last valid entry. The problem is logged once.
+        A skill with a problem keeps its last valid entry. A problem is logged once until it is solved.
         """
         with self._lock:
             if time.monotonic() - self._checked_at < max_age:
@@ -100,8 +110,8 @@ class SkillFolder:
             before = self.skills
             try:
                 self._scan(is_first=False)
-            except (SkillProblem, OSError) as exc:
-                self._log_problem(str(exc))
+            except SkillProblem as exc:
+                self._log_problems([f"kept the previous skills of {self._root}, because {exc}"])
             self._checked_at = time.monotonic()
             return self.skills != before
 
@@ -123,49 +133,67 @@ class SkillFolder:
     def _scan(self, *, is_first: bool, on_problem: Callable[[str, str], object] | None = None) -> None:
         scan = _Scan(self._root)
         scan.run()
+        if is_first and not scan.skills:
+            reason = next(iter(scan.problems.values()), f"A skill is a folder with a file {MANIFEST}")
+            raise SkillProblem(f"{self._root} has no skills. {reason}")
+        # The folder itself may be a skill. From then on, its name is the first part of all URIs.
+        if any(not scanned.directory for scanned in scan.skills):
+            self._prefix = (self._root.name,)
+        prefix = self._prefix
         hashed: dict[tuple[str, ...], _HashedFile] = {}
         real_paths: dict[str, tuple[str, ...]] = {}
         skills: dict[str, ServedSkill] = {}
-        for found in scan.skills:
+        problems: list[str] = []
+        failed_directories = {(*prefix, *directory) for directory in scan.problems}
+        unreadable_directories = [(*prefix, *directory) for directory in scan.unreadable_directories]
+        for directory, problem in scan.problems.items():
+            problems.append(f"a part of a folder is not served: {problem}")
+            if on_problem is not None:
+                on_problem("/".join((*prefix, *directory)) or self._root.name, problem)
+        for scanned in scan.skills:
+            parts = (*prefix, *scanned.directory)
+            if scanned.hidden_files:
+                problems.append(f"the hidden files in {self._root.joinpath(*scanned.directory)} are not served")
+                if on_problem is not None:
+                    for path in scanned.hidden_files:
+                        scanned.add_problem(f"{path} is hidden. Hidden files are never served. Remove the file")
             try:
-                skill = self._build_skill(found, hashed)
+                skill = self._build_skill(scanned, parts, hashed)
             except SkillProblem as exc:
                 if on_problem is not None:
-                    for problem in found.problems or [str(exc)]:
-                        on_problem("/".join(self._name_parts(found)), problem)
-                    continue
-                if is_first:
+                    for problem in scanned.problems or [str(exc)]:
+                        on_problem("/".join(parts), problem)
+                elif is_first:
                     raise
-                self._log_problem(str(exc))
-                previous = self._find_skill(found)
-                if previous is None:
-                    continue
-                skill = previous
-                real_paths.update((file.uri, self._real_paths[file.uri]) for file in skill.files.values())
+                problems.append(f"kept the previous entry of a skill, because {exc}")
+                failed_directories.add(parts)
             else:
-                real_paths.update((skill.files[file.path].uri, file.real_path) for file in found.files)
-            skills[skill.entry.uri] = skill
-        if is_first and not scan.skills:
-            raise SkillProblem(f"{self._root} has no skills. A skill is a folder with a file {MANIFEST}")
-        self._hashed, self._real_paths, self.skills = hashed, real_paths, skills
+                skills[skill.entry.uri] = skill
+                real_paths.update((skill.files[file.path].uri, file.real_path) for file in scanned.files)
+        for uri, skill in self.skills.items():
+            if uri not in skills and (
+                skill.directory in failed_directories
+                or any(skill.directory[: len(parts)] == parts for parts in unreadable_directories)
+            ):
+                skills[uri] = skill
+                for file in skill.files.values():
+                    real_paths.setdefault(file.uri, self._real_paths[file.uri])
+        self._hashed, self._real_paths, self.skills = hashed, real_paths, dict(sorted(skills.items()))
         self._digests = {file.uri: file.digest for skill in skills.values() for file in skill.listed_files}
+        if on_problem is None:
+            self._log_problems(problems)
 
-    def _find_skill(self, found: _FoundSkill) -> ServedSkill | None:
-        return next((skill for skill in self.skills.values() if skill.directory == self._name_parts(found)), None)
-
-    def _name_parts(self, found: _FoundSkill) -> tuple[str, ...]:
-        # The folder itself may be a skill.
-        return found.directory or (self._root.name,)
-
-    def _build_skill(self, found: _FoundSkill, hashed: dict[tuple[str, ...], _HashedFile]) -> ServedSkill:
-        place = self._root.joinpath(*found.directory)
-        if found.problems:
-            raise SkillProblem(found.problems[0])
-        if sum(file.size for file in found.files) > MAX_SKILL_BYTES:
+    def _build_skill(
+        self, scanned: _ScannedSkill, parts: tuple[str, ...], hashed: dict[tuple[str, ...], _HashedFile]
+    ) -> ServedSkill:
+        place = self._root.joinpath(*scanned.directory)
+        if scanned.problems:
+            raise SkillProblem(scanned.problems[0])
+        if sum(file.size for file in scanned.files) > MAX_SKILL_BYTES:
             raise _make_size_problem(place)
         digests: dict[str, tuple[str, int]] = {}
         front_matter = None
-        for file in found.files:
+        for file in scanned.files:
             record = hashed.get(file.real_path)
             if record is None:
                 try:
@@ -180,7 +208,6 @@ class SkillFolder:
         manifest = place / MANIFEST
         if not isinstance(front_matter, dict):
             raise SkillProblem(f"{manifest}: {front_matter or 'this must be a file'}")
-        parts = self._name_parts(found)
         if front_matter["name"] != parts[-1]:
             raise SkillProblem(
                 f"{manifest}: the name is {front_matter['name']!r}, but the folder is {clip(parts[-1])!r}. They must "
@@ -188,24 +215,25 @@ class SkillFolder:
             )
         return build_served_skill(parts, front_matter, digests)
 
-    def _hash(self, file: _FoundFile) -> _HashedFile:
+    def _hash(self, file: _ScannedFile) -> _HashedFile:
         with _open_file(self._root, file.real_path) as (descriptor, status):
             stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            known = self._hashed.get(file.real_path)
-            if known is not None and known.stamp == stamp and _is_settled(known):
-                return known
+            previous = self._hashed.get(file.real_path)
+            if previous is not None and previous.stamp == stamp and _can_trust_stamp(previous):
+                return previous
             hashed_at = time.time_ns()
             data = _read_all(descriptor)
         front_matter = _read_front_matter(data) if file.real_path[-1] == MANIFEST else None
         return _HashedFile(stamp, hashed_at, compute_digest(data), len(data), front_matter)
 
-    def _log_problem(self, problem: str) -> None:
-        if problem not in self._logged_problems:
-            self._logged_problems.add(problem)
-            log.warning("a changed skill is not served: %s", problem)
+    def _log_problems(self, problems: list[str]) -> None:
+        new_problems = [problem for problem in problems if problem not in self._logged_problems]
+        for problem in new_problems[:_MAX_PROBLEMS]:
+            log.warning("skills: %s", problem)
+        self._logged_problems = set(problems)
 
 
-def _is_settled(hashed: _HashedFile) -> bool:
+def _can_trust_stamp(hashed: _HashedFile) -> bool:
     return max(hashed.stamp[3:]) < hashed.hashed_at - _SETTLED_NS
 
 
@@ -222,34 +250,45 @@ class _Scan:
     """Scans a folder once. It finds the skills and their files, but does not read the files."""
 
     def __init__(self, root: Path) -> None:
-        self.skills: list[_FoundSkill] = []
+        self.skills: list[_ScannedSkill] = []
+        # The problems outside of skills, by directory. Other directories are still served.
+        self.problems: dict[tuple[str, ...], str] = {}
+        self.unreadable_directories: list[tuple[str, ...]] = []
         self._root = root
         self._entry_count = 0
 
     def run(self) -> None:
-        descriptor = os.open(self._root, _OPEN_DIRECTORY)
         try:
-            self._visit(descriptor, (), [])
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(self._root, _OPEN_DIRECTORY)
+            try:
+                self._visit(descriptor, (), [])
+            finally:
+                os.close(descriptor)
+        except OSError as exc:
+            raise SkillProblem(f"cannot read {self._root}: {exc.strerror}") from None
 
-    def _visit(self, descriptor: int, directory: tuple[str, ...], open_skills: list[_FoundSkill]) -> None:
+    def _visit(self, descriptor: int, directory: tuple[str, ...], open_skills: list[_ScannedSkill]) -> None:
         with os.scandir(descriptor) as iterator:
             # The count is checked while the directory is read, because it may have millions of entries.
             entries = sorted(self._count(iterator), key=lambda entry: entry.name)
         names = {entry.name for entry in entries}
         if MANIFEST in names:
-            skill = _FoundSkill(directory)
+            skill = _ScannedSkill(directory)
             self.skills.append(skill)
             open_skills = [*open_skills, skill]
-        elif not open_skills and (wrong := next((name for name in names if name.lower() == MANIFEST.lower()), None)):
-            raise SkillProblem(f"{self._show(directory, wrong)} must be named {MANIFEST}. Rename the file")
+        elif not open_skills:
+            for name in sorted(names):
+                if name.lower() == MANIFEST.lower():
+                    problem = f"{self._format_path(directory, name)} must be named {MANIFEST}. Rename the file"
+                    self._add_problem(directory, problem, open_skills)
         for entry in entries:
-            if not open_skills and entry.name.startswith("."):
+            if entry.name.startswith("."):
+                for skill in open_skills:
+                    if len(skill.hidden_files) < _MAX_PROBLEMS:
+                        skill.hidden_files.append(self._format_path(directory, entry.name))
                 continue
             if open_skills and (problem := self._find_problem(entry, directory)) is not None:
-                for skill in open_skills:
-                    skill.fail(problem)
+                self._add_problem(directory, problem, open_skills)
                 continue
             if entry.is_dir(follow_symlinks=False):
                 self._enter(descriptor, entry.name, directory, open_skills)
@@ -265,23 +304,35 @@ class _Scan:
                 )
             yield entry
 
-    def _enter(self, descriptor: int, name: str, directory: tuple[str, ...], open_skills: list[_FoundSkill]) -> None:
+    def _enter(self, descriptor: int, name: str, directory: tuple[str, ...], open_skills: list[_ScannedSkill]) -> None:
+        path, inner_directory = self._format_path(directory, name), (*directory, name)
         if len(directory) >= _MAX_DEPTH:
-            raise SkillProblem(
-                f"{self._show(directory, name)} is inside more than {_MAX_DEPTH} folders. Move it to a higher folder"
-            )
-        # A directory that was replaced or removed since the listing is left out. The next scan sees the new state.
-        with suppress(FileNotFoundError, NotADirectoryError):
+            problem = f"{path} is inside more than {_MAX_DEPTH} folders. Move it to a higher folder"
+            self.unreadable_directories.append(inner_directory)
+            self._add_problem(inner_directory, problem, open_skills)
+            return
+        try:
             inner = os.open(name, _OPEN_DIRECTORY, dir_fd=descriptor)
             try:
-                self._visit(inner, (*directory, name), open_skills)
+                self._visit(inner, inner_directory, open_skills)
             finally:
                 os.close(inner)
+        except (FileNotFoundError, NotADirectoryError):
+            # The directory was replaced or removed since the listing. The next scan sees the new state.
+            pass
+        except OSError as exc:
+            self.unreadable_directories.append(inner_directory)
+            self._add_problem(inner_directory, f"cannot read {path}: {exc.strerror}", open_skills)
+
+    def _add_problem(self, directory: tuple[str, ...], problem: str, open_skills: list[_ScannedSkill]) -> None:
+        """Record a problem of the skills that contain a directory, or of the directory if it is outside of skills."""
+        for skill in open_skills:
+            skill.add_problem(problem)
+        if not open_skills:
+            self.problems[directory] = problem
 
     def _find_problem(self, entry: "os.DirEntry[str]", directory: tuple[str, ...]) -> str | None:
-        place = self._show(directory, entry.name)
-        if entry.name.startswith("."):
-            return f"{place} is hidden. Hidden files are never served. Move it out of the skill"
+        place = self._format_path(directory, entry.name)
         if (reason := find_unsafe_name(entry.name)) is not None:
             return f"{place} cannot be served, because {reason}. Rename the file"
         if entry.is_symlink():
@@ -291,7 +342,7 @@ class _Scan:
         return None
 
     def _find_link_problem(self, name: str, directory: tuple[str, ...]) -> str | None:
-        place = self._show(directory, name)
+        place = self._format_path(directory, name)
         target = os.path.realpath(self._locate(directory, name))
         if name == MANIFEST:
             return f"{place} is a link. Copy the file into the skill"
@@ -303,10 +354,14 @@ class _Scan:
             return f"{place} is a link to a hidden file. Copy the file into the skill"
         return None
 
-    def _add_file(self, entry: "os.DirEntry[str]", directory: tuple[str, ...], open_skills: list[_FoundSkill]) -> None:
+    def _add_file(
+        self, entry: "os.DirEntry[str]", directory: tuple[str, ...], open_skills: list[_ScannedSkill]
+    ) -> None:
         real_path = (*directory, entry.name)
         if entry.is_symlink():
             target = Path(os.path.realpath(self._locate(directory, entry.name)))
+            if not target.is_relative_to(self._root):  # The link was replaced after it was checked.
+                return
             real_path = target.relative_to(self._root).parts
         try:
             size = entry.stat().st_size
@@ -316,20 +371,23 @@ class _Scan:
             path = "/".join((*directory, entry.name)[len(skill.directory) :])
             folded = normalize("NFC", path).casefold()
             if folded in skill.folded_paths:
-                skill.fail(
-                    f"{self._show(directory, entry.name)} and {skill.folded_paths[folded]} have the same name on some "
-                    "systems. Rename one of them"
+                file_path = self._format_path(directory, entry.name)
+                skill.add_problem(
+                    f"{file_path} and {skill.folded_paths[folded]} have the same name on some systems. Rename one of "
+                    "them"
                 )
             if len(skill.files) >= MAX_FILES:
-                skill.fail(f"{self._root.joinpath(*skill.directory)} has more than {MAX_FILES} files. Split the skill")
+                skill.add_problem(
+                    f"{self._root.joinpath(*skill.directory)} has more than {MAX_FILES} files. Split the skill"
+                )
                 continue
             skill.folded_paths[folded] = path
-            skill.files.append(_FoundFile(path, real_path, size))
+            skill.files.append(_ScannedFile(path, real_path, size))
 
     def _locate(self, directory: tuple[str, ...], name: str) -> str:
         return str(self._root.joinpath(*directory, name))
 
-    def _show(self, directory: tuple[str, ...], name: str) -> str:
+    def _format_path(self, directory: tuple[str, ...], name: str) -> str:
         return clip(self._locate(directory, name), _MAX_SHOWN_CHARS)
 
 
