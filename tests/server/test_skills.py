@@ -13,8 +13,10 @@ import pytest
 from dovetail import CacheHint, Client, Server, ServerLimits
 from dovetail.errors import NotFound, RemoteError, SkillMismatch
 from dovetail.extensions import Extension
-from dovetail.extensions.skills import generated_skill, skills_extension
+from dovetail.extensions.skills import generated_skill, skill_folder, skills_extension
+from dovetail.extensions.skills.served_skill import ServedSkill
 from dovetail.extensions.skills.skill import compute_digest
+from dovetail.extensions.skills.skill_folder import SkillFolder
 
 IDENTIFIER = "io.modelcontextprotocol/skills"
 REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -350,6 +352,45 @@ async def test_a_disabled_skill_stays_disabled_when_its_folder_returns(
             assert [skill.name for skill in await client.list_skills()] == ["refunds"]
         app.enable("skill://pdf/SKILL.md")
         assert [skill.name for skill in await client.list_skills()] == ["refunds", "pdf"]
+
+
+async def test_a_skill_that_appears_during_an_update_can_be_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class ChangingFolder(SkillFolder):
+        """A folder in which a skill appears directly after an update has read the skills."""
+
+        is_update_next = False
+
+        @property
+        def skills(self) -> dict[str, ServedSkill]:  # pyright: ignore[reportIncompatibleVariableOverride]
+            skills = self._value
+            if self.is_update_next:
+                self.is_update_next = False
+                write_skill(folder, "late")
+                super().refresh()
+            return skills
+
+        @skills.setter
+        def skills(self, skills: dict[str, ServedSkill]) -> None:
+            self._value = skills
+
+        def refresh(self, max_age: float = 0.0) -> bool:
+            has_changed = super().refresh(max_age)
+            self.is_update_next = has_changed and not (folder / "late").exists()
+            return has_changed
+
+    monkeypatch.setattr(skills_extension, "_MAX_AGE_S", 0.0)
+    monkeypatch.setattr(skill_folder, "SkillFolder", ChangingFolder)
+    app = Server("skills")
+    app.add_skills(folder)
+    async with Client(app, cache=False) as client:
+        write_skill(folder, "docx")
+        await client.list_skills()
+        (folder / "late" / "SKILL.md").unlink()
+        await client.list_skills()
+        assert sorted(resource.name for resource in await client.list_resources()) == ["docx", "pdf", "refunds"]
+    assert caplog.records == []
 
 
 async def test_a_content_that_returns_is_noticed_at_each_read(
