@@ -561,7 +561,8 @@ async def test_a_function_that_fails_does_not_hide_other_skills() -> None:
 
 
 async def test_a_slow_function_does_not_hide_other_skills() -> None:
-    app = Server("skills", limits=ServerLimits(call_timeout=0.2))
+    # A list waits for a function for half of this time.
+    app = Server("skills", limits=ServerLimits(call_timeout=2.0))
 
     @app.skill(description="Never returns.")
     async def slow() -> str:
@@ -570,6 +571,33 @@ async def test_a_slow_function_does_not_hide_other_skills() -> None:
     app.add_skill(lambda: "x", name="fine", description="Works.")
     async with Client(app) as client:
         assert [skill.name for skill in await client.list_skills()] == ["fine"]
+
+
+async def test_a_function_that_hangs_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skills_extension, "_MAX_FUNCTION_S", 0.1)
+    app = Server("skills")
+    may_return, runs = threading.Event(), 0
+
+    @app.skill(description="Hangs.")
+    def slow() -> str:
+        nonlocal runs
+        runs += 1
+        may_return.wait(30)
+        return "x"
+
+    try:
+        async with Client(app, cache=False) as client:
+            async with asyncio.timeout(30):
+                while not runs:
+                    assert await client.list_skills() == []
+                for _ in range(3):
+                    assert await client.list_skills() == []
+                assert runs == 1
+                may_return.set()
+                while not await client.list_skills():
+                    pass
+    finally:
+        may_return.set()
 
 
 async def test_a_function_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

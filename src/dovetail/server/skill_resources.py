@@ -4,12 +4,13 @@ Each SKILL.md is a resource. The other files of a skill are read with a resource
 short. The access rules of the SKILL.md apply to the whole skill: to its entry, its directories and all its files.
 """
 
+import asyncio
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dovetail.errors import ResourceNotFound
+from dovetail.errors import ResourceNotFound, ServerBusy
 from dovetail.extensions.skills.generated_skill import GeneratedSkill
 from dovetail.extensions.skills.served_skill import ServedSkill, build_contents
 from dovetail.extensions.skills.skill import MANIFEST, compute_digest, is_same_uri, quote_path
@@ -81,7 +82,30 @@ class SkillResources:
         uri, function = skill.uri, skill.function
         runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
 
+        # The runs of the function in threads, and those for which no list waits anymore.
+        running: set[object] = set()
+        abandoned: set[object] = set()
+
+        def build(run: object) -> ServedSkill:
+            running.add(run)
+            try:
+                return skill.build(function())
+            finally:
+                running.discard(run)
+
         async def load(origin: str | None) -> ServedSkill:
+            abandoned.intersection_update(running)
+            if abandoned:
+                # A function that never returns must not use one more thread for each list.
+                raise ServerBusy(f"The function of {uri} still runs for an earlier list")
+            run = object()
+            try:
+                return await self._thread_pool.run(build, (run,), {}, origin)
+            except asyncio.CancelledError:
+                abandoned.add(run)
+                raise
+
+        async def load_async(origin: str | None) -> ServedSkill:
             value = await runner((), {}, self._thread_pool, origin)
             return await self._thread_pool.run(skill.build, (value,), {}, origin)
 
@@ -122,7 +146,7 @@ class SkillResources:
             except BaseException:
                 self._registry.remove("resource", uri)
                 raise
-            self._registered = self._registered | {uri: _RegisteredSkill(resource, load)}
+            self._registered = self._registered | {uri: _RegisteredSkill(resource, load_async if is_async else load)}
 
     def _register(self, folder: "SkillFolder", skill: ServedSkill, access: dict[str, Any]) -> _RegisteredSkill:
         """Add the resource of a skill, and the template of its other files."""
