@@ -44,7 +44,10 @@ async def converse(agent: Agent, prompt: str) -> None:
 async def main(args: argparse.Namespace) -> None:
     """Open the host. It starts a server when it is needed, and stops all of them at the end of the block."""
     model = load_model(args.model) if args.model else None
-    async with Host.from_config(args.config, policy=POLICY, consent=TerminalConsent(), model=model) as host:
+    # The first list waits for servers that npx or uvx must download first.
+    async with Host.from_config(
+        args.config, policy=POLICY, consent=TerminalConsent(), model=model, ready_timeout=60
+    ) as host:
         for tool in await host.list_tools():
             print(f"{tool.full_name}  ({tool.tokens} tokens)")
         for server in host.servers:
