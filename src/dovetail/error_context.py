@@ -3,7 +3,7 @@
 They add the place of an error, make text from other programs safe to print, and check the types of options.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ _MAX_COMPARED_CHARS: Final = 64
 _MAX_CANDIDATES: Final = 1000
 _MAX_COMPARED_CANDIDATES: Final = 10
 _MIN_SIMILARITY: Final = 0.6
+_MAX_SHOWN_NAMES: Final = 10
 
 
 def add_context(error: E, **context: Any) -> E:
@@ -62,6 +63,19 @@ def suggest_match(name: str, candidates: Iterable[str]) -> str:
     """Return a sentence that suggests the most similar candidate, or an empty string."""
     matches = find_similar(name, candidates)
     return f". Did you mean {clip(matches[0])!r}?" if matches else ""
+
+
+def make_name_hint(name: str, candidates: Mapping[str, str]) -> str:
+    """Return a hint that suggests the most similar name, or shows some of the names if none is similar.
+
+    `candidates` maps the part of each name that is compared to the whole name.
+    """
+    matches = find_similar(name, candidates)
+    if matches:
+        return f"Did you mean {clip(candidates[matches[0]])!r}?"
+    names = ", ".join(clip(candidate) for candidate in islice(candidates.values(), _MAX_SHOWN_NAMES))
+    hidden_count = len(candidates) - _MAX_SHOWN_NAMES
+    return f"use one of {names}{f' and {hidden_count} more' if hidden_count > 0 else ''}"
 
 
 def describe_value(value: Any, *, is_secret: bool = False) -> str:

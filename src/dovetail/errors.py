@@ -17,7 +17,7 @@ MCPError
 │   ├── InsufficientScope          403, with the scopes it needs
 │   └── ServerBusy                 429 or 503, with retry_after
 ├── RemoteError                    reported by the other side: code, message, data
-│   ├── NotFound                   unknown tool, resource or prompt, also raised by a Host
+│   ├── NotFound                   unknown tool, resource, prompt or skill, also raised by a Host
 │   └── RateLimited                with retry_after
 ├── TransportError                 no code
 │   ├── ProcessStartError          the server's process did not start
@@ -281,7 +281,7 @@ class RemoteError(MCPError):
 
 
 class NotFound(RemoteError):
-    """Raised if a tool, resource or prompt does not exist."""
+    """Raised if a tool, resource, prompt, skill or file of a skill does not exist."""
 
 
 class RateLimited(RemoteError):
@@ -418,9 +418,14 @@ class SkillMismatch(InvalidResult):
     `actual` is the value of the file.
     """
 
+    hint: str | None = (
+        "get the skill again, and ask the user again before you use it. If this does not help, read the log of the "
+        "server: a server that cannot serve a changed skill logs the reason and keeps the old entry"
+    )
+
     def __init__(self, uri: str, field: str, expected: object, actual: object) -> None:
         super().__init__(
-            f"the {field} of {_clip(uri)} differs from the entry of the skill: expected {_clip(str(expected))}, got "
+            f"{_clip(uri)} differs from the entry of the skill in its {field}: expected {_clip(str(expected))}, got "
             f"{_clip(str(actual))}"
         )
         self.uri = uri

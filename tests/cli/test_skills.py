@@ -135,6 +135,38 @@ def test_verify_checks_a_folder(run: RunCommand, project: Path) -> None:
     assert run("skills", "verify", "skills", "other", cwd=project).code == 2
 
 
+def write_team_skill(project: Path) -> None:
+    """Add a skill with the same name as another one, in a subfolder."""
+    folder = project / "skills" / "team" / "pdf-forms"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(MANIFEST.partition("Read [")[0], encoding="utf-8")
+
+
+def test_every_command_calls_a_skill_by_its_path(run: RunCommand, project: Path) -> None:
+    write_team_skill(project)
+    for command in (["skills", "list"], ["skills", "verify"], ["lint"]):
+        rows = run(*command, "./skills", cwd=project).check_success().out.splitlines()
+        assert [row.split()[0] for row in rows[1:3]] == ["pdf-forms", "team/pdf-forms"]
+    for path in ("pdf-forms", "team/pdf-forms"):
+        skill = run("skills", "show", "server.py", path, "--json", cwd=project).check_success().json
+        assert skill["uri"] == f"skill://{path}/SKILL.md"
+        [report] = run("skills", "verify", "./skills", path, "--json", cwd=project).check_success().json["skills"]
+        assert report["uri"] == f"skill://{path}/SKILL.md"
+
+
+def test_list_shows_a_folder(run: RunCommand, project: Path) -> None:
+    served = run("skills", "list", "server.py", "--json", cwd=project).check_success().json["skills"]
+    listed = run("skills", "list", "./skills", "--json", cwd=project).check_success().json
+    assert listed == {"skills": served[:1], "skipped_items": []}
+    (project / "skills" / "pdf-forms" / "SKILL.md").write_text("no front matter", encoding="utf-8")
+    invalid = run("skills", "list", "./skills", cwd=project).check_success()
+    assert "pdf-forms" not in invalid.out
+    assert "pdf-forms" in invalid.err
+    assert run("skills", "list", "./skills", "surplus", cwd=project).code == 2
+    (project / "empty").mkdir()
+    assert run("skills", "list", "./empty", cwd=project).code == 2
+
+
 def test_a_configured_server_is_preferred_to_a_folder_of_the_same_name(run: RunCommand, project: Path) -> None:
     entry = {"command": sys.executable, "args": [str(HOSTILE_SERVER)]}
     (project / "mcp.json").write_text(json.dumps({"mcpServers": {"skills": entry}}), encoding="utf-8")

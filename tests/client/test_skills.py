@@ -113,6 +113,7 @@ async def test_a_file_that_differs_from_its_entry_is_refused(path: str, content:
         with pytest.raises(SkillMismatch) as caught:
             await skill.read(path)
         assert (caught.value.uri, caught.value.field, caught.value.server) == (f"{ROOT}/{path}", field, "files")
+        assert caught.value.hint is not None
 
 
 async def test_front_matter_that_differs_from_the_entry_is_refused() -> None:
@@ -145,9 +146,20 @@ async def test_a_file_that_is_not_listed_is_never_requested(path: str) -> None:
     fake = FakeSkills()
     async with Client(fake.app) as client:
         [skill] = await client.list_skills()
-        with pytest.raises(SkillMismatch):
+        with pytest.raises(NotFound):
             await skill.read(path)
         assert fake.reads == []
+
+
+async def test_an_unknown_file_names_the_nearest_or_all_files() -> None:
+    async with Client(FakeSkills().app) as client:
+        [skill] = await client.list_skills()
+        with pytest.raises(NotFound) as caught:
+            await skill.read("b.bim")
+        assert "'b.bin'" in str(caught.value.hint)
+        with pytest.raises(NotFound) as caught:
+            await skill.read("nope")
+        assert "SKILL.md, a.md, b.bin" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("path", ["../other/SKILL.md", "/etc/passwd", "", ".", "a//b", "a\\b", "a\x00"])
@@ -156,7 +168,7 @@ async def test_a_path_never_leaves_a_dynamic_skill(path: str) -> None:
     async with Client(fake.app) as client:
         [skill] = await client.list_skills()
         assert skill.is_dynamic
-        with pytest.raises(SkillMismatch):
+        with pytest.raises(NotFound):
             await skill.read(path)
         assert fake.reads == []
         assert await skill.read("a.md") == "a"
@@ -260,7 +272,10 @@ async def test_an_unknown_skill_is_not_found(tmp_path: Path) -> None:
         await client.list_skills()
         with pytest.raises(NotFound) as caught:
             await client.get_skill("skill://pfd/SKILL.md")
-        assert "skill://pdf/SKILL.md" in str(caught.value.hint)
+        assert str(caught.value.hint) == "Did you mean 'skill://pdf/SKILL.md'?"
+        with pytest.raises(NotFound) as caught:
+            await client.get_skill("skill://refunds/SKILL.md")
+        assert "Did you mean" not in str(caught.value.hint)
 
 
 async def test_binary_content_is_compared_by_its_bytes() -> None:

@@ -129,7 +129,7 @@ async def test_a_file_that_the_entry_does_not_list_is_never_requested(path: str)
     server, user = SkillServer(), Questions(True)
     async with make_host(server, policy=Policy("ask"), consent=user) as host:
         [skill] = await host.list_skills()
-        with pytest.raises(SkillMismatch):
+        with pytest.raises(NotFound):
             await skill.read(path)
     assert (server.reads, user.requests) == ([], [])
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import click
 
@@ -11,7 +12,7 @@ from dovetail.errors import InvalidResult, RemoteError
 from dovetail.extensions.skills.front_matter import import_yaml
 from dovetail.extensions.skills.remote_skill import Skill
 from dovetail.extensions.skills.served_skill import SkillProblem
-from dovetail.extensions.skills.skill import MANIFEST, get_root
+from dovetail.extensions.skills.skill import MANIFEST
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.extensions.skills.skill_links import find_broken_links
 from dovetail.extensions.skills.skill_writer import check_paths, find_unsafe_path
@@ -47,6 +48,11 @@ def lint_folder(path: Path) -> list[LintReport]:
     return reports
 
 
+def get_skill_path(uri: str) -> str:
+    """Return the path of a skill on its server, such as "acme/refunds". It ends with the name of the skill."""
+    return unquote(uri.partition("://")[2].removesuffix(f"/{MANIFEST}"))
+
+
 def require_yaml() -> None:
     """Raise UsageError if the extra that reads the front matter of skills is not installed."""
     try:
@@ -78,9 +84,7 @@ def _build_report(uri: str, front_matter: Mapping[str, Any], issues: Iterable[Li
     if output.escape_text(description) != description.replace("\r\n", "\n"):
         hidden = LintIssue("skill", f"the description contains hidden characters: {output.escape_line(description)}")
         issues = [hidden, *issues]
-    return LintReport(
-        get_root(uri).partition("://")[2], estimate_tokens({"name": name, "description": description}), [*issues]
-    )
+    return LintReport(get_skill_path(uri), estimate_tokens({"name": name, "description": description}), [*issues])
 
 
 def _check_files(paths: Collection[str]) -> Iterable[LintIssue]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
-from dovetail.error_context import clip, suggest_match
+from dovetail.error_context import clip, make_name_hint
 from dovetail.errors import InvalidResult
 from dovetail.log import log
 from dovetail.protocol.client_transport import Headers
@@ -135,7 +135,6 @@ _LIST_CALLS = {
     "skills/list": "list_skills()",
 }
 _LISTS_WITH_URIS = ("resources/list", "skills/list")
-_MAX_SHOWN_NAMES = 10
 
 
 class NameIndex:
@@ -160,12 +159,14 @@ class NameIndex:
             return f"call {_LIST_CALLS[list_method]} to see what is available"
         if not listed_names:
             return "check the server, which lists no such items"
-        suggestion = suggest_match(name, listed_names)
-        if suggestion:
-            return suggestion.removeprefix(". ")
-        hidden_count = len(listed_names) - _MAX_SHOWN_NAMES
-        names = ", ".join(clip(candidate) for candidate in listed_names[:_MAX_SHOWN_NAMES])
-        return f"use one of {names}{f' and {hidden_count} more' if hidden_count > 0 else ''}"
+        if list_method == "skills/list":
+            # All URIs of skills begin and end with the same text, so this text does not make them similar.
+            return make_name_hint(_strip_skill_uri(name), {_strip_skill_uri(uri): uri for uri in listed_names})
+        return make_name_hint(name, {listed_name: listed_name for listed_name in listed_names})
 
     def clear(self) -> None:
         self._names_by_method.clear()
+
+
+def _strip_skill_uri(uri: str) -> str:
+    return uri.partition("://")[2].removesuffix("/SKILL.md") or uri

@@ -375,7 +375,8 @@ class Host:
 
         Raises:
             PolicyError: the policy or the user denied the skill.
-            SkillMismatch: the file differs from its size, its digest or its front matter, or it is not listed.
+            NotFound: the skill or the file does not exist.
+            SkillMismatch: the file differs from its size, its digest or its front matter.
         """
         skill = await self._get_skill_catalog().get(server, uri)
         return await skill.read(path)

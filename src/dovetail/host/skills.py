@@ -24,7 +24,7 @@ from dovetail.errors import (
     RequestTimeout,
     SkillMismatch,
 )
-from dovetail.extensions.skills.remote_skill import Skill
+from dovetail.extensions.skills.remote_skill import Skill, make_unknown_file_error
 from dovetail.extensions.skills.served_skill import decode_text
 from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
 from dovetail.extensions.skills.skill_folder import SkillFolder
@@ -141,12 +141,13 @@ class HostSkill:
 
         Raises:
             PolicyError: the policy or the user denied the skill, or the policy denied the file.
-            SkillMismatch: the file differs from its entry, or the entry does not list the file.
+            NotFound: the entry does not list the file.
+            SkillMismatch: the file differs from its entry.
         """
         file = self.files.get(path)
         uri = f"{get_root(self.uri)}/{quote_path(path)}" if file is None else file.uri
         if file is None and not self.is_dynamic:
-            raise SkillMismatch(uri, "files", sorted(self.files), path)
+            raise add_context(make_unknown_file_error(self.uri, path, self.files), server=self.server or None)
         supervisor = self._supervisor
         if supervisor is None:
             return SkillContent(server="", uri=uri, content=await self._skill.read(path))

@@ -107,6 +107,20 @@ def test_front_matter_that_is_not_plain_json_is_refused(head: str) -> None:
         parse(head)
 
 
+@pytest.mark.parametrize("value", ["Use this: now", ".nan", "-.inf", "1e999"])
+def test_a_value_that_needs_quotes_says_so_and_is_accepted_in_quotes(value: str) -> None:
+    with pytest.raises(FrontMatterError, match="in quotes"):
+        parse(f"field: {value}")
+    assert parse(f'field: "{value}"') == {"field": value}
+
+
+def test_only_a_number_that_is_too_large_is_called_too_large() -> None:
+    for value, is_too_large in ((".nan", False), (".inf", False), ("1e999", True)):
+        with pytest.raises(FrontMatterError) as caught:
+            parse(f"field: {value}")
+        assert ("too large" in str(caught.value)) is is_too_large
+
+
 @pytest.mark.parametrize(
     "data",
     [

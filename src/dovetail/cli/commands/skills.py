@@ -11,7 +11,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.completion_candidates import remember_items
-from dovetail.cli.skill_lint import require_yaml
+from dovetail.cli.skill_lint import get_skill_path, require_yaml
 from dovetail.cli.target_argument import (
     TargetOptions,
     find_folder,
@@ -25,13 +25,32 @@ from dovetail.error_context import add_context
 from dovetail.errors import InvalidResult, RemoteError
 from dovetail.extensions.skills.remote_skill import Skill
 from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem
-from dovetail.extensions.skills.skill import MANIFEST, SkillFile, verify_file, verify_front_matter
+from dovetail.extensions.skills.skill import (
+    MANIFEST,
+    SkillEntry,
+    SkillFile,
+    check_entry,
+    quote_path,
+    verify_file,
+    verify_front_matter,
+)
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.extensions.skills.skill_writer import SkillExists, check_destination, check_paths, write_skill
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 
 T = TypeVar("T")
+
+
+class ListedSkill(Struct, frozen=True):
+    """A skill of a server or in a folder, as `list` and `show` describe it."""
+
+    name: str
+    uri: str
+    description: str
+    front_matter: Mapping[str, Any]
+    files: Mapping[str, SkillFile]
+    is_dynamic: bool
 
 
 class SkillReport(Struct, frozen=True):
@@ -48,7 +67,8 @@ class SkillReport(Struct, frozen=True):
 def command() -> None:
     """List, show, verify and download skills.
 
-    A skill is a folder with instructions for a model. SKILL is the name of a skill, or the URI of its SKILL.md.
+    A skill is a folder with instructions for a model. SKILL is the name of a skill, its path such as
+    acme/refunds, or the URI of its SKILL.md.
     """
 
 
@@ -58,21 +78,20 @@ def command() -> None:
 def list_skills(ctx: click.Context, **params: Any) -> int:
     """List the skills of a server.
 
-    Fetches no file of a skill.
+    Fetches no file of a skill. TARGET may also be a folder of skills.
 
     \b
     dovetail skills list server.py
+    dovetail skills list ./skills
     """
     options = read_target_options(ctx, **params)
+    if (folder := find_folder(options)) is not None:
+        return _list_folder(folder, options)
 
     async def execute(command_run: CommandRun) -> None:
         skills = await command_run.client.list_skills()
         remember_items(options, {"skills": skills})
-        skipped = command_run.client.skipped_items
-        document = {"skills": [_describe_skill(skill) for skill in skills], "skipped_items": skipped}
-        command_run.print_result(document, lambda: _format_skills(skills))
-        if not command_run.json:
-            _print_skipped(skipped)
+        _print_list([*map(_describe_skill, skills)], command_run.client.skipped_items, command_run.json)
 
     return run_command(list_restricted_items(options), execute)
 
@@ -202,18 +221,28 @@ async def _find_skill(client: Client, skill_arg: str) -> Skill:
     if "://" in skill_arg:
         return await client.get_skill(skill_arg)
     skills = await client.list_skills()
-    matches = [skill for skill in skills if skill.name == skill_arg]
-    if not matches:
+    skills_by_uri = {skill.uri: skill for skill in skills}
+    if not any(_is_named(uri, skill_arg) for uri in skills_by_uri):
         _print_skipped(client.skipped_items)
-    return _choose_skill(skill_arg, {skill.uri: skill for skill in matches}, [skill.name for skill in skills])
+    return _choose_skill(skill_arg, skills_by_uri)
 
 
-def _choose_skill(skill_arg: str, matches: Mapping[str, T], names: Iterable[str]) -> T:
+def _is_named(uri: str, skill_arg: str) -> bool:
+    path = get_skill_path(uri)
+    return skill_arg in (uri, path, path.rpartition("/")[2])
+
+
+def _choose_skill(skill_arg: str, skills_by_uri: Mapping[str, T]) -> T:
+    """Return the skill with this name, path or URI. A path is preferred to the name of another skill."""
+    matches = {uri: skill for uri, skill in skills_by_uri.items() if _is_named(uri, skill_arg)}
+    if len(matches) > 1:
+        matches = {uri: skill for uri, skill in matches.items() if get_skill_path(uri) == skill_arg} or matches
     if len(matches) > 1:
         uris = ", ".join(output.escape_line(uri) for uri in matches)
         raise click.UsageError(f"several skills are named {skill_arg!r}. Pass one of these URIs: {uris}")
     if not matches:
-        raise click.UsageError(f"unknown skill {skill_arg!r}{suggest_names(skill_arg, dict.fromkeys(names))}")
+        paths = dict.fromkeys(map(get_skill_path, skills_by_uri))
+        raise click.UsageError(f"unknown skill {skill_arg!r}{suggest_names(skill_arg, paths)}")
     return next(iter(matches.values()))
 
 
@@ -234,15 +263,35 @@ def _sum_sizes(files: Iterable[SkillFile]) -> int:
     return sum(file.size for file in files)
 
 
-def _describe_skill(skill: Skill) -> dict[str, Any]:
-    return {
-        "name": skill.name,
-        "uri": skill.uri,
-        "description": skill.description,
-        "front_matter": skill.front_matter,
-        "files": skill.files,
-        "is_dynamic": skill.is_dynamic,
-    }
+def _list_folder(path: Path, options: TargetOptions) -> int:
+    _read_args([*options.args[1:]], (), ())
+    require_yaml()
+    problems: list[str] = []
+    try:
+        folder = SkillFolder(path, lambda name, problem: problems.append(f"{name}: {problem}"))
+    except SkillProblem as exc:
+        raise click.UsageError(str(exc)) from None
+    _print_list([_describe_entry(skill.entry) for skill in folder.skills.values()], problems, options.json)
+    return error_report.EXIT_OK
+
+
+def _print_list(skills: list[ListedSkill], skipped: list[str], is_json: bool) -> None:
+    if is_json:
+        click.echo(output.format_json({"skills": skills, "skipped_items": skipped}))
+    else:
+        click.echo(_format_skills(skills))
+        _print_skipped(skipped)
+
+
+def _describe_skill(skill: Skill) -> ListedSkill:
+    return ListedSkill(
+        skill.name, skill.uri, skill.description, skill.front_matter, skill.files, is_dynamic=skill.is_dynamic
+    )
+
+
+def _describe_entry(entry: SkillEntry) -> ListedSkill:
+    fields = entry.frontmatter
+    return ListedSkill(fields["name"], entry.uri, fields["description"], fields, check_entry(entry), is_dynamic=False)
 
 
 def _describe_content(skill: Skill, path: str, content: str | bytes) -> dict[str, Any]:
@@ -250,10 +299,10 @@ def _describe_content(skill: Skill, path: str, content: str | bytes) -> dict[str
     return {"uri": skill.uri, "file": path, "size": len(_encode(content)), **text_or_blob}
 
 
-def _format_skills(skills: list[Skill]) -> str:
+def _format_skills(skills: list[ListedSkill]) -> str:
     rows = [
         (
-            skill.name,
+            get_skill_path(skill.uri),
             "dynamic" if skill.is_dynamic else str(len(skill.files)),
             "" if skill.is_dynamic else str(_sum_sizes(skill.files.values())),
             skill.description.strip().split("\n", 1)[0],
@@ -301,12 +350,11 @@ def _verify_folder(path: Path, options: TargetOptions) -> int:
         problems[str(path)] = [str(exc)]
     else:
         reports = [_verify_served_skill(folder, skill) for skill in folder.skills.values()]
-    reports += [SkillReport(name, f"skill://{name}/{MANIFEST}", 0, 0, texts) for name, texts in problems.items()]
+    reports += [
+        SkillReport(name, f"skill://{quote_path(name)}/{MANIFEST}", 0, 0, texts) for name, texts in problems.items()
+    ]
     if skill_arg is not None:
-        matches = {
-            report.uri: report for report in reports if skill_arg in (report.uri, report.name.rpartition("/")[2])
-        }
-        reports = [_choose_skill(skill_arg, matches, [report.name for report in reports])]
+        reports = [_choose_skill(skill_arg, {report.uri: report for report in reports})]
     document = {"skills": reports, "skipped_items": []}
     click.echo(output.format_json(document) if options.json else _format_reports(reports, []))
     return _get_exit_code(reports, [])
@@ -331,11 +379,11 @@ def _verify_served_skill(folder: SkillFolder, skill: ServedSkill) -> SkillReport
 
 def _format_reports(reports: list[SkillReport], skipped: list[str]) -> str:
     rows = [
-        (report.name, str(report.files), str(report.size), "failed" if report.problems else "verified")
+        (get_skill_path(report.uri), str(report.files), str(report.size), "failed" if report.problems else "verified")
         for report in reports
     ]
     lines = [
-        f"{output.escape_line(report.name)}: {output.escape_full_line(problem)}"
+        f"{output.escape_line(get_skill_path(report.uri))}: {output.escape_full_line(problem)}"
         for report in reports
         for problem in report.problems
     ]

@@ -40,6 +40,8 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # JSON allows these characters in a string, but YAML does not, or reads them as line breaks.
 _YAML_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
+# PyYAML reports this if a text without quotes contains a colon and a space.
+_COLON_PROBLEM: Final = "mapping values are not allowed"
 _NO_KEY: Final = object()
 
 
@@ -62,7 +64,9 @@ def parse_front_matter(data: bytes) -> dict[str, Any]:
         mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", None)
         # The first line of the file is the line `---`.
         place = "" if mark is None else f" in line {mark.line + 2}"
-        raise FrontMatterError(f"the front matter is not valid YAML{place}: {clip(str(problem or exc))}") from None
+        reason = clip(str(problem or exc))
+        solution = ". Put a text that contains `: ` in quotes" if reason.startswith(_COLON_PROBLEM) else ""
+        raise FrontMatterError(f"the front matter is not valid YAML{place}: {reason}{solution}") from None
     if not isinstance(value, dict):
         raise FrontMatterError("the front matter must be a list of fields such as `name: my-skill`")
     return value
@@ -267,9 +271,10 @@ def _read_plain(text: str) -> Any:
         number = float(text)
         if math.isfinite(number):
             return number
-    elif not _NOT_FINITE.fullmatch(text):
-        return text
-    raise _make_number_error(text)
+        raise _make_number_error(text)
+    if _NOT_FINITE.fullmatch(text):
+        raise FrontMatterError(f"{text} is not a number in JSON. Put it in quotes")
+    return text
 
 
 def _check_integer(text: str, number: int) -> int:
@@ -279,7 +284,7 @@ def _check_integer(text: str, number: int) -> int:
 
 
 def _make_number_error(text: str) -> FrontMatterError:
-    return FrontMatterError(f"{clip(text)} is too large for a JSON number. Put it into quotes")
+    return FrontMatterError(f"{clip(text)} is too large for a JSON number. Put it in quotes")
 
 
 def _make_tag_error(tag: str) -> FrontMatterError:

@@ -1,10 +1,11 @@
 """A skill of a server, for clients. Each file is fetched when it is read, and compared with the entry of the skill."""
 
 import base64
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from dovetail.errors import InvalidResult, MCPError, SkillMismatch
+from dovetail.error_context import add_context, clip, make_name_hint
+from dovetail.errors import InvalidParams, InvalidResult, MCPError, NotFound, SkillMismatch
 from dovetail.extensions.skills.skill import (
     MANIFEST,
     MAX_SKILL_BYTES,
@@ -74,11 +75,12 @@ class Skill:
             path: The path of the file in the skill.
 
         Raises:
-            SkillMismatch: the file differs from its size, its digest or the front matter in the entry, or the entry
-                does not list the file. Get the skill again, and ask the user again, before you use it.
+            NotFound: the entry does not list the file.
+            SkillMismatch: the file differs from its size, its digest or the front matter in the entry. Get the skill
+                again, and ask the user again, before you use it.
         """
+        uri = self._find_uri(path)
         try:
-            uri = self._find_uri(path)
             content = await self._read(uri)
             self._verify(path, uri, content.encode() if isinstance(content, str) else content)
         except SkillMismatch as exc:
@@ -88,15 +90,15 @@ class Skill:
     def _find_uri(self, path: str) -> str:
         if path in self._files:
             return self._files[path].uri
+        if not self.is_dynamic:
+            raise make_unknown_file_error(self.uri, path, self._files)
         root = get_root(self.uri)
         uri = f"{root}/{quote_path(path)}"
-        if self.is_dynamic:
-            try:
-                get_path(root, uri)
-            except ValueError as exc:
-                raise SkillMismatch(uri, "files", f"a file of {self.uri}", str(exc)) from None
-            return uri
-        raise SkillMismatch(uri, "files", sorted(self._files), path)
+        try:
+            get_path(root, uri)
+        except ValueError as exc:
+            raise NotFound(InvalidParams.code, f"unknown file {clip(path)!r}: {exc}") from None
+        return uri
 
     def _verify(self, path: str, uri: str, data: bytes) -> None:
         if not self.is_dynamic:
@@ -154,9 +156,16 @@ class SyncSkill:
             path: The path of the file in the skill.
 
         Raises:
-            SkillMismatch: the file differs from its entry, or the entry does not list the file.
+            NotFound: the entry does not list the file.
+            SkillMismatch: the file differs from its entry.
         """
         return self._run(self._skill.read(path))
+
+
+def make_unknown_file_error(uri: str, path: str, paths: Iterable[str]) -> NotFound:
+    """Create the error for a path that the entry of a skill does not list."""
+    error = NotFound(InvalidParams.code, f"unknown file {clip(path)!r} in the skill {clip(uri)}")
+    return add_context(error, hint=make_name_hint(path, {listed_path: listed_path for listed_path in paths}))
 
 
 def extract_content(result: ReadResourceResult, uri: str) -> str | bytes:
