@@ -37,6 +37,7 @@ MCPError
 │   ├── ElicitationDeclined        the user declined
 │   └── ElicitationCancelled       the user closed the form
 ├── PolicyError                    refused by the policy or the user
+│   └── ConsentDeferred            the user has not answered yet
 ├── ModelError                     the language model failed
 ├── NotSupported                   the server lacks a capability
 ├── InputRequestError              an input request could not be answered
@@ -55,6 +56,7 @@ __all__ = [
     "AuthError",
     "ConnectError",
     "ConnectionLost",
+    "ConsentDeferred",
     "DamagedFile",
     "DovetailDeprecationWarning",
     "ElicitationCancelled",
@@ -393,6 +395,18 @@ class PolicyError(MCPError):
         super().__init__(message)
         self.action = action
         self.rule = rule
+
+
+class ConsentDeferred(PolicyError):
+    """Raised if the user has not answered a consent request yet. Pass the `ticket` to `Host.answer`."""
+
+    def __init__(self, ticket: str) -> None:
+        super().__init__(
+            f"the user has not answered the consent request with the ticket {ticket}. Answer it with host.answer(), "
+            "and repeat the request",
+            action="ask",
+        )
+        self.ticket = ticket
 
 
 class ModelError(MCPError):

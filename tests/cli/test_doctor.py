@@ -139,3 +139,49 @@ def test_a_long_description_is_only_a_warning(run: RunCommand, tmp_path: Path) -
     (found,) = (check for message, check in checks.items() if "1,024" in message)
     assert (found["name"], found["status"]) == ("descriptions", "warn")
     assert {check["status"] for check in checks.values() if check["name"] == "schemas"} == {"ok"}
+
+
+def test_a_server_with_only_an_extension_is_healthy(run: RunCommand, tmp_path: Path) -> None:
+    path = tmp_path / "hello.py"
+    path.write_text(
+        """
+from dovetail import Server
+from dovetail.extensions import Extension, Params, Result
+from dovetail.middleware import Exchange
+hello = Extension("com.example/hello")
+@hello.method("com.example/hello/say")
+async def say(params: Params, exchange: Exchange) -> Result:
+    return Result()
+app = Server("hello", instructions="Greets.", extensions=[hello])
+""",
+        encoding="utf-8",
+    )
+    checks = {check["name"]: check for check in run("doctor", path, "--json").check_success().json["checks"]}
+    assert checks["lists"]["status"] == "ok"
+    assert "hint" not in checks["lists"]
+    assert checks["extensions"]["message"] == "com.example/hello"
+
+
+def test_an_empty_server_without_extensions_is_a_warning(run: RunCommand, tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text("from dovetail import Server\napp = Server('empty')\n", encoding="utf-8")
+    checks = {check["name"]: check for check in run("doctor", path, "--json").json["checks"]}
+    assert checks["lists"]["status"] == "warn"
+    assert "extensions" not in checks
+
+
+def test_skills_are_counted(run: RunCommand, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "office.py"
+    path.write_text(
+        """
+from dovetail import Server
+app = Server("office", instructions="Works.")
+@app.skill(description="Write letters.")
+def letters() -> str:
+    return "# Letters"
+""",
+        encoding="utf-8",
+    )
+    checks = {check["name"]: check for check in run("doctor", path, "--json").check_success().json["checks"]}
+    assert "1 skill" in checks["lists"]["message"]

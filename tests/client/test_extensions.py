@@ -408,3 +408,68 @@ async def test_a_mounted_client_does_not_pass_extensions_through() -> None:
     async with Client(outer, protocol_version="stateless", extensions=[extension]) as client:
         assert await client.call("work") == "done"
         assert client.server_capabilities.extensions is None
+
+
+async def test_required_parameters_are_named() -> None:
+    async with Client(create_server(), extensions=[hello]) as client:
+        with pytest.raises(TypeError) as caught:
+            await client.request(say)
+    for name in ("com.example/hello/say", "HelloParams", "first_name"):
+        assert name in str(caught.value)
+
+
+async def test_an_invalid_notification_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client(create_server(), extensions=[hello]) as client:
+        for _ in range(3):
+            await client.request(say, HelloParams(first_name="Ada"))
+    [record] = [record for record in caplog.records if "notifications/com.example/heard" in record.getMessage()]
+    assert record.levelname == "WARNING"
+
+
+async def test_the_function_for_a_notification_starts_before_the_result_if_it_is_not_async() -> None:
+    order: list[str] = []
+    radio = Extension("com.example/radio")
+
+    @radio.method("com.example/radio/send")
+    async def send(params: Params, exchange: Exchange) -> Result:
+        for name in ("first", "second"):
+            await exchange.notify(f"notifications/com.example/radio/{name}")
+        return Result()
+
+    def receive_first(params: Params) -> None:
+        order.append("first")
+
+    async def receive_second(params: Params) -> None:
+        order.append("second")
+
+    radio.client_notification("notifications/com.example/radio/first")(receive_first)
+    radio.client_notification("notifications/com.example/radio/second")(receive_second)
+    async with Client(Server("radio", extensions=[radio]), extensions=[radio]) as client:
+        await client.request(send)
+        assert order[0] == "first"
+    assert order == ["first", "second"]
+
+
+async def test_a_notification_has_the_prefix_of_notifications() -> None:
+    errors: list[Exception] = []
+    radio = Extension("com.example/radio")
+
+    @radio.method("com.example/radio/send")
+    async def send(params: Params, exchange: Exchange) -> Result:
+        try:
+            await exchange.notify("com.example/radio/heard")
+        except ValueError as exc:
+            errors.append(exc)
+        return Result()
+
+    async with Client(Server("radio", extensions=[radio]), extensions=[radio]) as client:
+        await client.request(send)
+    assert len(errors) == 1
+
+
+async def test_a_client_that_does_not_declare_the_extension_gets_its_notifications() -> None:
+    seen: list[str] = []
+
+    async with Client(create_server(), notification_handler=lambda method, params: seen.append(method)) as client:
+        await client.request("com.example/hello/say", {"firstName": "Ada"})
+    assert seen == ["notifications/com.example/heard"] * 2

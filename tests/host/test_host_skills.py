@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from dovetail import Server
-from dovetail.errors import NotFound, PolicyError, SkillMismatch
+from dovetail.errors import ConsentDeferred, NotFound, PolicyError, SkillMismatch
 from dovetail.host import (
     Allow,
     AnswerLater,
     ConsentRequest,
+    Deny,
+    FileConsent,
     GrantStore,
     Host,
     PinStore,
     Policy,
+    TerminalConsent,
     read_audit_log,
     rule,
 )
@@ -458,3 +461,134 @@ def test_a_pin_of_a_skill_is_not_reported_as_a_missing_tool() -> None:
     pins = PinStore()
     pins.accept("docs", "id", [{"name": URI, "files": "SKILL.md: sha256:00 1"}])
     assert pins.compare("id", []).same
+
+
+def make_deferring_host(server: SkillServer, folder: Path, **options: Any) -> Host:
+    options.setdefault("policy", Policy("ask"))
+    return make_host(server, consent=FileConsent(folder / "inbox.sqlite"), state_dir=folder / "state", **options)
+
+
+async def read_later(host: Host, path: str = "SKILL.md", *, uri: str = URI) -> str:
+    """Read a file without waiting for the user, and return the ticket of the question."""
+    [skill] = [skill for skill in await host.list_skills() if skill.uri == uri]
+    with pytest.raises(ConsentDeferred) as caught:
+        await skill.read(path, wait=False)
+    return caught.value.ticket
+
+
+@pytest.mark.parametrize("answer", [True, Allow("session"), Allow("always")])
+async def test_an_answer_that_comes_later_counts_for_the_next_read(answer: Any, tmp_path: Path) -> None:
+    server = SkillServer()
+    async with make_deferring_host(server, tmp_path) as host:
+        [skill] = await host.list_skills()
+        with pytest.raises(ConsentDeferred) as caught:
+            await skill.read(wait=False)
+        assert [item.is_durable async for item in host.list_pending()] == [True]
+        assert await host.answer(caught.value.ticket, answer) is None
+        assert server.reads == []
+        assert "# Forms" in str((await skill.read(wait=False)).content)
+        assert (await skill.read("references/fields.md", wait=False)).content == "name, date\n"
+        assert [item async for item in host.list_pending()] == []
+
+
+@pytest.mark.parametrize(("answer", "is_kept"), [(Allow(), False), (Allow("always"), True)])
+async def test_an_answer_that_comes_later_counts_in_another_host(answer: Allow, is_kept: bool, tmp_path: Path) -> None:
+    server = SkillServer()
+    async with make_deferring_host(server, tmp_path) as host:
+        ticket = await read_later(host)
+    async with make_deferring_host(server, tmp_path) as host:
+        await host.answer(ticket, answer)
+    assert [grant.scope for grant in GrantStore(tmp_path / "state" / "grants.json").list()] == [answer.scope]
+    async with make_deferring_host(server, tmp_path) as host:
+        [skill] = await host.list_skills()
+        assert "# Forms" in str((await skill.read(wait=False)).content)
+        [other] = await host.list_skills()
+        if is_kept:
+            await other.read(wait=False)
+        else:
+            with pytest.raises(ConsentDeferred):
+                await other.read(wait=False)
+
+
+async def test_a_no_that_comes_later_allows_nothing(tmp_path: Path) -> None:
+    server = SkillServer()
+    async with make_deferring_host(server, tmp_path) as host:
+        ticket = await read_later(host)
+        with pytest.raises(PolicyError):
+            await host.answer(ticket, Deny("not today"))
+        await read_later(host)
+    assert server.reads == []
+
+
+@pytest.mark.parametrize("answer", [{"path": "other.md"}, {}])
+async def test_a_read_cannot_be_edited_by_a_later_answer(answer: Any, tmp_path: Path) -> None:
+    async with make_deferring_host(SkillServer(), tmp_path) as host:
+        ticket = await read_later(host)
+        with pytest.raises(PolicyError):
+            await host.answer(ticket, answer)
+        assert [item.ticket async for item in host.list_pending()] == [ticket]
+
+
+@pytest.mark.parametrize("answer", [Allow(), Allow("session"), Allow("always")])
+async def test_an_answer_that_comes_later_does_not_cover_a_changed_skill(answer: Allow, tmp_path: Path) -> None:
+    server = SkillServer()
+    async with make_deferring_host(server, tmp_path) as host:
+        ticket = await read_later(host)
+        server.files["references/fields.md"] = "date, name\n"  # the same size
+        await host.answer(ticket, answer)
+        await read_later(host)
+    assert server.reads == []
+
+
+async def test_a_change_and_the_read_are_two_questions_that_can_be_answered_later(tmp_path: Path) -> None:
+    server = SkillServer()
+    async with make_deferring_host(server, tmp_path) as host:
+        await host.answer(await read_later(host), Allow("always"))
+        await (await host.list_skills())[0].read(wait=False)
+        server.files["SKILL.md"] = "# Other\n"
+        kinds: list[str] = []
+        for _ in range(2):
+            ticket = await read_later(host)
+            kinds += [item.request.kind async for item in host.list_pending()]
+            await host.answer(ticket, True)
+        assert kinds == ["definition.changed", "resource.read"]
+        assert "# Other" in str((await (await host.list_skills())[0].read(wait=False)).content)
+
+
+@pytest.mark.parametrize("answer", [Allow(), Allow("always")])
+async def test_a_later_answer_about_a_dynamic_skill_counts_for_one_read_of_one_file(
+    answer: Allow, tmp_path: Path
+) -> None:
+    server = SkillServer(dynamic=True)
+    async with make_deferring_host(server, tmp_path) as host:
+        await host.answer(await read_later(host, "references/fields.md"), answer)
+        await read_later(host, "SKILL.md")
+        [skill] = await host.list_skills()
+        assert (await skill.read("references/fields.md", wait=False)).content == "name, date\n"
+        with pytest.raises(ConsentDeferred):
+            await skill.read("references/fields.md", wait=False)
+
+
+async def test_the_question_says_what_the_answer_covers() -> None:
+    verified, dynamic = SkillServer("one"), SkillServer("two", dynamic=True)
+    user = Questions(True)
+    async with make_host(verified, dynamic, policy=Policy("ask"), consent=user) as host:
+        await host.read_resource("one", URI)
+        for server in ("one", "two"):
+            await host.load_skill(server, URI)
+    plain, skill, dynamic_skill = (request.summary for request in user.requests)
+    assert len({plain, skill.replace("one", ""), dynamic_skill.replace("two", "")}) == 3
+    assert "all its files" in skill
+    assert "this file" in dynamic_skill
+
+
+async def test_an_error_names_the_missing_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    reasons: list[str] = []
+    for consent in (None, TerminalConsent()):
+        async with make_host(SkillServer(), policy=Policy("ask"), consent=consent) as host:
+            with pytest.raises(PolicyError) as caught:
+                await host.load_skill("docs", URI)
+            reasons.append(str(caught.value))
+    assert ["terminal" in reason for reason in reasons] == [False, True]
+    assert ["Pass consent=" in reason for reason in reasons] == [True, False]

@@ -281,3 +281,28 @@ def test_extensions_are_a_list_without_repetitions(use: Callable[[Any], object])
             use(value)
     with pytest.raises(ValueError, match=HELLO):
         use([extension, Extension(HELLO)])
+
+
+@pytest.mark.parametrize("option", ["settings", "client_settings"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ({"a": object()}, TypeError),
+        ({"a": {1, 2}}, TypeError),
+        ({"a": b"bytes"}, TypeError),
+        ({"a": [{"b": object()}]}, TypeError),
+        ({1: "a"}, TypeError),
+        ({"a": {1: "b"}}, TypeError),
+        ({"a": float("nan")}, ValueError),
+    ],
+)
+def test_settings_must_be_json(option: str, value: Any, error: type[Exception]) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(error) as caught:
+        Extension("com.example/hello", **options)
+    assert f"{option}=" in str(caught.value)
+
+
+def test_settings_can_be_any_json() -> None:
+    settings: dict[str, Any] = {"a": [1, 2.5, "b", None, True, {"c": ("d",)}]}
+    assert Extension("com.example/hello", settings=settings).settings == settings

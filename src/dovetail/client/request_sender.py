@@ -11,6 +11,8 @@ from contextvars import ContextVar, Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import msgspec
+
 from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.input_rounds import (
@@ -280,7 +282,8 @@ class RequestSender:
         Only requests whose results can be cached are sent again after a lost connection.
         """
         row = method.row
-        params = row.params() if params is None else params
+        if params is None:
+            params = _create_empty_params(row)
         if not isinstance(params, row.params):
             raise TypeError(f"the parameters of {row.name} must be {row.params.__name__}, not {type(params).__name__}")
         await self.check_extension(row)
@@ -515,6 +518,15 @@ class RequestSender:
 async def _send_exchange(exchange: OutgoingExchange) -> Any:
     assert exchange.send is not None
     return await exchange.send(exchange)
+
+
+def _create_empty_params(row: Method) -> Params:
+    try:
+        return row.params()
+    except TypeError:
+        required = (f"{field.name}=..." for field in msgspec.structs.fields(row.params) if field.required)
+        example = f"{row.params.__name__}({', '.join(required)})"
+        raise TypeError(f"{row.name} requires parameters. Pass {example}") from None
 
 
 def _apply_meta(options: RequestOptions, exchange: Exchange) -> RequestOptions:

@@ -31,6 +31,7 @@ from dovetail.client.request_sender import RequestSender
 from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, ReconnectingSubscription
 from dovetail.error_context import check_type
 from dovetail.errors import InvalidResult, TransportError
+from dovetail.log import ThrottledWarning
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -105,6 +106,7 @@ class Session:
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler
+        self._invalid_notification_warning = ThrottledWarning()
         self.handlers = InputHandlers(
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,
@@ -347,8 +349,14 @@ class Session:
                     )
         elif self._extensions is not None and method in self._extensions.notifications:
             notification = self._extensions.notifications[method]
-            with contextlib.suppress(InvalidResult):
-                self.callbacks.call(notification.function, decode_body(params, notification.params, method))
+            try:
+                notification_params = decode_body(params, notification.params, method)
+            except InvalidResult as exc:
+                self._invalid_notification_warning.log(
+                    "ignored an invalid notification %s from %s: %s", method, self.name, exc
+                )
+            else:
+                self.callbacks.call(notification.function, notification_params)
         else:
             self._call_notification_handler(method, params)
 

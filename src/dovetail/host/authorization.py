@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from dovetail.error_context import add_context, clip
-from dovetail.errors import PolicyError
+from dovetail.errors import ConsentDeferred, PolicyError
 from dovetail.host.consent.consent import (
     Allow,
     AllowWithChanges,
@@ -19,6 +19,7 @@ from dovetail.host.consent.consent import (
     ConsentAnswer,
     ConsentHandler,
     ConsentRequest,
+    get_no_user_hint,
     is_interactive,
 )
 from dovetail.host.consent.definition_changes import (
@@ -55,16 +56,6 @@ _MAX_CALLER_GRANT_S: Final = 86_400.0
 
 T = TypeVar("T")
 AskUser = Callable[[ConsentRequest], Any]
-
-
-class ConsentDeferred(PolicyError):
-    """Raised if the user has not answered the consent request yet. The request is stored under a ticket."""
-
-    def __init__(self, ticket: str) -> None:
-        super().__init__(
-            f"the call waits until the user answers the consent request with the ticket {ticket}", action="ask"
-        )
-        self.ticket = ticket
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
@@ -143,6 +134,12 @@ class RequestAuthorizer:
             project=self._project,
         )
         return request if arguments is None else request.with_arguments(arguments)
+
+    def create_read_request(self, server: str, identity: str, uri: str) -> PolicyRequest:
+        """Create the policy request for a resource of a server that may not be connected."""
+        return PolicyRequest(
+            server=server, tool=uri, kind="resource.read", server_identity=identity, project=self._project
+        )
 
     def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
         """Create the record of a tool definition."""
@@ -332,7 +329,9 @@ class RequestAuthorizer:
         if decision.action == "allow":
             return decision
         return replace(
-            decision, reason=f"{decision.reason}. Pass consent= to the host, or add a rule: {_suggest_rule(request)}"
+            decision,
+            reason=f"{decision.reason}. {get_no_user_hint(self.consent_handler)}, or add a rule: "
+            f"{_suggest_rule(request)}",
         )
 
     def _check_decision(self, request: PolicyRequest, decision: Decision) -> Decision:
@@ -402,6 +401,19 @@ class RequestAuthorizer:
         )
         await _store(request, self.grants.add, new_grant)
         return True
+
+    async def store_answer(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
+        """Store an answer that the user gave later. An answer for once allows the next request."""
+        if answer.scope == "once":
+            grant = Grant.from_request(request, current_fingerprint, scope="once", expires_in=answer.expires_in)
+            await _store(request, self.grants.add, grant)
+        else:
+            await self._store_grant(request, current_fingerprint, answer)
+
+    async def use_once_grant(self, request: PolicyRequest, current_fingerprint: str) -> bool:
+        """Return whether the user allowed this request once. The grant is removed."""
+        grant = await self._find_grant(request, current_fingerprint)
+        return grant is not None and grant.scope == "once"
 
     async def revoke_changed(self, request: PolicyRequest, current_fingerprint: str) -> None:
         """Revoke the grants for an item if its definition differs from the definition that the user last used."""
@@ -478,7 +490,10 @@ class RequestAuthorizer:
         """
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
-        reason = "its definition differs from the definition that was used before"
+        reason = (
+            "its definition differs from the definition that was used before. If the request itself needs consent, it "
+            "is the next question"
+        )
         details = describe_changes(definition_changes, definition)
         consent_request = build_consent_request(change_request, reason, details, wait)
         answer = await (ask or self.consent_handler.ask)(consent_request)

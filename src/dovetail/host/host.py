@@ -14,9 +14,9 @@ from dovetail.client.client import Client, ManagedClientOptions
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.targets import Target
-from dovetail.errors import MCPError
+from dovetail.errors import ConsentDeferred, MCPError
 from dovetail.host.audit_log import AuditLog, attach_audit_log
-from dovetail.host.authorization import Authorization, ConsentDeferred, RequestAuthorizer
+from dovetail.host.authorization import Authorization, RequestAuthorizer
 from dovetail.host.caller_clients import CredentialsProvider
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
@@ -577,7 +577,8 @@ class Host:
     ) -> CallToolResult | CallAwaitingConsent | None:
         """Answer an open consent request with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
-        Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.
+        Returns the result of the call that waited for the answer. Returns None if another process waits for the answer,
+        and if the question is about a skill. The answer then applies to the next read of the skill.
         """
         return await self._pending_calls.answer(ticket, as_consent_answer(answer))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.errors import (
+    ConsentDeferred,
     ElicitationCancelled,
     ElicitationDeclined,
     InputRequestError,
@@ -18,7 +19,7 @@ from dovetail.errors import (
     ModelError,
     PolicyError,
 )
-from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
+from dovetail.host.authorization import RequestAuthorizer, build_consent_request
 from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.client_messages import get_required_capabilities

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from dovetail.client.client import Client
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
+    ConsentDeferred,
     InvalidParams,
     MCPError,
     NotFound,
@@ -29,10 +30,11 @@ from dovetail.extensions.skills.served_skill import decode_text
 from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.host.authorization import Authorization, RequestAuthorizer
+from dovetail.host.consent.inbox import DeferredCall, DeferredSkill, get_inbox
 from dovetail.host.consent.pins import fingerprint
 from dovetail.host.execution import ServerUse
 from dovetail.host.parts import HostParts
-from dovetail.host.policy.policy import Decision
+from dovetail.host.policy.policy import Decision, PolicyRequest
 from dovetail.host.servers import HOST_NOT_OPEN
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
@@ -137,9 +139,11 @@ class HostSkill:
 
         Args:
             path: The path of the file in the skill.
-            wait: False raises an error if a `FileConsent` has no answer of the user yet.
+            wait: False raises `ConsentDeferred` if a `FileConsent` has no answer of the user yet. Pass its `ticket` to
+                `Host.answer`, and read again.
 
         Raises:
+            ConsentDeferred: the user has not answered yet, and `wait` is False.
             PolicyError: the policy or the user denied the skill, or the policy denied the file.
             NotFound: the entry does not list the file.
             SkillMismatch: the file differs from its entry.
@@ -177,18 +181,48 @@ class HostSkill:
         if decision.action == "ask" and time.monotonic() < self._allowed_until:
             return self._authorizer.allow(request, decision, "the user allowed the skill a short time ago")
         await self._authorizer.revoke_changed(request, self.fingerprint)
-        authorization = await self._authorizer.authorize(
-            request,
-            self._definition,
-            self._describe(path),
-            decision=decision,
-            wait=wait,
-            # A grant would outlive the content that the user allowed.
-            can_remember=not self.is_dynamic,
-        )
-        if authorization.is_once and not self.is_dynamic:
-            self._allowed_until = time.monotonic() + _ONCE_ANSWER_S
+        answer_key = self._build_answer_key(path)
+        if decision.action == "ask" and await self._authorizer.use_once_grant(request, answer_key):
+            self._keep_once_answer()
+            return self._authorizer.allow(request, decision, "the user allowed the request: once")
+        try:
+            authorization = await self._authorizer.authorize(
+                request,
+                self._definition,
+                self._describe(path),
+                decision=decision,
+                wait=wait,
+                # A grant would outlive the content that the user allowed.
+                can_remember=not self.is_dynamic,
+            )
+        except ConsentDeferred as deferred:
+            await self._defer(deferred.ticket, request, answer_key)
+            raise
+        if authorization.is_once:
+            self._keep_once_answer()
         return authorization
+
+    def _build_answer_key(self, path: str) -> str:
+        """Return the fingerprint for an answer that comes later. For a dynamic skill, it contains the path."""
+        return f"{self.fingerprint} {path}" if self.is_dynamic else self.fingerprint
+
+    def _keep_once_answer(self) -> None:
+        if not self.is_dynamic:
+            self._allowed_until = time.monotonic() + _ONCE_ANSWER_S
+
+    async def _defer(self, ticket: str, request: PolicyRequest, answer_key: str) -> None:
+        """Store the skill with the question, so that an answer counts for this definition."""
+        inbox = get_inbox(self._authorizer.consent_handler)
+        if inbox is not None and request.server_identity:
+            deferred_call = DeferredCall(
+                server=request.server,
+                identity=request.server_identity,
+                tool=request.tool,
+                arguments={},
+                fingerprint=answer_key,
+                skill=DeferredSkill(definition=self._definition, can_remember=not self.is_dynamic),
+            )
+            await inbox.attach(ticket, deferred_call)
 
     def _decide(self, supervisor: ServerSupervisor, file_decision: Decision) -> Decision:
         """Return the decision about SKILL.md. If a rule asks about another file, it asks about the whole skill.

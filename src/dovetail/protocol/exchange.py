@@ -80,6 +80,8 @@ class Exchange(Struct, eq=False):
     async def notify(self, method: str, params: object = None) -> None:
         """Send a notification to the caller before the result. On the client side, this does nothing.
 
+        `method` must start with "notifications/".
+
         Args:
             params: The parameters, as a dict or a protocol object.
         """
@@ -110,6 +112,8 @@ class IncomingExchange(Exchange, eq=False):
 
     async def notify(self, method: str, params: object = None) -> None:
         """Send a notification to the caller before the result."""
+        if not method.startswith("notifications/"):
+            raise ValueError(f"invalid notification {method!r}: the name must start with 'notifications/'")
         if self.emit is not None:
             await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
 

@@ -7,15 +7,16 @@ spec: specification#extensions
 """
 
 import inspect
+import math
 import re
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from dovetail.error_context import check_type, clip
+from dovetail.error_context import check_type, clip, describe_value
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import Middleware, validate_middleware
 from dovetail.wire.base import CacheableResult, JSONValue, PaginatedParams, Params, Result, Struct
@@ -151,8 +152,8 @@ class Extension:
         requires_client: bool = False,
     ) -> None:
         self._identifier = _check_identifier(identifier)
-        check_type("settings=", settings, Mapping, "a dict")
-        check_type("client_settings=", client_settings, Mapping, "a dict")
+        _check_settings("settings=", settings)
+        _check_settings("client_settings=", client_settings)
         check_type("requires_client=", requires_client, bool, "True or False")
         self._settings = dict(settings or {})
         self._client_settings = dict(client_settings or {})
@@ -403,6 +404,31 @@ def _check_identifier(identifier: Any) -> str:
             "'com.example/hello'"
         )
     return identifier
+
+
+def _check_settings(option: str, settings: Any) -> None:
+    check_type(option, settings, Mapping, "a dict")
+    _check_json(option, settings)
+
+
+def _check_json(subject: str, value: Any) -> None:
+    match value:
+        case Mapping():
+            members: Mapping[Any, Any] = value
+            for name, member in members.items():
+                if not isinstance(name, str):
+                    raise TypeError(f"{subject} must have strings as keys, not {describe_value(name)}")
+                _check_json(f"{clip(name)!r} in {subject}", member)
+        case list() | tuple():
+            items: Sequence[Any] = value
+            for item in items:
+                _check_json(subject, item)
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{subject} must be a finite number, because JSON has no {value}")
+        case None | str() | int() | float():
+            return
+        case _:
+            raise TypeError(f"{subject} must be a JSON value, not {describe_value(value)}")
 
 
 def _check_method_name(name: Any) -> None:

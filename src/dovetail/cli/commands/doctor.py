@@ -177,11 +177,15 @@ def _check_server_info(client: Client) -> Iterator[CheckResult]:
 
 async def _check_items(client: Client, add_result: Callable[[CheckResult], None]) -> int:
     started_at = time.perf_counter()
-    items_by_kind = {kind: await list_items(client, kind) for kind in ITEM_KINDS}
+    items_by_kind = {kind: await list_items(client, kind) for kind in (*ITEM_KINDS, "skills")}
     counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items)
     duration_ms = (time.perf_counter() - started_at) * 1000
-    hint = None if counts else _EMPTY_HINT
-    add_result(CheckResult("lists", "ok" if counts else "warn", f"{counts or 'empty'}, in {duration_ms:.0f} ms", hint))
+    extensions = client.server_capabilities.extensions or {}
+    # A server may have only the methods of an extension.
+    hint = None if counts or extensions else _EMPTY_HINT
+    add_result(CheckResult("lists", "warn" if hint else "ok", f"{counts or 'empty'}, in {duration_ms:.0f} ms", hint))
+    if extensions:
+        add_result(CheckResult("extensions", "ok", ", ".join(map(output.escape_line, extensions))))
     skipped = client.skipped_items
     if skipped:
         message = f"skipped because they are malformed: {'; '.join(skipped[:5])}"

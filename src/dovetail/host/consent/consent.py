@@ -36,6 +36,9 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "roots.list": "Tell {server} which folders it may work in?",
     "login": "Log in to {server}?",
 }
+# A read of a skill has its name in the details. If the skill is dynamic, the details also name the file.
+_SKILL_SUMMARY: Final = "Read the skill {tool} from {server}, with all its files?"
+_DYNAMIC_SKILL_SUMMARY: Final = "Read this file of the skill {tool} from {server}?"
 
 
 # Files of format version 1 use these older names.
@@ -68,9 +71,15 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """Return the question for the user in one line. The server cannot change the wording."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
-        return _SUMMARY_TEMPLATES[self.kind].format_map(
+        return self._summary_template.format_map(
             {name: _quote_name(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
         )
+
+    @property
+    def _summary_template(self) -> str:
+        if self.kind == "resource.read" and "skill" in self.details:
+            return _DYNAMIC_SKILL_SUMMARY if "file" in self.details else _SKILL_SUMMARY
+        return _SUMMARY_TEMPLATES[self.kind]
 
     @property
     def text(self) -> str:
@@ -164,10 +173,17 @@ def is_interactive(consent_handler: ConsentHandler) -> bool:
     return bool(getattr(consent_handler, "is_interactive", True))
 
 
+def get_no_user_hint(consent_handler: ConsentHandler) -> str:
+    """Return why a consent handler has no user to ask, and what to do."""
+    hint = f"{type(consent_handler).__name__} has no user to ask. Pass another consent= to the host"
+    return getattr(consent_handler, "_no_user_hint", hint)
+
+
 class DenyAllConsent:
     """A consent handler that denies every request, for programs without a user."""
 
     is_interactive = False
+    _no_user_hint = "Pass consent= to the host"
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """Deny the request."""

@@ -62,8 +62,15 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
 _MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names,)
 
 
+class DeferredSkill(Struct, frozen=True, kw_only=True):
+    """A skill that the user is asked about."""
+
+    definition: dict[str, Any]  # the definition that the answer applies to
+    can_remember: bool  # False stores the answer for one read, whatever the user answers
+
+
 class DeferredCall(Struct, frozen=True, kw_only=True):
-    """A tool call that continues after the user has answered."""
+    """A tool call that continues after the user has answered, or a skill that can be read after the answer."""
 
     server: str
     identity: str
@@ -74,6 +81,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
     # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    skill: DeferredSkill | None = None  # the skill to read, or None for a tool call. `tool` is its URI
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):

@@ -17,11 +17,13 @@ from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentAnswer
 from dovetail.host.consent.inbox import (
     CallAwaitingConsent,
     DeferredCall,
+    DeferredSkill,
     Inbox,
     PendingConsent,
     build_responses,
     get_inbox,
 )
+from dovetail.host.consent.pins import fingerprint
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.supervisor import ServerSupervisor
@@ -130,11 +132,40 @@ class PendingCalls:
             )
             self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user declined'}")
+        if deferred_call.skill is not None:
+            return await self._store_skill_answer(ticket, request, deferred_call, deferred_call.skill, answer)
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
         # The server starts before the consent request is removed. If the start fails, the answer is not lost.
         async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
+
+    async def _store_skill_answer(
+        self,
+        ticket: str,
+        request: ConsentRequest,
+        deferred_call: DeferredCall,
+        skill: DeferredSkill,
+        answer: ConsentAnswer,
+    ) -> None:
+        """Store the answer about a skill. It applies to the definition that the user saw, at the next read."""
+        policy_request = self._authorizer.create_read_request(
+            deferred_call.server, deferred_call.identity, deferred_call.tool
+        )
+        if not isinstance(answer, Allow):
+            raise PolicyError(f"{policy_request.full_name} cannot be edited. Answer with Allow or Deny")
+        is_change = request.kind == "definition.changed"
+        if is_change and request.is_shortened and answer.scope == "once":
+            raise PolicyError(
+                f"the question about {policy_request.full_name} is shortened. Show its full_text, and answer with "
+                'Allow("always")'
+            )
+        await self._take(ticket)
+        self._authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, request.reason)
+        await self._authorizer.pin_definition(policy_request, skill.definition, fingerprint(skill.definition))
+        if not is_change:
+            answer = answer if skill.can_remember else Allow()
+            await self._authorizer.store_answer(policy_request, deferred_call.fingerprint, answer)
 
     async def _continue_call(
         self,
@@ -202,13 +233,13 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=False, resume=resume)
 
 
-def _create_deferred_call(request: PolicyRequest, fingerprint: str, **extra_fields: Any) -> DeferredCall:
+def _create_deferred_call(request: PolicyRequest, definition_digest: str, **extra_fields: Any) -> DeferredCall:
     return DeferredCall(
         server=request.server,
         identity=request.server_identity,
         tool=request.tool,
         arguments=dict(request.arguments or {}),
-        fingerprint=fingerprint,
+        fingerprint=definition_digest,
         **extra_fields,
     )
 

@@ -27,6 +27,11 @@ class TerminalConsent:
         output: The stream for questions. Defaults to the terminal.
     """
 
+    _no_user_hint = (
+        "Standard input is not a terminal, so TerminalConsent cannot ask. Run the program in a terminal, pass another "
+        "consent= to the host"
+    )
+
     def __init__(self, input: Callable[[], str] | None = None, output: TextIO | None = None) -> None:
         self._read_input = input
         self._output = output
