@@ -83,6 +83,7 @@ def logging_restored() -> Iterator[None]:
 def test_every_block_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     module = ModuleType("__main__")
+    module.__file__ = str(tmp_path / "server.py")
     monkeypatch.setitem(sys.modules, "__main__", module)
     printed, ran = "", 0
     for block in blocks(page):

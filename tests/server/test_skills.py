@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from dovetail.extensions.skills import generated_skill, skill_folder, skills_ext
 from dovetail.extensions.skills.served_skill import ServedSkill
 from dovetail.extensions.skills.skill import compute_digest
 from dovetail.extensions.skills.skill_folder import SkillFolder
+from dovetail.server import skill_resources
 
 IDENTIFIER = "io.modelcontextprotocol/skills"
 REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -393,9 +396,61 @@ async def test_a_skill_that_appears_during_an_update_can_be_removed(
     assert caplog.records == []
 
 
+async def test_a_list_shows_a_change_at_once(folder: Path, app: Server) -> None:
+    file = folder / "pdf" / "notes.md"
+    async with Client(app, cache=False) as client:
+        for text in ("first", "second", "third"):
+            file.write_text(text)
+            skills = {skill.name: skill for skill in await client.list_skills()}
+            assert await skills["pdf"].read("notes.md") == text
+            file.write_text(f"{text} again")
+            assert await (await client.get_skill("skill://pdf/SKILL.md")).read("notes.md") == f"{text} again"
+
+
+async def test_lists_at_the_same_time_share_scans(folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 4
+    times: list[float] = []
+    have_all_begun = threading.Event()
+    scans: list[bool] = []
+    refresh = SkillFolder.refresh
+
+    def get_time() -> float:
+        times.append(time.monotonic())
+        if len(times) > count:  # The first list asks twice: when it arrives, and when its scan begins.
+            have_all_begun.set()
+        return times[-1]
+
+    def scan(folder: SkillFolder, max_age: float = 0.0) -> bool:
+        scans.append(have_all_begun.wait(30))
+        return refresh(folder, max_age)
+
+    monkeypatch.setattr(skill_resources, "time", SimpleNamespace(monotonic=get_time))
+    monkeypatch.setattr(SkillFolder, "refresh", scan)
+    async with Client(app, cache=False) as client:
+        await asyncio.gather(*(client.list_skills() for _ in range(count)))
+    assert scans in ([True], [True, True])
+
+
+async def test_a_mistake_that_returns_is_logged_again_if_files_are_only_read(
+    folder: Path, app: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = folder / "pdf" / "SKILL.md"
+    valid = manifest.read_text()
+    async with Client(app, cache=False) as client:
+        skill = await client.get_skill("skill://pdf/SKILL.md")
+        for count in (1, 2):
+            manifest.write_text("no front matter")
+            with pytest.raises(SkillMismatch):
+                await skill.read()
+            assert len(caplog.records) == count
+            manifest.write_text(valid)
+            assert await skill.read() == valid
+
+
 async def test_a_content_that_returns_is_noticed_at_each_read(
     folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(skill_folder, "_MAX_CHEAP_ENTRIES", 1)
     file = folder / "pdf" / "notes.md"
     async with Client(app, cache=False) as client:
         for _ in range(2):

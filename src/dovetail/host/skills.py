@@ -47,7 +47,7 @@ _ALLOWED_TOOLS: Final = "allowed-tools"
 _ONCE_ANSWER_S: Final = 300.0  # An answer for once applies to the files of a skill for this time.
 # This text is part of the fingerprint of a dynamic skill, so a change of it changes the fingerprint.
 _DYNAMIC_FILES: Final = "dynamic: the server generates the files, and they are not verified"
-_MAX_AGE_S: Final = 1.0  # A list scans the folder of the user again if the last scan is older than this.
+_MAX_AGE_S: Final = 1.0  # A list scans a large folder of the user again if the last scan is older than this.
 
 
 class SkillContent(Struct, frozen=True, kw_only=True):

@@ -306,9 +306,14 @@ class Server:
         The server notices changes of the files. Skills need the extra `dovetail-mcp[skills]`.
 
         Args:
-            folder: The folder with the skills, or the folder of one skill.
+            folder: The folder with the skills, or the folder of one skill. A relative path depends on the working
+                directory, which hosts choose. Use `Path(__file__).parent / "skills"` instead.
             scopes: The scopes that a caller needs for these skills, as in `restrict`.
             visible_to: A function that decides which callers may see and use these skills, as in `restrict`.
+
+        Raises:
+            ValueError: the folder does not exist or has no skills, or a skill cannot be served. The message names the
+                file and the solution.
         """
         from dovetail.extensions.skills.skill_folder import SkillFolder
 

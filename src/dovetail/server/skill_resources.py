@@ -6,6 +6,7 @@ short. The access rules of the SKILL.md apply to the whole skill: to its entry, 
 
 import asyncio
 import threading
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -51,6 +52,8 @@ class SkillResources:
         # The functions of skills run here while skills are listed, so they cannot use up the threads for calls.
         self._thread_pool = ThreadPool(limits)
         self._lock = threading.Lock()  # Only changes need this lock.
+        self._refresh_lock = threading.Lock()
+        self._refreshed_at = 0.0  # when the last scan of all folders began
         # The registered skills by URI. Lists and reads use nothing else. A change replaces the dict.
         self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
@@ -211,7 +214,8 @@ class SkillResources:
         if resource is None:
             raise ResourceNotFound(_get_file_uri(uri, path))
         data = record.folder.read(resource.uri)
-        if data is None or not record.folder.is_listed(resource.uri, data):
+        is_changed = data is None or not record.folder.is_listed(resource.uri, data)
+        if is_changed or resource.uri in self._mismatches:
             self._update_list(record.folder, resource.uri, data)
         if data is None:
             raise ResourceNotFound(resource.uri)
@@ -234,9 +238,16 @@ class SkillResources:
         return bool(self._access_options)
 
     def refresh(self, max_age: float = 0.0) -> None:
-        changes = [folder.refresh(max_age) for folder in tuple(self._access_options)]
-        if any(changes):
-            self._update_registered()
+        requested_at = time.monotonic()
+        with self._refresh_lock:
+            # Many requests at the same time wait for one scan that begins after them.
+            if self._refreshed_at > requested_at:
+                return
+            started_at = time.monotonic()
+            changes = [folder.refresh(max_age) for folder in tuple(self._access_options)]
+            if any(changes):
+                self._update_registered()
+            self._refreshed_at = started_at
 
     def list_visible(self, principal: Principal | None) -> dict[str, SkillSource]:
         return {
@@ -298,7 +309,7 @@ class SkillResources:
                         conflicts[uri] = str(exc)
             self._registered = after = after | {uri: record for uri, record in kept.items() if record.folder is None}
             for uri in conflicts.keys() - self._logged_conflicts:
-                log.warning("a changed skill with the URI %s is not served: %s", uri, conflicts[uri])
+                log.warning("skills: a change of %s is not served: %s", uri, conflicts[uri])
             self._logged_conflicts = set(conflicts)
         self._registry.notify_list_changed("resources")
         for uri in _find_changed_files(before, after):

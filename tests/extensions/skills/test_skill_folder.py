@@ -501,10 +501,26 @@ def test_added_and_removed_skills_and_files_are_noticed(tmp_path: Path) -> None:
     assert folder.read("skill://pdf/new.md") is None
 
 
-def test_a_recent_scan_is_not_repeated(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_shown_with_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkillProblem) as caught:
+        SkillFolder("missing")
+    assert str(tmp_path / "missing") in str(caught.value)
+    assert "working directory" in str(caught.value)
+    with pytest.raises(SkillProblem) as caught:
+        SkillFolder(tmp_path / "missing")
+    assert "working directory" not in str(caught.value)
+
+
+def test_a_recent_scan_of_a_large_folder_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path)
     folder = SkillFolder(tmp_path)
     folder.refresh()
+    write_skill(tmp_path, "xlsx")
+    assert folder.refresh(max_age=3600) is True
+    monkeypatch.setattr(module, "_MAX_CHEAP_ENTRIES", 1)
     write_skill(tmp_path, "docx")
     assert folder.refresh(max_age=3600) is False
     assert folder.refresh() is True

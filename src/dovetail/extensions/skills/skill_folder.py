@@ -23,6 +23,7 @@ from dovetail.log import log
 from dovetail.wire.base import Struct
 
 _MAX_DEPTH: Final = 16
+_MAX_CHEAP_ENTRIES: Final = 200  # A folder with more files and directories is large. Scanning it takes longer.
 _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a folder, including those outside of skills.
 # A file that changed this recently may change again without a new time stamp.
 _SETTLED_NS: Final = 2_000_000_000
@@ -88,7 +89,9 @@ class SkillFolder:
             )
         self._root = Path(path).resolve()
         if not self._root.is_dir():
-            raise SkillProblem(f"{path} is not a folder")
+            is_relative = not Path(path).is_absolute()
+            reason = f". The path {path} is relative to the working directory" if is_relative else ""
+            raise SkillProblem(f"{self._root} is not a folder{reason}")
         self._lock = threading.Lock()
         self._hashed: dict[tuple[str, ...], _HashedFile] = {}
         self._real_paths: dict[str, tuple[str, ...]] = {}
@@ -96,16 +99,19 @@ class SkillFolder:
         self._prefix: tuple[str, ...] = ()
         self._logged_problems: set[str] = set()  # the problems of the last scan
         self._checked_at = 0.0
+        self._entry_count = 0  # how many files and directories the last scan found
         self.skills: dict[str, ServedSkill] = {}  # The skills by the URI of their SKILL.md. A change replaces the dict.
         self._scan(is_first=True, on_problem=on_problem)
 
     def refresh(self, max_age: float = 0.0) -> bool:
-        """Scan the folder again unless that happened less than `max_age` seconds ago. Return whether a skill changed.
+        """Scan the folder again, and return whether a skill changed.
+
+        A large folder is not scanned again if that happened less than `max_age` seconds ago.
 
         A skill with a problem keeps its last valid entry. A problem is logged once until it is solved.
         """
         with self._lock:
-            if time.monotonic() - self._checked_at < max_age:
+            if self._entry_count > _MAX_CHEAP_ENTRIES and time.monotonic() - self._checked_at < max_age:
                 return False
             before = self.skills
             try:
@@ -133,6 +139,7 @@ class SkillFolder:
     def _scan(self, *, is_first: bool, on_problem: Callable[[str, str], object] | None = None) -> None:
         scan = _Scan(self._root)
         scan.run()
+        self._entry_count = scan.entry_count
         if is_first and not scan.skills:
             reason = next(iter(scan.problems.values()), f"A skill is a folder with a file {MANIFEST}")
             raise SkillProblem(f"{self._root} has no skills. {reason}")
@@ -165,7 +172,9 @@ class SkillFolder:
                         on_problem("/".join(parts), problem)
                 elif is_first:
                     raise
-                problems.append(f"kept the previous entry of a skill, because {exc}")
+                is_known = any(skill.directory == parts for skill in self.skills.values())
+                consequence = "kept the previous entry of a skill" if is_known else "a skill is not served"
+                problems.append(f"{consequence}, because {exc}")
                 failed_directories.add(parts)
             else:
                 skills[skill.entry.uri] = skill
@@ -255,7 +264,7 @@ class _Scan:
         self.problems: dict[tuple[str, ...], str] = {}
         self.unreadable_directories: list[tuple[str, ...]] = []
         self._root = root
-        self._entry_count = 0
+        self.entry_count = 0
 
     def run(self) -> None:
         try:
@@ -297,8 +306,8 @@ class _Scan:
 
     def _count(self, iterator: "Iterator[os.DirEntry[str]]") -> "Iterator[os.DirEntry[str]]":
         for entry in iterator:
-            self._entry_count += 1
-            if self._entry_count > _MAX_ENTRIES:
+            self.entry_count += 1
+            if self.entry_count > _MAX_ENTRIES:
                 raise SkillProblem(
                     f"{self._root} has more than {_MAX_ENTRIES} files and folders. Pass a folder that has only skills"
                 )

@@ -34,7 +34,7 @@ from dovetail.protocol.principal import Principal
 
 T = TypeVar("T")
 
-_MAX_AGE_S: Final = 1.0  # A request scans a folder again if the last scan is older than this.
+_MAX_AGE_S: Final = 1.0  # A request scans a large folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
 _MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
 _MAX_FUNCTION_S: Final = 5.0  # A list waits this long for the function of a skill.
@@ -60,7 +60,10 @@ class SkillCollection(Protocol):
         ...
 
     def refresh(self, max_age: float = 0.0) -> None:
-        """Look for changes of the folders, and notify the clients. This method reads files, so call it in a thread."""
+        """Look for changes of the folders, and notify the clients. This method reads files, so call it in a thread.
+
+        Large folders are not scanned again if that happened less than `max_age` seconds ago.
+        """
         ...
 
     def list_visible(self, principal: Principal | None) -> Mapping[str, SkillSource]:
