@@ -323,7 +323,7 @@ async def test_an_answer_for_once_covers_the_files_of_a_skill_for_five_minutes(
 ) -> None:
     server, user = SkillServer(), Questions(Allow())
     now = 1000.0
-    monkeypatch.setattr("dovetail.host.skills.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("dovetail.host.host_skills.time", SimpleNamespace(monotonic=lambda: now))
     async with make_host(server, policy=Policy("ask"), consent=user) as host:
         [skill] = await host.list_skills()
         await skill.read()

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from dovetail.host.events import EventKind as EventKind
     from dovetail.host.events import HostEvent as HostEvent
     from dovetail.host.host import Host as Host
+    from dovetail.host.host_skills import HostSkill as HostSkill
+    from dovetail.host.host_skills import SkillContent as SkillContent
     from dovetail.host.managed_server import ManagedServer as ManagedServer
     from dovetail.host.policy.conditions import Condition as Condition
     from dovetail.host.policy.conditions import argument as argument
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
     from dovetail.host.policy.rules import Rule as Rule
     from dovetail.host.server_settings import ServerSettings as ServerSettings
     from dovetail.host.server_settings import compute_server_id as compute_server_id
-    from dovetail.host.skills import HostSkill as HostSkill
-    from dovetail.host.skills import SkillContent as SkillContent
 
 _MODULE_BY_NAME = {
     "Allow": "dovetail.host.consent.consent",
@@ -78,7 +78,7 @@ _MODULE_BY_NAME = {
     "GrantStore": "dovetail.host.consent.grants",
     "Host": "dovetail.host.host",
     "HostEvent": "dovetail.host.events",
-    "HostSkill": "dovetail.host.skills",
+    "HostSkill": "dovetail.host.host_skills",
     "ManagedServer": "dovetail.host.managed_server",
     "ServerDefinitions": "dovetail.host.catalog_item",
     "CallAwaitingConsent": "dovetail.host.consent.inbox",
@@ -93,7 +93,7 @@ _MODULE_BY_NAME = {
     "SecretResolver": "dovetail.host.config.secret_lookup",
     "ServerConfig": "dovetail.host.config.server_entry",
     "ServerSettings": "dovetail.host.server_settings",
-    "SkillContent": "dovetail.host.skills",
+    "SkillContent": "dovetail.host.host_skills",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
     "argument": "dovetail.host.policy.conditions",

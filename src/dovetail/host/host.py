@@ -68,7 +68,7 @@ from dovetail.wire.roots import Root
 from dovetail.wire.tools import CallToolResult
 
 if TYPE_CHECKING:
-    from dovetail.host.skills import HostSkill, SkillCatalog, SkillContent
+    from dovetail.host.host_skills import HostSkill, SkillCatalog, SkillContent
 
 # The seconds that a closing host waits for the calls of gateway callers.
 _SERVE_DRAIN_TIMEOUT_S: Final = 15.0
@@ -382,7 +382,7 @@ class Host:
         return await skill.read(path)
 
     def _get_skill_catalog(self) -> "SkillCatalog":
-        from dovetail.host.skills import SkillCatalog
+        from dovetail.host.host_skills import SkillCatalog
 
         if self._skill_catalog is None:
             self._skill_catalog = SkillCatalog(self._parts, self._skill_folder)
