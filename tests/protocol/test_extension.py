@@ -9,6 +9,7 @@ import pytest
 from dovetail import CallToolResult, Client, Server
 from dovetail.extensions import CacheableResult, Extension, ExtensionMethod, Params, Result
 from dovetail.middleware import CallNext, Exchange
+from dovetail.protocol.extension import get_parts, get_row
 from dovetail.wire.revisions import REVISIONS
 
 HELLO, SAY = "com.example/hello", "com.example/hello/say"
@@ -50,9 +51,11 @@ def test_a_method_has_a_row_of_the_method_table() -> None:
     extension = Extension(HELLO, settings={"a": 1}, client_settings={"b": 2})
     method = extension.method(SAY, since="2025-06-18", until="2026-07-28", name_parameter="itemKey")(say)
     assert isinstance(method, ExtensionMethod)
-    assert (method.name, method.handler, method.extension) == (SAY, say, extension)
-    assert (method.row.params, method.row.result, method.row.extension) == (KeyParams, KeyResult, HELLO)
-    assert [revision for revision in REVISIONS if method.row.exists_in(revision)] == [
+    row = get_row(method)
+    assert (method.name, method.extension) == (SAY, extension)
+    assert get_parts(extension).methods[SAY].function is say
+    assert (row.params, row.result, row.extension) == (KeyParams, KeyResult, HELLO)
+    assert [revision for revision in REVISIONS if row.exists_in(revision)] == [
         "2025-06-18",
         "2025-11-25",
         "draft",
@@ -67,7 +70,7 @@ def test_a_bound_method_can_handle_a_request() -> None:
         async def say(self, params: KeyParams, exchange: Exchange) -> KeyResult:
             return KeyResult(text=params.item_key)
 
-    assert Extension(HELLO).method(SAY)(Greeter().say).row.params is KeyParams
+    assert get_row(Extension(HELLO).method(SAY)(Greeter().say)).params is KeyParams
 
 
 @pytest.mark.parametrize("name", ["tools/call", "ping", "notifications/progress", "roots/list", "initialized"])
@@ -142,7 +145,7 @@ def test_a_cacheable_method_has_a_cacheable_result() -> None:
     async def cached(params: KeyParams, exchange: Exchange) -> Cached:
         raise NotImplementedError
 
-    assert Extension(HELLO).method(SAY, is_cacheable=True)(cached).row.is_cacheable
+    assert get_row(Extension(HELLO).method(SAY, is_cacheable=True)(cached)).is_cacheable
     with pytest.raises(TypeError, match="CacheableResult"):
         Extension(HELLO).method(SAY, is_cacheable=True)(say)
 

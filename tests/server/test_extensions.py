@@ -141,7 +141,8 @@ async def test_the_extensions_of_a_mounted_server_are_not_passed_through() -> No
     assert result["content"][0]["text"] == "done"
 
 
-async def test_a_mounted_server_does_not_get_the_notifications_of_its_extensions() -> None:
+@pytest.mark.parametrize("prefix", ["", "x"])
+async def test_a_mounted_server_does_not_get_the_notifications_of_its_extensions(prefix: str) -> None:
     received: list[str] = []
     inner, outer = Extension(HELLO), Extension("com.example/outer")
 
@@ -154,7 +155,7 @@ async def test_a_mounted_server_does_not_get_the_notifications_of_its_extensions
         received.append("outer")
 
     app, mounted = Server("app", extensions=[outer]), Server("mounted", extensions=[inner])
-    app.mount(mounted)
+    app.mount(mounted, prefix=prefix)
     client = Client(app, LATEST_HANDSHAKE)
     for method in ("notifications/inner", "notifications/outer"):
         get_dispatcher(app).receive_notification(client.exchange(method))

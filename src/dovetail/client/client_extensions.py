@@ -8,6 +8,7 @@ from dovetail.protocol.extension import (
     AddedResultType,
     NotificationFunction,
     check_extensions,
+    check_new_extension,
     freeze_extension,
     get_parts,
 )
@@ -54,19 +55,17 @@ def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | 
     """
     combined = ClientExtensions(dict(declared or {}), {}, [], {})
     for extension in check_extensions(extensions):
-        identifier, parts = extension.identifier, get_parts(extension)
-        if identifier in combined.declared:
-            raise ValueError(f"the client already declares the extension {identifier!r}")
-        if repeated := combined.notifications.keys() & parts.client_notifications.keys():
-            raise ValueError(f"the extension {identifier!r} adds {min(repeated)!r}, but another extension has added it")
-        if repeated := combined.result_types.keys() & parts.result_types.keys():
-            method, name = min(repeated)
-            raise ValueError(
-                f"the extension {identifier!r} adds the result type {name!r} to {method}, but another extension has "
-                "added this result type"
-            )
+        parts = get_parts(extension)
+        check_new_extension(
+            extension,
+            "client",
+            combined.declared,
+            parts.client_notifications,
+            combined.notifications,
+            combined.result_types,
+        )
         freeze_extension(extension)
-        combined.declared[identifier] = dict(extension.client_settings)
+        combined.declared[extension.identifier] = dict(extension.client_settings)
         combined.notifications |= parts.client_notifications
         combined.middleware += parts.client_middleware
         combined.result_types |= parts.result_types

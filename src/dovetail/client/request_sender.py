@@ -281,7 +281,9 @@ class RequestSender:
 
         Only requests whose results can be cached are sent again after a lost connection.
         """
-        row = method.row
+        from dovetail.protocol.extension import get_row
+
+        row = get_row(method)
         if params is None:
             params = _create_empty_params(row)
         if not isinstance(params, row.params):

@@ -110,6 +110,11 @@ class IncomingExchange(Exchange, eq=False):
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
 
+    @property
+    def is_forwarded(self) -> bool:
+        """Return whether a server in this process has forwarded the request to a server that is mounted on it."""
+        return bool(self.mount_path)
+
     async def notify(self, method: str, params: object = None) -> None:
         """Send a notification to the caller before the result."""
         if not method.startswith("notifications/"):

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -39,36 +39,26 @@ ExtensionLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 
 class ExtensionMethod(Generic[P, R]):
-    """A request that an extension adds. `Extension.method` creates it. Pass it to `Client.request`.
+    """A request that an extension adds. `Extension.method` creates it. Pass it to `Client.request`."""
 
-    Args:
-        extension: The extension that adds the request.
-        row: The names, types and protocol versions of the request.
-        handler: The function that handles the request on a server.
-        requires_client: Whether the server refuses clients that do not declare the extension.
-    """
+    __slots__ = ("_extension", "_row")
 
-    __slots__ = ("extension", "handler", "requires_client", "row")
+    def __init__(self, _extension: "Extension", _row: Method) -> None:
+        self._extension = _extension
+        self._row = _row
 
-    def __init__(
-        self,
-        extension: "Extension",
-        row: Method,
-        handler: Callable[[P, Exchange], Awaitable[R]],
-        requires_client: bool,
-    ) -> None:
-        self.extension = extension
-        self.row = row
-        self.handler = handler
-        self.requires_client = requires_client
+    @property
+    def extension(self) -> "Extension":
+        """Return the extension that adds the request."""
+        return self._extension
 
     @property
     def name(self) -> str:
         """Return the name of the method, such as "com.example/hello/say"."""
-        return self.row.name
+        return self._row.name
 
     def __repr__(self) -> str:
-        return f"<ExtensionMethod {self.row.name!r} of {self.extension.identifier!r}>"
+        return f"<ExtensionMethod {self.name!r} of {self._extension.identifier!r}>"
 
 
 class ExtensionClient(Protocol):
@@ -111,6 +101,14 @@ class AddedResultType(Struct, frozen=True):
     on_client: ResultHook | None
 
 
+class RequestFunction(Struct, frozen=True):
+    """A function that handles a request of an extension, and the row of the method table for the request."""
+
+    row: Method
+    function: Callable[..., Awaitable[Any]]
+    requires_client: bool  # whether the server refuses clients that do not declare the extension
+
+
 class NotificationFunction(Struct, frozen=True):
     """A function that handles a notification of an extension, and the type of its parameters."""
 
@@ -121,7 +119,7 @@ class NotificationFunction(Struct, frozen=True):
 class ExtensionParts(Struct):
     """Everything that was registered on an extension."""
 
-    methods: dict[str, ExtensionMethod[Any, Any]]
+    methods: dict[str, RequestFunction]
     notifications: dict[str, NotificationFunction]
     client_notifications: dict[str, NotificationFunction]
     result_types: dict[tuple[str, str], AddedResultType]
@@ -231,9 +229,8 @@ class Extension:
                 extension=self._identifier,
             )
             is_required = self._requires_client if requires_client is None else requires_client
-            method = ExtensionMethod(self, row, function, is_required)
-            self._parts.methods[name] = method
-            return method
+            self._parts.methods[name] = RequestFunction(row, function, is_required)
+            return ExtensionMethod(self, row)
 
         return register
 
@@ -353,7 +350,7 @@ class Extension:
         Return None, too, if the client did not send the request itself. Examples are a request to a mounted server, and
         a resource that a function reads with `ctx.read_resource`.
         """
-        if isinstance(exchange, IncomingExchange) and (exchange.mount_path or exchange.parent is not None):
+        if isinstance(exchange, IncomingExchange) and (exchange.is_forwarded or exchange.parent is not None):
             return None
         settings = (exchange.caller.client_capabilities.extensions or {}).get(self._identifier)
         return settings if isinstance(settings, dict) else None
@@ -373,6 +370,38 @@ class Extension:
 def get_parts(extension: Extension) -> ExtensionParts:
     """Return the parts of an extension for a server or a client."""
     return extension._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def get_row(method: ExtensionMethod[Any, Any]) -> Method:
+    """Return the names, types and protocol versions of a request of an extension."""
+    return method._row  # pyright: ignore[reportPrivateUsage]
+
+
+def check_new_extension(
+    extension: Extension,
+    user: str,
+    declared: Collection[str],
+    added_names: Collection[str],
+    used_names: Collection[str],
+    result_types: Mapping[tuple[str, str], AddedResultType],
+) -> None:
+    """Raise ValueError if a server or a client already has a part of an extension.
+
+    `user` is "server" or "client". The other parameters are the identifiers that it declares, the names that the
+    extension adds, the names that are in use, and the added result types.
+    """
+    identifier = extension.identifier
+    if identifier in declared:
+        raise ValueError(f"the {user} already declares the extension {identifier!r}")
+    for name in added_names:
+        if name in used_names:
+            raise ValueError(f"the extension {identifier!r} adds {name!r}, which the {user} already has")
+    for key, added in get_parts(extension).result_types.items():
+        if key in result_types:
+            raise ValueError(
+                f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, but "
+                f"{result_types[key].extension.identifier!r} has added this result type"
+            )
 
 
 def freeze_extension(extension: Extension) -> None:

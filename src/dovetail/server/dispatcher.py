@@ -58,11 +58,12 @@ from dovetail.wire.subscriptions import ListenResult, SubscriptionFilter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dovetail.protocol.extension import AddedResultType, Extension, ExtensionLifespan
+    from dovetail.protocol.extension import Extension
     from dovetail.protocol.mountable import ItemKind, Mountable
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.server.access_rules import AccessRule
+    from dovetail.server.extension_handlers import ServerExtensions
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
 
@@ -137,9 +138,7 @@ class Dispatcher:
             debug=debug,
         )
         self._middleware: list[Middleware] = []
-        self._extension_middleware: list[Middleware] = []
-        self._extension_lifespans: list[ExtensionLifespan] = []
-        self._added_result_types: dict[str, dict[str, AddedResultType]] = {}
+        self._extensions: ServerExtensions | None = None  # This attribute is None until an extension is added.
         self.inspects_results = registry.result_store is not None
         self._handlers: dict[str, Handler] = {
             "server/discover": self._discover,
@@ -208,66 +207,31 @@ class Dispatcher:
             self.registry.subscriptions.add_callback(cast("Any", function).on_change)
 
     def _wrap_handlers(self) -> None:
-        self._has_middleware = bool(self._middleware or self._extension_middleware)
+        extensions, handlers = self._extensions, self._handlers
+        if extensions is not None:
+            handlers = {method: extensions.wrap(method, handler) for method, handler in handlers.items()}
+        self._has_middleware = bool(self._middleware or (extensions is not None and extensions.middleware))
         self._wrapped_handlers = {
-            method: compose_middleware(self._middleware, self._wrap_in_extensions(method, handler))
-            for method, handler in self._handlers.items()
+            method: compose_middleware(self._middleware, handler) for method, handler in handlers.items()
         } | self._notification_handlers
-
-    def _wrap_in_extensions(self, method: str, handler: Handler) -> Handler:
-        if self._extension_middleware:
-            handler = compose_middleware(self._extension_middleware, handler)
-        if method in self._added_result_types:
-            from dovetail.server.extension_handlers import create_result_check
-
-            handler = create_result_check(self._added_result_types[method].values(), handler)
-        return handler
 
     def add_extension(self, extension: "Extension") -> None:
         """Serve the methods of an extension, and declare it. Raise ValueError if a name is already in use.
 
         The middleware of an extension is inside the middleware of the server.
         """
-        from dovetail.protocol.extension import freeze_extension, get_parts
-        from dovetail.server.extension_handlers import (
-            add_requests,
-            combine_lifespans,
-            create_notification_handler,
-            create_request_handler,
-        )
+        if self._extensions is None:
+            from dovetail.server.extension_handlers import ServerExtensions
 
-        identifier, declared = extension.identifier, self.registry.declared_capabilities
-        if identifier in (declared.extensions or {}):
-            raise ValueError(f"the server already declares the extension {identifier!r}")
-        parts = get_parts(extension)
-        used_names = (*self._handlers, *self._notification_handlers)
-        if collisions := [name for name in (*parts.methods, *parts.notifications) if name in used_names]:
-            raise ValueError(f"the extension {identifier!r} adds {collisions[0]!r}, which the server already has")
-        for added in parts.result_types.values():
-            other = self._added_result_types.get(added.method, {}).get(added.name)
-            if other is not None:
-                raise ValueError(
-                    f"the extension {identifier!r} adds the result type {added.name!r} to {added.method}, but "
-                    f"{other.extension.identifier!r} has added this result type"
-                )
-        freeze_extension(extension)
-        for added in parts.result_types.values():
-            self._added_result_types.setdefault(added.method, {})[added.name] = added
-        self.registry.declared_capabilities = replace(
-            declared, extensions={**(declared.extensions or {}), identifier: dict(extension.settings)}
-        )
-        self.requests = add_requests(self.requests, [method.row for method in parts.methods.values()])
-        self._handlers |= {name: create_request_handler(method) for name, method in parts.methods.items()}
-        self._notification_handlers |= {
-            name: create_notification_handler(notification) for name, notification in parts.notifications.items()
-        }
-        self._extension_middleware += parts.middleware
+            self._extensions = ServerExtensions(self.registry, self._lifespan)
+        extensions = self._extensions
+        parts = extensions.add(extension, (*self._handlers, *self._notification_handlers))
+        self.requests = extensions.requests
+        self._lifespan = extensions.lifespan
+        self._handlers |= extensions.handlers
+        self._notification_handlers |= extensions.notification_handlers
         for function in parts.middleware:
             self._connect_middleware(function)
-        if parts.lifespan is not None:
-            if not self._extension_lifespans:
-                self._lifespan = combine_lifespans(self._extension_lifespans, self._lifespan)
-            self._extension_lifespans.append(parts.lifespan)
         self._wrap_handlers()
 
     def add_notification_handler(self, method: str, function: Callable[..., Any]) -> None:
@@ -291,8 +255,8 @@ class Dispatcher:
             self._items.progress_handlers.receive(exchange)
         elif exchange.method in self._notification_handlers:
             exchange.task = asyncio.get_running_loop().create_task(self._handle_notification(exchange))
-        for server in self.mounts.list_local_servers() if self.mounts is not None else ():
-            server.receive_notification(replace(exchange, task=None, mount_path=(*exchange.mount_path, self.name, "")))
+        if self.mounts is not None:
+            self.mounts.forward_notification(exchange)
 
     async def _handle_notification(self, exchange: IncomingExchange) -> None:
         try:

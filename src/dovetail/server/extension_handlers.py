@@ -1,4 +1,4 @@
-"""Handlers for the methods, notifications and result types that an extension adds to a server."""
+"""The extensions of a server: their methods, notifications, result types, middleware and lifespans."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -7,20 +7,70 @@ from dovetail.errors import MissingClientCapability
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.extension import (
     AddedResultType,
+    Extension,
     ExtensionLifespan,
-    ExtensionMethod,
+    ExtensionParts,
     NotificationFunction,
+    RequestFunction,
+    check_new_extension,
+    freeze_extension,
+    get_parts,
 )
 from dovetail.protocol.handshake import EMPTY_RESULT
-from dovetail.protocol.middleware import Handler
+from dovetail.protocol.middleware import Handler, Middleware, compose_middleware
 from dovetail.server.lifespan import Lifespan
-from dovetail.wire.base import Params, Result, replace
-from dovetail.wire.methods import Method
+from dovetail.server.registry import Registry
+from dovetail.wire.base import Result, replace
+from dovetail.wire.methods import REQUESTS, Method
 
 Requests = Mapping[str, Mapping[str, Method]]
 
 
-def add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
+class ServerExtensions:
+    """Everything that the extensions of one server add to it."""
+
+    def __init__(self, registry: Registry, lifespan: Lifespan | None) -> None:
+        self.requests: Requests = REQUESTS
+        self.handlers: dict[str, Handler] = {}
+        self.notification_handlers: dict[str, Handler] = {}
+        self.middleware: list[Middleware] = []
+        self.lifespan = lifespan  # the lifespan of the server, inside those of the extensions
+        self._registry = registry
+        self._server_lifespan = lifespan
+        self._lifespans: list[ExtensionLifespan] = []
+        self._result_types: dict[tuple[str, str], AddedResultType] = {}
+
+    def add(self, extension: Extension, used_names: Collection[str]) -> ExtensionParts:
+        """Add and declare an extension, and return its parts. Raise ValueError if the server already has a part."""
+        parts, declared = get_parts(extension), self._registry.declared_capabilities
+        added_names = (*parts.methods, *parts.notifications)
+        identifiers = declared.extensions or {}
+        check_new_extension(extension, "server", identifiers, added_names, used_names, self._result_types)
+        freeze_extension(extension)
+        self._registry.declared_capabilities = replace(
+            declared, extensions={**identifiers, extension.identifier: dict(extension.settings)}
+        )
+        self.requests = _add_requests(self.requests, [method.row for method in parts.methods.values()])
+        for name, method in parts.methods.items():
+            self.handlers[name] = _create_request_handler(extension, method)
+        for name, notification in parts.notifications.items():
+            self.notification_handlers[name] = _create_notification_handler(notification)
+        self.middleware += parts.middleware
+        self._result_types |= parts.result_types
+        if parts.lifespan is not None:
+            self._lifespans.append(parts.lifespan)
+            self.lifespan = _combine_lifespans((*self._lifespans,), self._server_lifespan)
+        return parts
+
+    def wrap(self, method: str, handler: Handler) -> Handler:
+        """Wrap the handler of a method in the middleware of the extensions, and check the result types they add."""
+        if self.middleware:
+            handler = compose_middleware(self.middleware, handler)
+        added_types = [added for added in self._result_types.values() if added.method == method]
+        return _create_result_check(added_types, handler) if added_types else handler
+
+
+def _add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
     """Return a copy of a table of requests, with the requests of an extension added."""
     return {
         revision: {**table, **{row.name: row for row in rows if row.exists_in(revision)}}
@@ -28,35 +78,34 @@ def add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
     }
 
 
-def create_request_handler(method: ExtensionMethod[Params, Result]) -> Handler:
+def _create_request_handler(extension: Extension, method: RequestFunction) -> Handler:
     """Return a handler that checks the client's declaration, and then calls the function of the extension."""
-    extension, function, params_type = method.extension, method.handler, method.row.params
-    result_type = method.row.result or Result
-    requires_client = method.requires_client
+    row, function, requires_client = method.row, method.function, method.requires_client
+    params_type, result_type = row.params, row.result or Result
 
     async def handle(exchange: IncomingExchange) -> Result:
         if requires_client and extension.get_client_settings(exchange) is None:
             raise MissingClientCapability({"extensions": {extension.identifier: {}}})
         result = await function(convert_params(exchange, params_type), exchange)
         if not isinstance(result, result_type):
-            raise TypeError(f"{method.name} returned {type(result).__qualname__} instead of {result_type.__qualname__}")
+            raise TypeError(f"{row.name} returned {type(result).__qualname__} instead of {result_type.__qualname__}")
         return result
 
     return handle
 
 
-def create_notification_handler(notification: NotificationFunction) -> Handler:
+def _create_notification_handler(notification: NotificationFunction) -> Handler:
     """Return a handler that calls the function of an extension for a notification of the client."""
 
     async def handle(exchange: IncomingExchange) -> Result:
-        if not exchange.mount_path:  # Extensions of a mounted server are not passed through.
+        if not exchange.is_forwarded:  # Extensions of a mounted server are not passed through.
             await notification.function(convert_params(exchange, notification.params), exchange)
         return EMPTY_RESULT
 
     return handle
 
 
-def create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
+def _create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
     """Return a handler that sets `resultType` for the result types of an extension. The client must accept them."""
     structs = tuple(added.struct for added in added_types)
 
@@ -75,7 +124,7 @@ def create_result_check(added_types: Collection[AddedResultType], call_next: Han
     return handle
 
 
-def combine_lifespans(outer: Sequence[ExtensionLifespan], inner: Lifespan | None) -> Lifespan:
+def _combine_lifespans(outer: Sequence[ExtensionLifespan], inner: Lifespan | None) -> Lifespan:
     """Return a lifespan that opens the lifespans of the extensions, and then the lifespan of the server.
 
     Its value is the value of the server's lifespan.

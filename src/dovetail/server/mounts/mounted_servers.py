@@ -144,6 +144,13 @@ class MountedServers:
     def list_local_servers(self) -> list[MountingServer]:
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
+    def forward_notification(self, exchange: IncomingExchange) -> None:
+        """Pass a notification from a client to all mounted servers in this process."""
+        for mount in tuple(self._mounts):
+            if isinstance(mount.target, LocalServer):
+                mount_path = (*exchange.mount_path, self._server.name, mount.name_map.prefix)
+                mount.target.server.receive_notification(replace(exchange, task=None, mount_path=mount_path))
+
     def list_used_scopes(self) -> list[str]:
         """Return the scopes that mounted items require. Unknown items of remote servers are left out."""
         mount_scopes = [
