@@ -33,7 +33,7 @@ async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
 
 
 async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a daemon thread. A handler that waits for a key then cannot keep the program alive."""
+    """Run a handler in a daemon thread. The program can then exit while the handler waits for input."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 

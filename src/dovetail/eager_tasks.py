@@ -61,7 +61,7 @@ class EagerTaskStarter:
 
 
 class _StandbyTask:
-    """A prepared task that waits until it gets a coroutine to run."""
+    """An asyncio task that is created in advance and later runs a coroutine."""
 
     __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_work", "task")
 
@@ -76,7 +76,6 @@ class _StandbyTask:
 
     @property
     def is_taken(self) -> bool:
-        """Return whether the task can no longer accept a coroutine."""
         return self._assigned.done()
 
     def run_first_step(self, work: Work) -> bool:

@@ -295,7 +295,7 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """Add a turn to the conversation. If calls still wait for the user, keep the turn open."""
+        """Add the current turn to the conversation, unless calls still wait for the user."""
         turn = self._turn
         if turn is None:
             return
@@ -311,7 +311,7 @@ class Agent:
         return catalog.filter(entry.full_name for entry in catalog.tools if entry.server in self._servers)
 
     async def _load_skills(self) -> None:
-        """List the skills that the agent may use. Skills that did not change keep the consent of the user."""
+        """List the skills that the agent may use. Unchanged skills keep the user's consent."""
         from dovetail.agent.skill_tool import SkillTool
 
         skills = [

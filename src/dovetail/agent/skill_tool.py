@@ -70,7 +70,7 @@ class SkillTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], *, wait: bool) -> CallToolResult:
-        """Load a file of a skill, with the consent of the user. Return it with its origin."""
+        """Load a file of a skill, with the user's consent. Return the file with its origin."""
         name, path = arguments.get("name"), arguments.get("path", MANIFEST)
         if not isinstance(name, str) or not isinstance(path, str):
             raise InvalidParams("Invalid params: load_skill requires a name, and the path must be a text")
@@ -85,7 +85,7 @@ class SkillTool:
 
 
 def _name_skills(skills: Iterable[HostSkill]) -> dict[str, HostSkill]:
-    """Return skills by the names that the model uses. Skills of one server with the same name are named by URI."""
+    """Return the skills by the names that the model uses. If a name is not unique on its server, use the URI."""
     listed = [*skills]
     counts = Counter((skill.server, skill.name) for skill in listed)
     named: dict[str, HostSkill] = {}

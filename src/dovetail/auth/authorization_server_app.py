@@ -262,7 +262,7 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
-        """Log once that the server does not use the client addresses that a proxy sends."""
+        """Log once that client addresses from a proxy are ignored."""
         # If the server trusts the proxy, `address` already comes from the header.
         if address in map(str.strip, forwarded.split(",")):
             return

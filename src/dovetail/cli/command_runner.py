@@ -140,7 +140,7 @@ CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
 class CommandRun:
-    """The client, the remaining arguments and the output of a command."""
+    """The client, the remaining arguments and the output options of a command."""
 
     def __init__(
         self, command_client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar

@@ -128,7 +128,7 @@ def translate_options(message: str) -> str:
 
 
 def translate_error(exc: MCPError) -> None:
-    """Replace the hint of an error with a hint for the command line."""
+    """Rewrite the hint of an error for the command line."""
     hint = exc.hint or ""
     match exc:
         case Forbidden() if "insufficient_scope" in (exc.challenge or "") and _names_no_login(exc):

@@ -38,7 +38,7 @@ _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 
 def host_options(function: F) -> F:
-    """Add the FILE argument and the options of a host to a command."""
+    """Add the FILE arguments and the host options to a command."""
     for option in reversed(_HOST_OPTIONS):
         function = option(function)
     return click.argument("files", nargs=-1, metavar="[FILE]...")(function)

@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Open the null device for each standard stream that is closed, so that no other file gets its descriptor number.
+    """Open the null device for each closed standard stream. Otherwise another file could get the stream's number.
 
     Writing to stdout still fails.
     """

@@ -79,7 +79,7 @@ async def _lint_remote_skill(skill: Skill) -> LintReport:
 
 
 def _build_report(uri: str, front_matter: Mapping[str, Any], issues: Iterable[LintIssue]) -> LintReport:
-    """Create a report. Hosts show the name and the description to the model, so only these are counted."""
+    """Create a report. The token count includes only the name and the description, which hosts show to the model."""
     name, description = front_matter["name"], front_matter["description"]
     if output.escape_text(description) != description.replace("\r\n", "\n"):
         hidden = LintIssue("skill", f"the description contains hidden characters: {output.escape_line(description)}")

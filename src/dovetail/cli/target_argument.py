@@ -236,7 +236,7 @@ def _find_entry(target_arg: str) -> ServerConfig:
 
 
 def find_folder(options: TargetOptions) -> Path | None:
-    """Return the path if the target is a folder. The name of a configured server is not a folder, unlike `./name`."""
+    """Return the path if the target is a folder. A configured server with the same name takes precedence."""
     if options.command or options.module is not None or not options.args:
         return None
     target_arg = options.args[0]
@@ -375,7 +375,7 @@ def get_target_url(target: Any) -> str | None:
 
 
 def list_restricted_items(options: TargetOptions) -> TargetOptions:
-    """Make the server list items that require scopes, too. This works only for a server in a file or a module."""
+    """Make the server also list items that require scopes. This works only for a server in a file or a module."""
     target_arg = options.args[0] if options.args and not options.command else ""
     if options.module is None and not split_object_name(target_arg)[0].endswith(".py"):
         return options

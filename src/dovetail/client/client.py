@@ -449,9 +449,10 @@ class Client:
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
-        """Return the options for a request whose caller answers the input requests.
+        """Add the client capabilities to the options of a request.
 
-        If the client has no handlers, the request declares all capabilities.
+        If the client has no handlers, the request declares all capabilities, because the caller answers the input
+        requests.
         """
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():

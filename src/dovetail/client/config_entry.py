@@ -56,7 +56,7 @@ def _get_first(entry: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _merge(inner: Any, outer: Any) -> Any:
-    """Merge two settings that should be mappings. Return an invalid setting unchanged, and let the caller reject it."""
+    """Merge two mappings. If a value is not a mapping, return that value, so that the caller can reject it."""
     if isinstance(inner, Mapping) and isinstance(outer, Mapping):
         return {**inner, **outer}
     return inner if outer is None or not (inner is None or isinstance(inner, Mapping)) else outer

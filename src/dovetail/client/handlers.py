@@ -274,7 +274,7 @@ def _handler_error(name: str, exc: Exception) -> InputRequestError:
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """Return the answer of a handler. Raise InputRequestError if the answer cannot be encoded as JSON."""
+    """Return the handler's answer. Raise InputRequestError if the answer cannot be encoded as JSON."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

@@ -144,7 +144,7 @@ class URLElicitations:
             event.set()
 
     async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask the user to open the URLs in an error, and send the request again until the server accepts it."""
+        """Ask the user to open the URLs in an error, and retry the request until the server accepts it."""
         accepted_ids: set[str] = set()
         for _ in range(self._limits.max_input_rounds):
             try:

@@ -133,7 +133,7 @@ class ParkedCalls:
         self._calls_by_exchange: dict[int, ParkedCall] = {}
 
     def find(self, exchange: IncomingExchange) -> ParkedCall | None:
-        """Return the waiting call that a request continues."""
+        """Return the paused call that the request continues, or None."""
         return self._calls_by_exchange.get(id(exchange))
 
     @property
@@ -218,7 +218,7 @@ class AbandonedCalls:
         self._ends_at = 0.0
 
     def add(self, exchange: IncomingExchange) -> None:
-        """Remember for a while which caller abandoned a call."""
+        """Remember the caller of an abandoned call for a while."""
         self._has_several_callers = not self.are_only_of(exchange)
         self._last_caller, self._is_last_unknown = exchange.caller, _is_unknown(exchange)
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
@@ -328,7 +328,7 @@ class MountedClient:
         return add_callback(self._change_callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True, because only the server can check whether a caller may receive updates."""
+        """Return True. Only the remote server can check whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:

@@ -17,7 +17,7 @@ from dovetail.wire.tools import Tool
 
 
 class ListMethod(Struct, frozen=True):
-    """A list method of the protocol, and the field of its result that contains the items."""
+    """A protocol method that returns a list. `field` is the result field that contains the items."""
 
     method: Method
     field: str

@@ -21,13 +21,13 @@ class QuestionOwner(NamedTuple):
 
 
 def get_question_owner(exchange: IncomingExchange) -> QuestionOwner:
-    """Return the caller for whom the questions of a request are counted."""
+    """Return the caller that owns the questions of a request."""
     caller = exchange.caller
     return QuestionOwner(exchange.origin or caller.principal or caller.session_id, caller.session_id)
 
 
 def find_largest_owner(owners: Iterable[QuestionOwner]) -> QuestionOwner:
-    """Find the principal or address that has the most questions in total.
+    """Find the principal or address with the most questions.
 
     Return its session with the most questions.
     """

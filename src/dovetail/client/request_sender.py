@@ -116,7 +116,7 @@ class RequestSender:
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Wrap every request in middleware. `create_caller` describes this client to the middleware."""
+        """Wrap every request in middleware. `create_caller` returns the caller that the middleware sees."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 

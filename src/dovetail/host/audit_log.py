@@ -147,7 +147,7 @@ class AuditLog:
     def _encode_texts(
         self, cache: dict[Hashable, bytes], key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]
     ) -> bytes:
-        """Return the start of an encoded entry, which contains its texts. Other members can be appended."""
+        """Encode the texts of an entry as an unfinished JSON object. The caller appends the other members."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)

@@ -59,7 +59,7 @@ AskUser = Callable[[ConsentRequest], Any]
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server, and values that are computed once from its definition."""
+    """A tool definition, with its fingerprint, its policy requests and its limits."""
 
     definition: Any
     fingerprint: str
@@ -136,7 +136,7 @@ class RequestAuthorizer:
         return request if arguments is None else request.with_arguments(arguments)
 
     def create_read_request(self, server: str, identity: str, uri: str) -> PolicyRequest:
-        """Create the policy request for a resource of a server that may not be connected."""
+        """Create the policy request for reading a resource. The server does not have to be connected."""
         return PolicyRequest(
             server=server, tool=uri, kind="resource.read", server_identity=identity, project=self._project
         )
@@ -403,7 +403,7 @@ class RequestAuthorizer:
         return True
 
     async def store_answer(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Store an answer that the user gave later. An answer for once allows the next request."""
+        """Store a consent answer that the user gave later. An answer with the scope "once" allows the next request."""
         if answer.scope == "once":
             grant = Grant.from_request(request, current_fingerprint, scope="once", expires_in=answer.expires_in)
             await _store(request, self.grants.add, grant)
@@ -484,7 +484,7 @@ class RequestAuthorizer:
         wait: bool,
         ask: AskUser | None,
     ) -> bool:
-        """Ask the user about a changed definition. Return whether the user was shown the whole change.
+        """Ask the user about a changed definition. Return True if the question showed the whole change.
 
         If not, the answer counts only for this request.
         """

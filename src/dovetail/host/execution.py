@@ -176,9 +176,9 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return an error if the policy certainly denies or hides a call with these arguments.
+    """Return an error if the policy denies or hides this call in every case. Otherwise return None.
 
-    Other arguments and the annotations of the item are not known yet.
+    The annotations and some of the arguments are not known yet.
     """
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)

@@ -33,7 +33,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The tools of one server, with data for the policy. A new list or another policy makes them outdated."""
+    """The tool records of one server. A new tool list or a new policy replaces them."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -54,7 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether this result was computed for this list and this policy.
+        """Return whether this result still matches the list and the policy.
 
         Return False if the task of the result can no longer finish.
         """
@@ -171,7 +171,7 @@ class HostCatalog:
         return self._servers.get(entry.server), entry.name
 
     async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
-        """Return the current definition of a tool with its policy data.
+        """Return the record of a tool, with its current definition.
 
         Raise NotFound if the tool is unknown or hidden.
         """

@@ -163,7 +163,7 @@ class HostSkill:
         return SkillContent(server=supervisor.name, uri=uri, content=content)
 
     async def _authorize(self, supervisor: ServerSupervisor, path: str, uri: str, wait: bool) -> Authorization:
-        """Authorize the skill with all its files, and then one file of it."""
+        """Authorize the skill, and then the file that is read."""
         request = self._authorizer.create_request(supervisor, _KIND, uri, None)
         decision = self._authorizer.check(request)
         authorization = await self._authorize_skill(supervisor, path, decision, wait)
@@ -211,7 +211,7 @@ class HostSkill:
             self._allowed_until = time.monotonic() + _ONCE_ANSWER_S
 
     async def _defer(self, ticket: str, request: PolicyRequest, answer_key: str) -> None:
-        """Store the skill with the question, so that an answer counts for this definition."""
+        """Store the skill's definition with the question. The user's answer then applies to this definition."""
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is not None and request.server_identity:
             deferred_call = DeferredCall(
@@ -238,7 +238,7 @@ class HostSkill:
         return next((other for other in decisions if other.action == "ask"), decision)
 
     def _describe(self, path: str) -> dict[str, Any]:
-        """Return the details of the question to the user, who is asked when the file at `path` is read."""
+        """Return the details that the user sees before the file at `path` is read."""
         details: dict[str, Any] = {"skill": self.name, "description": self.description}
         if self.is_dynamic:
             details["file"] = path
@@ -274,7 +274,7 @@ class HostSkill:
         return self._skill
 
     async def _withdraw_consent(self, supervisor: ServerSupervisor, client: Client) -> None:
-        """Revoke the grants of the skill if its files are no longer those that the user allowed."""
+        """Revoke the grants of the skill if its files have changed since the user allowed it."""
         self._allowed_until = 0.0
         try:
             current = build_definition(await client.get_skill(self.uri))
@@ -286,7 +286,7 @@ class HostSkill:
 
 
 def build_definition(skill: Skill) -> dict[str, Any]:
-    """Return the definition of a skill for grants and pins.
+    """Return a skill's definition in the form that grants and pins use.
 
     It consists of texts, because each change of a text counts as a new instruction.
     """

@@ -241,7 +241,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """If an error says that the server requires a capability, add a hint with the option that provides it."""
+    """Add a hint to an error about missing capabilities. The hint names the options that provide them."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

@@ -66,7 +66,7 @@ class ListCache:
         return self._invalidation_count, self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, version: ListVersion) -> None:
-        """Store a list. `fetched_at` and `version` are the time and the list version at the start of the request."""
+        """Store a list. Pass the time and the list version from before the request."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
         if version == self.get_version(kind):  # A list is current only if it did not change during the request.
             self.fetched_at[kind] = fetched_at

@@ -58,7 +58,7 @@ def compute_server_id(target: Target) -> str:
 
 
 def compute_project_server_id(target: Target, origin: str) -> str:
-    """Return a digest of a target in a project file. The same target in another file has another digest."""
+    """Return a digest of a target and of the project file that defines the target."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 
 

@@ -126,7 +126,7 @@ class ResponseCache:
 
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
-    """Return a key for the user who may get a cached result.
+    """Return a key that identifies the caller in the cache.
 
     Return None for anonymous callers, because a server may distinguish them by their headers.
     """

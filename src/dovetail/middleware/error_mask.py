@@ -69,7 +69,7 @@ class MaskErrors:
 
 
 def _is_protocol_refusal(exc: ProtocolError) -> bool:
-    """Return whether an error contains only details that the caller needs, such as missing scopes or an unknown name.
+    """Return whether the caller needs the details of an error, such as missing scopes or an unknown name.
 
     For an error from another server, only the code is known.
     """

@@ -93,7 +93,7 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Wrap the function `ask`, so that requests from the server to its client are traced."""
+        """Wrap `ask`, so that requests from the server to the client are traced."""
 
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)

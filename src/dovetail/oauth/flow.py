@@ -35,7 +35,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the document does not exist. A status that may be temporary does not count."""
+        """Return whether the response means that the document does not exist. Temporary errors do not count."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Action: reserve a redirect URI and listen on it. Prefer one of `registered_uris`. The result is the URI."""
+    """Action: listen on a redirect URI, preferably one of `registered_uris`. The result is the URI."""
 
     registered_uris: Sequence[str] = ()
 
@@ -112,7 +112,7 @@ class CheckUserActive(Struct, frozen=True):
 
 
 class Await(Struct, frozen=True):
-    """Action: await the result of a user's function. The result is the awaited value."""
+    """Action: await the awaitable that a user's function returned. The result is the awaited value."""
 
     awaitable: Awaitable[Any]
 

@@ -58,7 +58,7 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
 
 
 def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[ProtectedResourceMetadata | None]:
-    """Fetch the metadata of the MCP server at this URL, from `metadata_url` or a well-known path.
+    """Fetch the metadata of an MCP server from `metadata_url` or a well-known path.
 
     spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
     """

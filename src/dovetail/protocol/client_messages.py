@@ -121,7 +121,7 @@ class RequestEncoder:
 
 
 def build_name_header(row: Method, params: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """Build the HTTP header that contains the name parameter of an extension's request."""
+    """Build the Mcp-Name header for an extension's request."""
     value = None if row.name_parameter is None else params.get(row.name_parameter)
     return [(NAME_HEADER, encode_value(value).encode("ascii"))] if isinstance(value, str) else []
 
@@ -197,7 +197,7 @@ _HANDLER_OPTIONS: Final = {
 
 
 def find_elicitation_obstacle(revision: str | None) -> str | None:
-    """Return why a server cannot send elicitation requests in this protocol version, or None if it can."""
+    """Return why elicitation does not work in this protocol version. Return None if it works."""
     first_version = METHODS["elicitation/create"].since
     if revision not in REVISIONS or not is_older(revision, first_version):
         return None
@@ -278,7 +278,7 @@ def create_unsupported_error(method: str) -> NotSupported:
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """Raised if the server requires credentials. The error code is kept, so that a mounting server can forward it."""
+    """Raised if the server requires credentials. A mounting server can forward the error code."""
 
     status_code: int | None = None
 

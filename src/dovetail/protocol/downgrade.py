@@ -185,7 +185,7 @@ def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any
 
 
 def downgrade_implementation(revision: str, info: Implementation) -> Implementation:
-    """Return the name and version of a program, without fields that a protocol version does not have."""
+    """Return the program's name and version. Remove fields that the protocol version does not support."""
     if is_older(revision, R_2025_06_18):
         return Implementation(name=info.name, version=info.version)
     if is_older(revision, R_2025_11_25):

@@ -183,19 +183,17 @@ class IncomingExchange(Exchange, eq=False):
 
 
 class WaitingCalls:
-    """Counts the calls that wait for an answer from their user, in total and for each caller."""
+    """Counts the calls that wait for a user's answer, in total and for each caller."""
 
     def __init__(self) -> None:
         self.total = 0
         self.by_origin: Counter[str | None] = Counter()
 
     def add(self, origin: str | None) -> None:
-        """Count a call that begins to wait."""
         self.total += 1
         self.by_origin[origin] += 1
 
     def remove(self, origin: str | None) -> None:
-        """Stop counting a call that no longer waits."""
         self.total -= 1
         self.by_origin[origin] -= 1
         if not self.by_origin[origin]:
@@ -203,7 +201,7 @@ class WaitingCalls:
 
 
 class ForwardedResult(bytes):
-    """The encoded result of another server with the same protocol version. It is sent unchanged."""
+    """A result that another server encoded for the same protocol version. It is sent unchanged."""
 
 
 class ResponseBuffer(Protocol):
@@ -248,7 +246,7 @@ class Service(Protocol):
     def instructions(self) -> str | None: ...
     @property
     def refresh_description(self) -> Callable[[], Awaitable[None]] | None:
-        """The function that updates the name, version and instructions for a new client, or None."""
+        """An optional function that updates the name, version and instructions for a new client."""
         ...
 
     @property

@@ -275,7 +275,7 @@ class Extension:
     def add_result_type(
         self, method: str, result_type: str, struct: type[Result], on_client: ResultHook | None = None
     ) -> None:
-        """Add a result type to a method of the protocol, in stateless protocol versions.
+        """Add a result type to a protocol method. It is available only in stateless protocol versions.
 
         If the client declares the extension, middleware of the extension can then return a `struct` for this method.
         The server adds the `resultType` to the response.
@@ -345,7 +345,7 @@ class Extension:
         return function
 
     def get_client_settings(self, exchange: Exchange) -> Mapping[str, Any] | None:
-        """Return the settings that the client of a request declared, or None if it did not declare the extension.
+        """Return the client's settings for this extension. Return None if the client did not declare the extension.
 
         Return None, too, if the client did not send the request itself. Examples are a request to a mounted server, and
         a resource that a function reads with `ctx.read_resource`.

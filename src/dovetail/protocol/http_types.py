@@ -25,7 +25,7 @@ class HTTPResponse(Struct, frozen=True):
 
 
 class AsyncHTTPClient(Protocol):
-    """Any HTTP client with a `request` method like that of `httpx.AsyncClient`."""
+    """An HTTP client with a `request` method, such as `httpx.AsyncClient`."""
 
     def request(self, method: str, url: str, *, headers: Any, content: Any) -> Awaitable[Any]:
         """Send a request and return a response with `status_code`, `headers` and `content`.

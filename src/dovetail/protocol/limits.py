@@ -77,7 +77,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
 
 class CallerBusy(ServerBusy):
-    """Raised if one caller has reached its limit. Over HTTP, the status is 429 instead of 503."""
+    """Raised if one caller has reached its limit. The HTTP status is 429."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):

@@ -97,7 +97,7 @@ class VersionNegotiation:
         self.next_method, self.revision = None, revision
 
     def handle_initialize_error(self, data: Any) -> bool:
-        """Handle an error of `initialize`. Return True if the error names a version that the client can try."""
+        """Handle an error response to `initialize`. Return True if the client should try another version."""
         offered: Any = data.get("supported") if isinstance(data, dict) else None
         if not isinstance(offered, list):
             return False

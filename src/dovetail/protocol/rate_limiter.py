@@ -155,7 +155,7 @@ def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
 
 
 def build_limiter_key(*names: str) -> str:
-    """Return a key for these names. The key is short even if the names are long."""
+    """Return a rate limiter key for these names. Long keys are hashed."""
     key = "\0".join(names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 

@@ -30,7 +30,7 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an ID was used. If the answer is no longer known, return True."""
+        """Return whether an ID was used, or may have been used."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 

@@ -41,7 +41,7 @@ class TaskStoreFull(Exception):
 
 
 class TaskStoreUnavailable(Exception):
-    """Raised if a task store cannot be read or written now, or cannot read a record."""
+    """Raised if a task store cannot be read or written at the moment, or if a record is unreadable."""
 
 
 class TaskConflict(Exception):
@@ -74,7 +74,7 @@ class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLease(Struct, kw_only=True, frozen=True):
-    """The right of one worker to run a task, until a time in seconds since 1970. Each claim has another holder."""
+    """A worker's right to run a task until `expires_at`, in seconds since 1970. Each claim has a different holder."""
 
     holder: str
     expires_at: float
@@ -92,7 +92,7 @@ class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskCaller(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The caller that created a task, with all that a worker in another process needs to know about it."""
+    """The caller of a task, with the data that a worker in another process needs."""
 
     protocol_version: str
     client_capabilities: ClientCapabilities = ClientCapabilities()
@@ -135,7 +135,7 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLimits(Struct, kw_only=True, frozen=True):
-    """How many tasks a store keeps. Anonymous callers count only for the total."""
+    """The maximum number of tasks in a store. Tasks of anonymous callers count only toward the total."""
 
     max_tasks: int = 100_000
     max_tasks_per_owner: int = 1_000
@@ -171,21 +171,22 @@ class TaskStore(Protocol):
         ...
 
     async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
-        """Give a lease to a worker, with `claim_task`. Return None if there is nothing to run.
+        """Give the lease of a task to a worker, as `claim_task` does. Return None if there is nothing to run.
 
         Only one of several concurrent calls gets the record.
         """
         ...
 
     async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
-        """Extend leases, which are given as holders by task ID. A renewal does not change the version.
+        """Extend leases. `holders` maps each task ID to the holder of its lease.
 
-        Return the IDs of the leases that the holders still have. The value is True if the task should be cancelled.
+        The versions of the records do not change. Return the IDs of the leases that the holders still have. The value
+        is True if the task should be cancelled.
         """
         ...
 
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:
-        """Return the IDs of tasks that a worker should claim, as `compute_due_at` says."""
+        """Return the IDs of tasks that are due. `compute_due_at` computes when a task is due."""
         ...
 
     async def expire(self, now: float) -> int:
@@ -193,7 +194,7 @@ class TaskStore(Protocol):
         ...
 
     def watch(self, ids: Collection[str]) -> AbstractContextManager[AsyncIterator[str]]:
-        """Watch records. The iterator returns each ID at once, and then again after each change or deletion.
+        """Watch task records. The iterator yields each ID immediately, and again after each change or deletion.
 
         It may return an ID without a change, and may return several changes as one. Read the record to see the change.
         """
@@ -221,7 +222,7 @@ RunTask: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class TaskEngine(Protocol):
-    """Carries task IDs to workers. Everything else about a task is in the task store.
+    """Sends task IDs to workers. The task store contains all other data of a task.
 
     An ID may be lost or delivered several times: lost tasks are submitted again, and `TaskStore.claim` decides which
     worker runs a task. A worker learns from the store that it should cancel a task.
@@ -254,7 +255,7 @@ def get_open_requests(record: TaskRecord) -> dict[str, InputRequest]:
 
 
 def compute_due_at(record: TaskRecord) -> float | None:
-    """Return the time from which a worker should claim a task, or None if no worker is needed.
+    """Return the time at which a task is due for a worker, or None if the task needs no worker.
 
     No worker is needed if the task has ended, or if the task only waits for answers.
     """
@@ -290,7 +291,7 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
 
 
 def release_task(record: TaskRecord, reason: str, now: float) -> TaskRecord:
-    """Return a task whose worker has stopped or is lost, without its lease.
+    """Return a task without its lease, because its worker has stopped or is lost.
 
     Another worker continues a task that only waits for answers, and starts a task that has retries left. Other tasks
     fail with the reason.
@@ -333,7 +334,7 @@ def withdraw_requests(record: TaskRecord, keys: Collection[str], now: float) -> 
 
 
 def answer_requests(record: TaskRecord, responses: Mapping[str, Any], now: float) -> TaskRecord:
-    """Add the answers of a client, by key. Answers without an open question are ignored and not checked.
+    """Add a client's answers to a task. Answers without an open question are ignored.
 
     Raises:
         InvalidParams: an answer to an open question has the wrong type. `data.field` names it. No answer is added.
@@ -348,12 +349,12 @@ def answer_requests(record: TaskRecord, responses: Mapping[str, Any], now: float
 
 
 def continue_task(record: TaskRecord, now: float) -> TaskRecord:
-    """Let the function of a task continue after an answer. From now on, the loss of its worker is a failure."""
+    """Mark a waiting task as running, because it has an answer."""
     return record if record.phase != "waiting" or is_final(record.status) else _change(record, now, phase="running")
 
 
 def park_task(record: TaskRecord, now: float) -> TaskRecord:
-    """Return a task whose function has ended because it waits for answers. It runs again after the answers."""
+    """Release the lease of a task that waits for answers. The task runs again when the answers arrive."""
     if is_final(record.status) or record.is_cancel_requested:
         return release_task(record, WORKER_LOST, now)
     return _change(record, now, phase="waiting", lease=None)
@@ -448,7 +449,7 @@ def decode_record(data: bytes) -> TaskRecord:
 
 
 def save_caller(caller: Caller) -> TaskCaller:
-    """Return what a record keeps about a caller. Claims that are not JSON are left out."""
+    """Convert a caller for storage in a task record. Claims that are not JSON are left out."""
     principal = caller.principal
     return TaskCaller(
         protocol_version=caller.protocol_version,
@@ -489,7 +490,7 @@ def _change(record: TaskRecord, now: float, **fields: Any) -> TaskRecord:
 
 
 def _end(record: TaskRecord, status: TaskStatus, now: float, **fields: Any) -> TaskRecord:
-    """Set a final status. From now on, the record is kept for its whole retention time."""
+    """Set a final status. The record is then kept for at least its retention time."""
     if is_final(record.status):
         return record
     expires_at = record.expires_at
@@ -499,7 +500,7 @@ def _end(record: TaskRecord, status: TaskStatus, now: float, **fields: Any) -> T
 
 
 def _update_inputs(record: TaskRecord, changed: Mapping[str, TaskInput], now: float) -> TaskRecord:
-    """Replace questions that were open. Without open questions, the task works again."""
+    """Replace questions in a task record. If no question is open, set the status to working."""
     if not changed or is_final(record.status):
         return record
     inputs = {**record.inputs, **changed}
@@ -508,7 +509,7 @@ def _update_inputs(record: TaskRecord, changed: Mapping[str, TaskInput], now: fl
 
 
 def _find_key(inputs: Mapping[str, TaskInput], wanted_key: str, request: InputRequest) -> str:
-    """Return the key of a question. If the wanted key belongs to another question, add a number."""
+    """Return a unique key for a question. If `wanted_key` belongs to another question, add a number."""
     encoded_request, key, number = encode_canonical(request), wanted_key, 1
     while key in inputs and not _is_same_question(inputs[key], encoded_request):
         number += 1

@@ -93,7 +93,7 @@ def is_uri(name: str) -> bool:
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the normalized forms under which a URI is stored in an index of rules or resources.
+    """Return the normalized forms of a URI. An index of rules or resources uses them as keys.
 
     The rule matches each URI that a program may read as one of these forms.
     """
@@ -102,7 +102,7 @@ def rule_keys(uri: str) -> frozenset[str]:
 
 
 def uri_readings(uri: str) -> frozenset[str]:
-    """Return all normalized forms of a URI, one for each way in which a program may interpret the URI.
+    """Return all normalized forms of a URI. Each form is one way in which a program may read the URI.
 
     Programs differ in which characters they decode and how often, in the order of decoding and resolving dot segments,
     and in how they treat slashes, backslashes, control characters, the authority of `file:`, query and fragment.

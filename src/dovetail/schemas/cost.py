@@ -26,7 +26,7 @@ _MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits.
 
 
 class State:
-    """The subschemas that apply to one value, how often each of them applies, and their total cost."""
+    """The subschemas that apply to a value, with their counts and their total cost."""
 
     __slots__ = (
         "_parts",
@@ -68,7 +68,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """Return the number of times that each subschema is applied to the member or item `key`."""
+        """Return how often each subschema applies to the member or item `key`."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):

@@ -83,7 +83,7 @@ def is_property(difference: Difference) -> bool:
 
 
 def is_named_schema(difference: Difference) -> bool:
-    """Return whether the difference is an added or removed schema that has a name, such as a property."""
+    """Return whether a named schema, such as a property, was added or removed."""
     return difference.kind != "changed" and difference.path[-2] in NAMED_SCHEMAS
 
 
@@ -109,7 +109,7 @@ def _compare_annotations(path: Path, old: Any, new: Any) -> Iterator[Difference]
 
 
 def _compare_arguments(path: Path, old: Any, new: Any) -> Iterator[Difference]:
-    """Compare the arguments of two prompts, like the properties of an object."""
+    """Compare the arguments of two versions of a prompt."""
     old_schema, new_schema = _arguments_to_schema(old), _arguments_to_schema(new)
     if old_schema is None or new_schema is None:
         yield _compare_text(path, old, new)
@@ -234,7 +234,7 @@ def _compare_named_schemas(
 
 
 def _compare_required(path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare which properties are required, except properties that were added or removed."""
+    """Compare which properties are required. Ignore properties that were added or removed."""
     old, new = old_schema.get("required") or [], new_schema.get("required") or []
     if not isinstance(old, list) or not isinstance(new, list):
         yield Difference(path, old, new, "unknown")

@@ -96,7 +96,7 @@ UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")
 
 
 def find_violations(rule_set: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
-    """Yield a message for each rule of a provider that a schema breaks."""
+    """Yield a message for each provider rule that a tool definition violates."""
     schema_rules = PROVIDER_RULES[rule_set]
     if not re.fullmatch(schema_rules.name_pattern, name):
         yield f"the name does not match {schema_rules.name_pattern}"

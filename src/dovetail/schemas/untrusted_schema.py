@@ -58,7 +58,7 @@ _UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties`
 
 
 class UnusableSchema(ValueError):
-    """Raised if a schema is unsafe, or if checking a certain value against it is unsafe.
+    """Raised if a schema is not safe to use, or is not safe to use with a particular value.
 
     The message contains the reason.
     """
@@ -104,7 +104,7 @@ class Subschema(Struct):
 
 
 class SchemaPlan(Struct, frozen=True):
-    """A schema that is safe to compile, and a list of its subschemas. The first of the `parts` is the schema itself."""
+    """A schema that is safe to compile. `parts` lists the schema itself and then its subschemas."""
 
     dialect: str
     schema: dict[str, Any]
@@ -386,7 +386,7 @@ class _SchemaReader:
         return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
 
     def _render(self, index: int, definitions_key: str) -> Any:
-        """Return a subschema as JSON. If other subschemas refer to it, put it under `definitions_key`."""
+        """Return a subschema as JSON. Shared subschemas become references to `definitions_key`."""
 
         def render_child(child_index: int) -> Any:
             return (
@@ -456,7 +456,7 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """Count the strings in a list. Raise UnusableSchema for other values, because comparing them is slow."""
+    """Count the strings in a list. Raise UnusableSchema if the value is not a list of strings."""
     if not isinstance(value, list) or not all(type(text) is str for text in value):
         raise UnusableSchema(f"invalid schema: {keyword} must be a list of strings")
     return len(value)

@@ -53,7 +53,7 @@ class AccessRules:
         self._tag_rules.append((frozenset(tags), rule))
 
     def add_for_name(self, name: str, rule: AccessRule) -> None:
-        """Add a rule for items with this name or URI, or with a URI that matches this template.
+        """Add an access rule for a name, a URI or a URI template.
 
         The rule also applies to items that are added or mounted later.
         """
@@ -210,8 +210,9 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of the items hidden from this caller. Also return a cache key for callers who see the same
-        items.
+        """Return a cache key, and the names of the items that are hidden from this caller.
+
+        Callers with the same key see the same items.
         """
         if self._has_predicates:
             hidden = self._compute_hidden(principal)

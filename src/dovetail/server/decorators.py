@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """The kind, URI and options that a decorator registers for a function."""
+    """The kind, URI and options of a decorated function."""
 
     kind: str
     uri: str

@@ -282,7 +282,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If a thread has not finished `enter` yet, the thread runs this code itself."""
+        """Run the code after `yield`. If `enter` is still running in a thread, that thread runs the code later."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered

@@ -289,7 +289,7 @@ class Dispatcher:
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Encrypt request states with the keys of the mounting server, unless this server has secret keys."""
+        """Use the mounting server's keys for request states, unless this server has secret keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
@@ -345,7 +345,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise the error that a request for this item would raise, if the caller may not use the item."""
+        """Raise an error unless the caller may use the item."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -401,7 +401,7 @@ class Dispatcher:
             state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. If `user` is passed, other users can keep the server running."""
+        """Stop the server in this event loop. If `user` is passed, the server keeps running for other users."""
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -569,7 +569,10 @@ class Dispatcher:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
     def _is_full(self, state: LoopState) -> bool:
-        """Return whether too many calls are running. Up to `max_calls` calls that wait for the user are not counted."""
+        """Return whether too many calls are running.
+
+        Up to `max_calls` calls that wait for the user are not counted.
+        """
         running_count = len(state.running_exchanges) - min(state.waiting_calls.total, self.limits.max_calls)
         return running_count >= self.limits.max_calls
 
@@ -746,9 +749,9 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether a missing client capability becomes an error result of the tool.
+    """Return whether the model gets an error result if a client capability is missing.
 
-    Some protocol versions have no error code for it.
+    Some protocol versions have no error code for a missing capability.
     """
     return exchange.method == "tools/call" and not exchange.caller.is_stateless
 

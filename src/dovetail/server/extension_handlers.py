@@ -106,7 +106,7 @@ def _create_notification_handler(notification: NotificationFunction) -> Handler:
 
 
 def _create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
-    """Return a handler that sets `resultType` for the result types of an extension. The client must accept them."""
+    """Return a handler that sets the `resultType` of an extension's results."""
     structs = tuple(added.struct for added in added_types)
 
     async def handle(exchange: IncomingExchange) -> Result | bytes:

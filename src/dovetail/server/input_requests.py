@@ -206,7 +206,7 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
 
 
 class InputRequired:
-    """The input that a function needs from the client. Return it from a function that handles the responses itself.
+    """A return value that asks the client for input. Use it if your function handles the responses itself.
 
     Args:
         requests: Input requests by key. When the function runs again, `ctx.input_responses` has the responses.
@@ -302,7 +302,7 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Forget the keys of the input requests, because the function runs again."""
+        """Reset the keys of the input requests before the function runs again."""
         self._request_count = 0
         self._used_keys.clear()
 
@@ -447,7 +447,7 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired` directly to a client of a version before 2026-07.
+        """Send the input requests of an `InputRequired` to a client with a protocol version before 2026-07.
 
         Then the function runs again with the responses.
         """
@@ -460,14 +460,14 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether an input request has no response.
+        """Return whether any input request still has no response.
 
         If so, and the function has returned, the function has caught InputRoundEnded.
         """
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of the input requests that an earlier run sent and this run did not reach."""
+        """Return the keys of earlier input requests that the function has not repeated in this run."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 

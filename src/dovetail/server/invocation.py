@@ -99,7 +99,7 @@ class LimitedRunner(Runner):
 
 
 class ErrorExposingRunner(Runner):
-    """Runs a function. If it raises an exception from `expose_errors=`, the caller gets the message."""
+    """Runs a function. The caller sees the messages of exceptions that are listed in `expose_errors=`."""
 
     __slots__ = ("_exposed_types", "_inner", "takes_context")
 
@@ -265,14 +265,14 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. If this returns True, no step is running and the caller must close the generator."""
+        """Prevent further steps. Return True if no step is running. The caller must then close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list that collects the yielded values, without ProgressUpdate objects."""
+    """Return the list type for the values that a generator yields. ProgressUpdate objects are left out."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)

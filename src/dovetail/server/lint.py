@@ -36,7 +36,7 @@ class LintReport(Struct, frozen=True):
 
 
 def is_length_issue(issue: LintIssue) -> bool:
-    """Return whether the only issue is a long description. Some models accept long descriptions."""
+    """Return whether the issue is a long description, which some models accept."""
     return issue.message.startswith(LONG_DESCRIPTION)
 
 
@@ -55,7 +55,7 @@ def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
 
 
 def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
-    """Check a tool definition from any server against the schema rules of these providers."""
+    """Check a tool definition against the schema rules of the given providers."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
         raise ValueError(f"unknown schema profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
     published = {

@@ -68,7 +68,10 @@ class LoopWatchdog:
         self._stopped.set()
 
     def exit_within(self, seconds: float, exit_code: int) -> None:
-        """End the process after this time, even if the event loop is blocked. Signal handlers may call this method."""
+        """End the process after this many seconds, even if the event loop is blocked.
+
+        Signal handlers may call this method.
+        """
         exit_at = time.monotonic() + seconds
         if self._exit_at is None or exit_at < self._exit_at:
             self._exit_at, self._exit_code = exit_at, exit_code

@@ -89,7 +89,7 @@ class PageCache:
         result_type: ResultFactory,
         cache_hint: CacheHint,
     ) -> Result:
-        """Return a page of a list that differs between callers."""
+        """Build a page of a list that must not be cached, because it differs between callers."""
         cursor = convert(exchange.params, PaginatedParams).cursor
         return self._build_page(exchange.method, cursor, items, field, result_type, cache_hint)
 

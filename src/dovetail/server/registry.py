@@ -192,7 +192,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn about access rules that match no item. Do not warn before every mounted server has listed its items."""
+        """Warn about access rules that match no item, after every mounted server has listed its items."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -310,7 +310,7 @@ class Registry:
         self.notify_list_changed("resources")
 
     def get_template_name(self, name: str) -> str:
-        """Return the registered spelling of a template. If no enabled template is equivalent, return `name`."""
+        """Return the registered spelling of a template. If there is not exactly one, return `name`."""
         templates = self.templates
         if name in templates or not templates:
             return name
@@ -324,7 +324,7 @@ class Registry:
         return index.get(template_key(name)) or name
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return the registered spelling of a name. If several registered URIs are equivalent, return it unchanged."""
+        """Return the registered spelling of a name. If there is not exactly one, return the name unchanged."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name

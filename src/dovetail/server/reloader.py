@@ -59,7 +59,7 @@ def _get_own_command() -> list[str]:
 
 
 class SourceFiles:
-    """The source files of this program or of some folders, and when they were modified."""
+    """The source files to watch, with their modification times."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths

@@ -316,7 +316,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected, with less strict rules for integers and object keys."""
+    """Check data that `msgspec.convert` rejected. Accept more forms of integers and object keys."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -380,7 +380,7 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult, wrapping: Wrapping) -> ToolResult:
-    """Check a result that the function created. Convert its strings to blocks, and wrap its structured content.
+    """Check a result object from the user's function. Convert strings to content blocks, and wrap structured content.
 
     Raise TypeError if the result is invalid.
     """

@@ -152,7 +152,7 @@ class SkillResources:
             self._registered = self._registered | {uri: _RegisteredSkill(resource, load_async if is_async else load)}
 
     def _register(self, folder: "SkillFolder", skill: ServedSkill, access: dict[str, Any]) -> _RegisteredSkill:
-        """Add the resource of a skill, and the template of its other files."""
+        """Register a skill's SKILL.md as a resource, and its other files as a resource template."""
         uri, manifest = skill.entry.uri, skill.files[MANIFEST]
 
         def read_manifest() -> ResourceContents:
@@ -193,7 +193,7 @@ class SkillResources:
         )
 
     def _find_registered(self, uri: str, path: str, principal: Principal | None) -> _RegisteredSkill:
-        """Return the skill of a file that is read with the template. The caller must have access to its SKILL.md.
+        """Return the skill that a file belongs to. The caller must have access to the skill's SKILL.md.
 
         Raises:
             ResourceNotFound: the skill does not exist for this caller, or the file is the SKILL.md itself.
@@ -348,7 +348,7 @@ def _get_file_uri(uri: str, path: str) -> str:
 
 
 def _find_changed_files(before: Mapping[str, _RegisteredSkill], after: Mapping[str, _RegisteredSkill]) -> list[str]:
-    """Return the URIs of the files that exist before and after a change, with different contents."""
+    """Return the URIs of files whose contents changed. Added and removed files are left out."""
     old, new = _list_digests(before), _list_digests(after)
     return [uri for uri, digest in new.items() if old.get(uri, digest) != digest]
 

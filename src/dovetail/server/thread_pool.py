@@ -46,7 +46,7 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Undo `lend` when the function continues. More functions than allowed may run for a short time."""
+        """Undo `lend`, because the function continues. For a short time, more functions than allowed may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:

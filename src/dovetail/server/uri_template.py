@@ -71,7 +71,7 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """A variable in a template, with its separator, its decoder, and the characters that its value cannot contain."""
+    """A variable in a URI template."""
 
     name: str
     forbidden: str
@@ -470,7 +470,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Replace each percent-encoded byte with one character, so that no search or slice can split the byte."""
+    """Replace each percent-encoded byte with a single character, so that the byte cannot be split."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)

@@ -72,14 +72,14 @@ class Visibility:
         )
 
     def is_listed(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
-        """Return whether lists show exactly this registered item to this caller."""
+        """Return whether lists show the item with exactly this name to this caller."""
         access_rules = self._registry.access_rules
         return name in self._registry.get_items(kind) and (
             access_rules is None or access_rules.is_listed(kind, name, principal)
         )
 
     def _is_disabled(self, uri: str) -> bool:
-        """Return whether a URI may be that of a disabled resource."""
+        """Return whether a URI may refer to a disabled resource."""
         disabled_uris = self._registry.disabled_uris
         return bool(disabled_uris) and not disabled_uris.isdisjoint(uri_readings(uri))
 

@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """A piece of data to forward. If a message ends in this piece, `message` contains the whole message."""
+    """Some bytes to forward. If they complete a message, `message` is the whole message."""
 
     data: bytes
     message: bytes | None = None

@@ -24,7 +24,7 @@ class Fault:
 
 
 class PlannedFault(Fault):
-    """A fault, with conditions that select the messages."""
+    """A fault that affects only the messages that match its conditions."""
 
     def __init__(
         self,

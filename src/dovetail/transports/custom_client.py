@@ -19,7 +19,6 @@ class CustomClient(DuplexClient):
         self._connection: CustomConnection | None = None
 
     async def connect(self) -> None:
-        """Open the user's connection."""
         try:
             self._connection = await self._open_connection(self.receive_message, self._lose)
         except MCPError:
@@ -43,7 +42,6 @@ class CustomClient(DuplexClient):
                 self._lose("the transport could not send: its method `send` is async. Make it a plain method")
 
     async def disconnect(self) -> None:
-        """Close the user's connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:

@@ -178,7 +178,7 @@ class DuplexClient:
                 receiver.receive(message)
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
-        """Handle a response without an ID. A server sends it after a request that it could not read.
+        """Handle a response without an ID, which a server sends if it cannot read a request.
 
         If several requests are open, it is unclear which request the server could not read.
         """

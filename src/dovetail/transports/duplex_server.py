@@ -100,7 +100,7 @@ class DuplexServer:
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for later messages. It is the same caller, but its scopes may have changed."""
+        """Update the caller's principal for later messages, because its scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -323,7 +323,7 @@ class DuplexServer:
                     self._service.receive_notification(exchange)
 
     def _cancel(self, id: Any) -> None:
-        """Cancel a request. Only the draft version answers a cancelled request.
+        """Cancel a request. In the draft protocol version, also send an error response.
 
         spec: cancellation#behavior-requirements
         """
@@ -406,7 +406,7 @@ class DuplexServer:
 
 
 def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
-    """Return a session for a request before the handshake. Only `ping` is allowed before the handshake.
+    """Return a session for a `ping` that arrives before the handshake. Reject all other requests.
 
     spec: handshake/lifecycle#initialization
     """

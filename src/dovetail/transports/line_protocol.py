@@ -171,7 +171,7 @@ class LineProtocol(asyncio.Protocol):
                 timer.cancel()
 
     def resume_writing(self) -> None:
-        """Write to the client and read from it again."""
+        """Resume writing to the client and reading from the client."""
         self._writable.set()
         self._cancel_timers()
         self._write_spooled()

@@ -10,7 +10,7 @@ MIN_PIECE_BYTES = 4096  # Smaller chunks of a line are joined.
 
 @final
 class OversizedMessage(Struct, frozen=True):
-    """Takes the place of a message that is too large. The transport has skipped the message."""
+    """A placeholder for a message that is too large. The transport has skipped the message."""
 
     prefix: bytes  # the start of the message
     description: str

@@ -60,7 +60,7 @@ def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
 
 
 class _Descriptor:
-    """A file descriptor for uvloop. uvloop closes descriptors by number.
+    """Wraps a file descriptor for uvloop, which closes the descriptor by number.
 
     A file object would be closed twice, and another thread may have opened a file with the same number by then.
     """

@@ -64,7 +64,10 @@ class MemoryBudget:
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
     def count_encoded(self, size: int) -> None:
-        """Count the bytes of a large response. After too many bytes, other results wait for a later loop iteration."""
+        """Count the bytes of a large response.
+
+        After too many bytes in one loop iteration, other results wait for a later iteration.
+        """
         self._iteration_bytes += size
         if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
             self._schedule_iteration(asyncio.get_running_loop())

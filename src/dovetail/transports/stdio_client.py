@@ -52,7 +52,7 @@ class StdioClient(LineClient):
         self._watch_task = self._loop.create_task(self._watch(self._child))
 
     def eof_received(self) -> bool:
-        """Handle the last line, which may have no newline. `_watch` reports the exit code later."""
+        """Handle the last line of stdout, even if it has no newline."""
         self.drain_lines()
         return False
 

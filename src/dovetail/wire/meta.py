@@ -29,7 +29,7 @@ _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 
 def is_valid_key(name: str) -> bool:
-    """Return whether a `_meta` key is valid. It must be a name, which may follow a prefix and a slash."""
+    """Return whether a `_meta` key is valid. A key has the form `name` or `prefix/name`."""
     prefix, slash, tail = name.rpartition("/")
     return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 

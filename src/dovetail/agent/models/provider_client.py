@@ -11,7 +11,7 @@ from dovetail.errors import ModelError
 
 
 class ProviderClient:
-    """Creates the client of a provider, and converts its errors.
+    """Sends requests to a model provider, and converts the provider's errors.
 
     Each event loop has its own client, because a connection works only in the event loop that opened it.
     """

@@ -54,7 +54,7 @@ class ListedSkill(Struct, frozen=True):
 
 
 class SkillReport(Struct, frozen=True):
-    """The result of the verification of one skill."""
+    """The verification result of one skill."""
 
     name: str
     uri: str

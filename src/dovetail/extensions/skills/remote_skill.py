@@ -62,7 +62,7 @@ class Skill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the server generates the files of the skill. Such files have no digest to verify."""
+        """Return whether the server generates the skill's files. Generated files have no digest to verify."""
         return isinstance(self._entry.resources, str)
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class SyncSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the server generates the files of the skill. Such files have no digest to verify."""
+        """Return whether the server generates the skill's files. Generated files have no digest to verify."""
         return self._skill.is_dynamic
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ class SkillExists(SkillProblem):
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raise SkillProblem unless all paths of a skill can be files on every system, inside the folder of the skill."""
+    """Raise SkillProblem if a path of a skill is unsafe or does not work on every system."""
     spellings: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in paths:
@@ -58,7 +58,7 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def find_unsafe_path(path: str) -> str | None:
-    """Return why a path in a skill must not be written to a disk, or None."""
+    """Return the reason why it is unsafe to write a skill's file to this path, or None if it is safe."""
     names = path.split("/")
     if len(names) > _MAX_DEPTH:
         return f"it is deeper than {_MAX_DEPTH} folders"

@@ -52,7 +52,7 @@ SkillSource = ServedSkill | LoadSkill
 
 
 class SkillCollection(Protocol):
-    """The skills of a server, and the functions of the server that the skills extension calls."""
+    """The interface between a server's skills and the skills extension."""
 
     @property
     def has_folders(self) -> bool:

@@ -207,7 +207,7 @@ def check_level(level: str | None) -> None:
 
 
 def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
-    """Parse a configuration file. Raise ValueError if it is invalid. Add repeated JSON names to `duplicates`."""
+    """Parse a configuration file, and add repeated JSON keys to `duplicates`. Raise ValueError if it is invalid."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)

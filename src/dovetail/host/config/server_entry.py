@@ -78,7 +78,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def display_target(self) -> str:
-        """Return the command or URL as it is in the file. References are not replaced."""
+        """Return the command or URL from the configuration file, without replacing references."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
     @property

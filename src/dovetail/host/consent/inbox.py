@@ -152,7 +152,7 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call to continue when the user has answered this ticket."""
+        """Store the call that the ticket belongs to. The call continues after the user's answer."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
@@ -227,7 +227,7 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Decrypt the stored call of a ticket. Raise UnsealError if the key or the version is different."""
+        """Decrypt the stored call of a ticket. Raise UnsealError if this fails."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 

@@ -148,7 +148,7 @@ class PendingCalls:
         skill: DeferredSkill,
         answer: ConsentAnswer,
     ) -> None:
-        """Store the answer about a skill. It applies to the definition that the user saw, at the next read."""
+        """Store the user's answer for the next read. The answer applies only to the definition that the user saw."""
         policy_request = self._authorizer.create_read_request(
             deferred_call.server, deferred_call.identity, deferred_call.tool
         )
@@ -201,7 +201,7 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition and call the tool. The user is asked separately whether the call is allowed."""
+        """Pin the new definition, and then call the tool. The call may need separate consent."""
         if not isinstance(answer, Allow):
             raise PolicyError(
                 f"the definition of {request.full_name} has changed, and the user did not accept the change"

@@ -39,7 +39,7 @@ class TerminalConsent:
 
     @property
     def is_interactive(self) -> bool:
-        """Return whether a user can answer at a terminal. Text from a pipe is not an answer of the user."""
+        """Return whether a user can answer at a terminal. Text from a pipe does not count as a user's answer."""
         return self._read_input is not None or sys.stdin.isatty()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
@@ -96,7 +96,7 @@ def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 
 
 def _show(request: ConsentRequest, lines: LineReader, text: str) -> None:
-    """Write a question. If a long text moved its first line off the screen, repeat that line at the end."""
+    """Write a question. If its first line scrolled off the screen, write the summary again."""
     if not lines.write_wrapped(f"{text}\n"):
         lines.write_wrapped(f"{request.summary}\n")
 

@@ -118,7 +118,7 @@ class GatewayNameMap(NameMap):
         return self._find_shortened(kind, name) if name.count(SEPARATOR) == _SHORTENED_SEPARATORS else None
 
     def _find_shortened(self, kind: ItemKind, name: str) -> str | None:
-        """Return the item with this shortened name.
+        """Return the full item name for a shortened name, or None if it is unknown.
 
         Any caller can send unknown names, so each list is indexed only once.
         """
@@ -132,7 +132,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether this shortened name is unknown, so that the server must list its items first."""
+        """Return whether the server must list its items before this shortened name can be translated."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
@@ -249,7 +249,7 @@ class Gateway:
         return [(upstream, self._name_maps[name]) for name, (upstream, _) in self._mounted.items()]
 
     async def _start_new_servers(self) -> None:
-        """Start the servers that have not run yet. A new client needs their instructions."""
+        """Start the servers that have not run yet, because a new client needs their instructions."""
         if self._has_instructions:
             return
         new_servers = [
@@ -260,7 +260,7 @@ class Gateway:
         await asyncio.gather(*(supervisor.ready() for supervisor in new_servers), return_exceptions=True)
 
     def _update_description(self, _event: HostEvent | None = None) -> None:
-        """Update the instructions of the gateway from its servers, unless the user set other instructions.
+        """Update the gateway's instructions from its servers, unless the user has set instructions.
 
         On a path with only one server, copy its name and version, too.
         """

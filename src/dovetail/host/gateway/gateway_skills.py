@@ -41,7 +41,7 @@ ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
 
 
 class GatewaySkills:
-    """Serves the skills of the servers behind a gateway. `extension` is the extension for the gateway."""
+    """Serves the skills of all servers behind a gateway."""
 
     def __init__(self, parts: HostParts, list_mounts: ListMounts, limits: ServerLimits) -> None:
         self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})
@@ -64,7 +64,7 @@ class GatewaySkills:
         return ListSkillsResult(skills=page, next_cursor=next_cursor, ttl_ms=0, cache_scope="private")
 
     async def _list_mounted(self, upstream: Upstream, names: NameMap, exchange: Exchange) -> list[SkillEntry]:
-        """Return the skills of one server. A server that is slow or fails has none."""
+        """Return the skills of one server, or no skills if the server is slow or fails."""
         try:
             supervisor = self._servers.get_for_caller(upstream.supervisor, exchange.caller.principal)
             async with asyncio.timeout(self._ready_timeout), supervisor.using() as client:
@@ -115,7 +115,7 @@ class GatewaySkills:
         return ReadDirectoryResult(resources=children, next_cursor=result.next_cursor)
 
     def _find_mount(self, uri: str) -> tuple[Upstream, NameMap, str]:
-        """Return the server of a URI, and the URI on this server."""
+        """Find the server that a gateway URI belongs to. Also return the URI that the server uses."""
         if len(uri) > self._limits.max_uri_bytes:
             raise make_uri_length_error(self._limits.max_uri_bytes)
         for upstream, names in self._list_mounts():

@@ -48,7 +48,7 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """The kind, the name and the arguments for a policy decision."""
+    """The item and the arguments that a policy decides about."""
 
     kind: str
     name: str
@@ -71,7 +71,6 @@ class Upstream:
         self._states = states
 
     def __mountable__(self) -> "Upstream":
-        """Return the object that a server mounts."""
         return self
 
     async def start(self) -> None:
@@ -98,7 +97,7 @@ class Upstream:
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
-        """Return the last known items of a kind, as one mapping for each client of the server."""
+        """Return the last known items of a kind. There is one mapping for each client of the server."""
         known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
         return [items for items in known if items]
 

@@ -41,7 +41,7 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Decode string arguments whose schema expects another type. Many servers do the same."""
+    """Decode string arguments if their schema requires another type. Many servers do this, too."""
     if not schema:
         return arguments
     for name, value in arguments.items():
@@ -160,7 +160,7 @@ def parse_pointer(pointer: str) -> list[str]:
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield all values that servers may read at a JSON pointer.
+    """Yield every value that a server may read at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
@@ -170,7 +170,7 @@ def iter_values_at(
 def iter_defaults_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield the default values that a server may use if the arguments have no value at this JSON pointer."""
+    """Yield the defaults that a server may use if the value at a JSON pointer is missing."""
     yield from _iter_defaults(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
 
 
@@ -343,7 +343,7 @@ class _SchemaWalk:
         return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item of a value. Return an empty sequence if any of them is unknown."""
+        """Return the schemas for a member or item. If one of the schemas is unknown, return an empty sequence."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)
@@ -376,7 +376,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield the groups of subschemas in a schema. A value must match at least one subschema in each group."""
+        """Yield groups of alternative subschemas. A value must match at least one subschema in each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):

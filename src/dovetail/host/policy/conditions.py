@@ -44,7 +44,7 @@ _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
 class Condition(Struct, frozen=True):
-    """A test for one argument of a call. Create it with `argument`."""
+    """A condition for one argument of a call. Create it with `argument`."""
 
     pointer: str  # the JSON pointer of the argument
     test: str  # the name of the test, such as "equals"
@@ -127,7 +127,6 @@ def evaluate_condition(
     if_unclear: bool,
     schema: Mapping[str, Any] | None,
 ) -> bool:
-    """Return whether a condition is true for these arguments. `steps` limits the work for the whole decision."""
     return condition._evaluate(arguments, steps, if_unclear=if_unclear, schema=schema)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -217,7 +216,7 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal, or None if servers may read the first value in different ways."""
+    """Return whether two values are equal. Return None if servers may interpret the first value differently."""
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)

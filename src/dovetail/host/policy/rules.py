@@ -31,7 +31,7 @@ _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Return whether the glob of a strict rule matches a tool or URI. If this is unclear, return True.
+    """Return whether the glob of a strict rule may match a tool or URI.
 
     A strict rule asks, denies or hides.
     """
@@ -60,7 +60,7 @@ def _list_names(server: str, uri: str) -> frozenset[str]:
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written, and with its percent-encoding decoded. Encoded wildcards match only themselves."""
+    """Return the glob itself and its percent-decoded form. Encoded wildcards become literal characters."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -74,7 +74,7 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Return whether a glob of an "allow" rule matches a tool or URI. If this is unclear, return False.
+    """Return whether the glob of an "allow" rule certainly matches a tool or URI.
 
     Args:
         has_server_rule: True if the rule has globs for the server, too.
@@ -172,7 +172,7 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """A request that a policy allows or denies. If `arguments` is None, the decision is about the tool itself."""
+    """A request that a policy allows or denies. If `arguments` is None, the decision is about the tool in general."""
 
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
@@ -193,7 +193,7 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """Return a copy of this request with other arguments. Decode strings where the schema expects another type.
+        """Return a copy of this request with new arguments. Strings are decoded if the schema expects another type.
 
         Send the decoded arguments to the server.
         """
@@ -324,7 +324,6 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
-    """Return whether a rule applies to a request. `steps` limits the work for the whole decision."""
     return rule._matches(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -452,7 +452,7 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a page of this server sent the form. Some browsers then send the origin `null`."""
+        """Return whether a page of this server sent the form. Some browsers send the origin `null` in this case."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 

@@ -167,7 +167,7 @@ class ClientAuthenticator:
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count an assertion of a client.
+        """Count a client's assertion against the rate limits.
 
         Raise OAuthError if the client or the address has sent too many assertions.
         """

@@ -249,7 +249,7 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
 
 
 def get_document_ttl(headers: Mapping[str, str]) -> float:
-    """Return the seconds for which to cache a client metadata document."""
+    """Return how many seconds a client metadata document may be cached."""
     cache_control = headers.get("cache-control", "")
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 60.0

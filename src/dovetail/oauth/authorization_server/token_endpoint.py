@@ -78,7 +78,10 @@ class TokenEndpoint:
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Authenticate the client. Attempts can run in parallel, so each one counts as failed until it succeeds."""
+        """Authenticate the client.
+
+        Attempts can run in parallel, so each attempt counts as failed until it succeeds.
+        """
         limiter_key = _limiter_key(request, fields)
         if wait_s := self._failure_limiter.take(limiter_key, now):
             raise OAuthError(rate_limit_response(wait_s))

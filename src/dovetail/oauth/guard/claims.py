@@ -13,7 +13,7 @@ _MAX_TIMESTAMP_S: Final = 1e13  # Larger numbers would overflow in calculations.
 
 
 class AuthenticationFailed(Exception):
-    """Raised if authentication fails. The caller receives the message, and the server logs `reason`."""
+    """Raised if authentication fails. The caller receives the message, and the server logs `detail`."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)

@@ -175,7 +175,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Allow the keys to be fetched again after the clock was set back."""
+        """Allow a new key fetch if the clock was set back."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
@@ -291,7 +291,7 @@ class IntrospectionVerifier(BuiltInVerifier):
 
 
 class StaticTokenVerifier(BuiltInVerifier):
-    """Accepts fixed tokens, for tests and for a few programs.
+    """Accepts a fixed list of tokens. Use it for tests or for a small number of programs.
 
     Args:
         tokens: A dict from each token to its principal, or to the name of the principal.

@@ -115,7 +115,7 @@ class LocalServer:
         return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if the caller could see the item with more scopes."""
+        """Raise InsufficientScope if the caller needs more scopes to see the item."""
         if self.server.mounts is not None:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:

@@ -258,7 +258,7 @@ def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Res
 
 
 def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
-    """Replace the URI in the result of a read with the URI that the caller sent."""
+    """Replace the URI in a read result with the URI that the caller sent."""
     outer_uri = name_map.to_outer("resource", inner_uri)
     if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
         isinstance(result, bytes) and decode_input_required(result, "resources/read") is not None

@@ -56,7 +56,7 @@ class Mount:
         self._is_logged = False
 
     def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
-        """Store and return a list of the server's items. The lists may differ between callers."""
+        """Store and return a list of the server's items. Each caller may have a different list."""
         key = (kind, _get_list_key(exchange.caller.principal))
         self._stored_items.pop(key, None)
         self._stored_items[key] = items
@@ -150,7 +150,7 @@ class MountResolver:
         return await self._find(kind, name, exchange) is not None
 
     async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
-        """Return the first mount that lists the item for this caller, and the name of the item there.
+        """Find the first mount that lists the item for this caller. Also return the item's name on that mount.
 
         If only one mount can have the name, its server is not asked whether it has the item.
 
@@ -204,7 +204,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Fetch the items of each mount that cannot translate this name without them."""
+        """Fetch the items of the mounts that cannot translate the name yet."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -212,7 +212,7 @@ class MountResolver:
     async def _check_resolved(
         self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """Raise InsufficientScope if the caller lacks scopes for the item. Otherwise return the mount and the name."""
+        """Return the mount and the name of an item. Raise InsufficientScope if the caller lacks scopes."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
@@ -234,7 +234,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether no other mount can have an item with this name."""
+        """Return whether the item can only be on this mount."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -259,7 +259,7 @@ class MountResolver:
         return mount.target.is_remote and not needs_tags and mount.can_retry
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if the caller could see the item with more scopes."""
+        """Raise InsufficientScope if the caller needs more scopes to see the item."""
         principal = exchange.caller.principal
         self._server.visibility.check_scopes(kind, name, principal)
         has_local_mounts = any(isinstance(mount.target, LocalServer) for mount in self._mounts)
@@ -369,7 +369,7 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Return whether an item is enabled. A disabled tag disables all its items."""
+        """Return whether an item is enabled. An item with a disabled tag is disabled."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":

@@ -33,7 +33,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """The location and format in which an argument of an operation is sent."""
+    """Where and how an argument of an operation is sent."""
 
     argument: str
     name: str
@@ -209,7 +209,7 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """Add arguments for the request body. Return its media type and the name of the argument for the whole body.
+    """Add the arguments for the request body. Return the media type and the name of the body argument.
 
     The name is None if each property of the body is a separate argument.
     """
@@ -274,7 +274,6 @@ class _SchemaResolver:
         self.reset()
 
     def reset(self) -> None:
-        """Clear the definitions before the next operation."""
         self._definitions: dict[str, Any] = {}
         self._name_by_ref: dict[str, str] = {}
         self._used_names: set[str] = set()

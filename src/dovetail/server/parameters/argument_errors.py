@@ -70,7 +70,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if parts of a value do not match their types. `messages` adds problems that pydantic does not report."""
+    """Raised if parts of a value have the wrong type. `messages` contains problems that pydantic does not report."""
 
     def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
         self.mismatches = mismatches
@@ -85,9 +85,7 @@ def format_path(path: Iterable[str | int], root: str = "") -> str:
 
 
 class ArgumentMessage(str):
-    """A message about an argument, with the path of the wrong part. The path is empty if the message is about all
-    arguments.
-    """
+    """A message about a wrong argument. `path` is empty if the message is about all arguments."""
 
     __slots__ = ("path",)
 
@@ -181,7 +179,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 def merge_mismatches(
     mismatches: Iterable[Mismatch], schema_messages: Sequence[ArgumentMessage], root: str
 ) -> Iterator[ArgumentMessage]:
-    """Yield one message for each problem of an argument. Prefer the message of the schema check if there is one.
+    """Yield one message for each problem of an argument. Prefer the messages of the schema check.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
@@ -341,7 +339,7 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Find an invalid field that should select one of the alternatives. Return its name and its allowed values.
+    """Find a discriminator field with an invalid value. Return the field's name and its allowed values.
 
     If the field is valid, return None.
     """

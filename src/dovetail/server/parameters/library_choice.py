@@ -34,7 +34,7 @@ class _Need(NamedTuple):
 
 
 def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
-    """Choose msgspec or pydantic for these annotations, and translate them for this library.
+    """Choose msgspec or pydantic, and adapt the annotations to the chosen library.
 
     Raises:
         TypeError: neither library supports all annotations.

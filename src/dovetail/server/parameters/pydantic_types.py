@@ -112,7 +112,7 @@ class PydanticArguments:
         return self._named.read(arguments if self._extra is None else self._select(arguments, extra=False))
 
     def read_extra(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of arguments that do not belong to a parameter."""
+        """Return the arguments that do not match any parameter."""
         return {} if self._extra is None else self._extra.read(self._select(arguments, extra=True))
 
     def find_mismatches(self, arguments: dict[str, Any]) -> Iterator[Mismatch]:
@@ -208,7 +208,7 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
 
 
 def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
-    """Return the path of a problem in a value, and the path of the first union that contains the problem.
+    """Return the path of a problem, and the path of the first union that contains it.
 
     pydantic's location also contains the names of alternatives, which are removed.
     """
@@ -244,7 +244,7 @@ def _to_type_error(exc: PydanticUserError | PydanticUndefinedAnnotation) -> Type
 
 
 def get_default(field: FieldInfo) -> tuple[bool, Any]:
-    """Return whether a `Field(...)` has a default value, and that value.
+    """Return whether a `Field(...)` has a default, and the default value.
 
     The value of a factory is `UNKNOWN_DEFAULT`, because pydantic calls the factory in each call.
     """

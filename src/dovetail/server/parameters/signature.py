@@ -362,7 +362,7 @@ def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
 
 
 class ContextSignature(Signature):
-    """The signature of a function whose runner gets the context as its first argument."""
+    """A signature that passes the context as the first argument."""
 
     __slots__ = ()
 

@@ -188,9 +188,7 @@ class ClientResponse:
             self._loop.call_later(_LINGER_S, self.close)
 
     async def wait(self) -> None:
-        """Wait until headers, data, the end or an error of the response arrive. Cancelling this task cancels the
-        request.
-        """
+        """Wait for the next part of the response. If this task is cancelled, the request is cancelled, too."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -326,7 +324,7 @@ class HTTP1Connection(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the server closed an idle connection, or sent data on it.
+        """Return whether the connection is closed or has unexpected data.
 
         The event loop may not have noticed this yet.
         """

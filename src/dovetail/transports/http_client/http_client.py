@@ -76,7 +76,7 @@ class Origin(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The origin and the encoded head that all requests with the same method and URL share."""
+    """The origin and the encoded request head for one method and URL."""
 
     origin: Origin
     head: bytes

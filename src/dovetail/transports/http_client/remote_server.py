@@ -241,7 +241,7 @@ def _quote_body(response: ClientResponse, text: bytes) -> str:
 
 
 def _quote(text: str, max_chars: int = 200) -> str:
-    """Quote text of a server for an error.
+    """Quote a server's text in an error message.
 
     The text may repeat the client's URL with a secret, so secrets are masked.
     """

@@ -315,7 +315,7 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Return the server's response mode, or another mode if the client does not accept that one."""
+        """Choose a response mode. If the client accepts both modes, use the server's setting."""
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")

@@ -203,7 +203,7 @@ class HandshakeSession:
         return params if self._client_requests is None else self._client_requests.read_progress(params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """Fail each request to the client whose stream has not been read for `max_age` seconds."""
+        """Fail the requests to a client that has not read their streams for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
                 future.set_exception(ConnectionLost("The client disconnected before it answered"))

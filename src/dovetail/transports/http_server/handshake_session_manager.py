@@ -491,7 +491,7 @@ def _get_owner(principal: Principal | None, address: str | None) -> Owner | None
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """Return the error for an old protocol version on a server that supports only stateless versions.
+    """Return the error for a handshake version on a server that supports only stateless versions.
 
     spec: streamable-http#protocol-version-header
     """

@@ -37,7 +37,7 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Return for how many more seconds the caller's credentials are valid, or None if the time is unknown.
+        """Return how many seconds the caller's credentials remain valid. Return None if this is unknown.
 
         The streams of the caller end at that time.
         """

@@ -272,7 +272,7 @@ class ResponseWriter:
             self._due_times = timer.add(self)
 
     def handle_timer(self) -> None:
-        """Handle a pause without data. Open the event stream, or send a comment on an open stream."""
+        """Open the event stream if no data was sent for a while. If the stream is already open, send a comment."""
         self._due_times = None
         if self.is_streaming:
             self._start_keep_alive()

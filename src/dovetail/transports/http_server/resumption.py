@@ -40,7 +40,7 @@ class SessionResponseWriter(ResponseWriter):
         self._is_released = False
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Let the handler of a request send messages to the client on this response."""
+        """Let a request handler send messages to the client through this response."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client

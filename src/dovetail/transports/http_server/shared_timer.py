@@ -19,7 +19,7 @@ DueTimes = dict[TimerTarget, float]
 
 
 class SharedTimer:
-    """Calls `handle_timer` of each target after the same delay, in the event loop of the target."""
+    """Calls each target's `handle_timer` after the same delay, in the target's event loop."""
 
     __slots__ = ("_delay", "_due_times_by_loop")
 
@@ -29,7 +29,7 @@ class SharedTimer:
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:
-        """Call the target after the delay. To cancel the call, remove the target from the returned dict."""
+        """Schedule a call of the target's `handle_timer`. To cancel it, remove the target from the returned dict."""
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._delay
         due_times = self._due_times_by_loop.get(loop)

@@ -129,7 +129,7 @@ class LightEvent(asyncio.Event):
 
 
 class LightFlowControl(FlowControl):
-    """The flow control of uvicorn, but with an event object that needs less memory."""
+    """uvicorn's flow control, with an event object that needs less memory."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -373,7 +373,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration with these limits. uvicorn does not configure logging."""
+    """Create a uvicorn configuration with these limits. The configuration does not change the logging."""
     return uvicorn.Config(
         app,
         http=create_limited_protocol(limits),

@@ -96,7 +96,7 @@ class WindowsJob:
         self._process.wait()
 
     def terminate(self) -> None:
-        """Kill the processes of the job. A process without a console cannot receive a signal."""
+        """Kill the processes of the job, because a process without a console cannot be asked to exit."""
         self.kill()
 
     def kill(self) -> None:
