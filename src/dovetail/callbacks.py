@@ -67,7 +67,7 @@ def get_callback_name(callback: Callable[..., Any]) -> str:
 
 
 def add_callback(callbacks: dict[object, T], callback: T) -> Callable[[], None]:
-    """Add a callback. The returned function removes exactly this callback, even if an equal one was added."""
+    """Add a callback, and return a function that removes it."""
     key = object()
     callbacks[key] = callback
 

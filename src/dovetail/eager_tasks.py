@@ -40,7 +40,7 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Prepare a task that starts the next coroutine immediately.
+        """Prepare a task, so that the next coroutine can start immediately.
 
         Call `release` when you no longer need the task.
         """
@@ -48,7 +48,7 @@ class EagerTaskStarter:
         self._prepare()
 
     def release(self) -> None:
-        """Undo one call of `acquire`. After the last `release`, the prepared task ends."""
+        """Undo one call of `acquire`. When all calls are undone, the prepared task ends."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()

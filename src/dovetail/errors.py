@@ -291,7 +291,7 @@ class RateLimited(RemoteError):
 
     @property
     def retry_after(self) -> float | None:
-        """Return the number of seconds to wait, or None if the server did not send this number."""
+        """Return the seconds to wait before the next attempt, or None if the server did not send a delay."""
         delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
         return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
@@ -388,7 +388,7 @@ class LoginFailed(AuthError):
 class PolicyError(MCPError):
     """Raised if the policy or the user denied a call.
 
-    `action` is the decision. `rule` is the rule that decided, or None.
+    `action` is the decision. `rule` is the rule that led to the decision, if any.
     """
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
@@ -428,8 +428,8 @@ class InvalidResult(MCPError):
 class SkillMismatch(InvalidResult):
     """Raised if a file does not match the entry of its skill. Do not use the content of the file.
 
-    `uri` is the file, `field` is "size", "digest", "front matter" or "files", `expected` is the value in the entry, and
-    `actual` is the value of the file.
+    `field` names what differs: "size", "digest", "front matter" or "files". `expected` is the value in the entry of
+    the skill, and `actual` is the value of the file. `uri` is the URI of the file.
     """
 
     hint: str | None = (

@@ -147,7 +147,7 @@ def read_first_line(path: str | Path) -> bytes:
 
 
 def read_private_file(path: Path) -> bytes | None:
-    """Return the content of a secret file, or None if it does not exist. Allow only the user to read the file.
+    """Read a secret file, and make it readable only for the user. Return None if the file does not exist.
 
     Raises:
         PermissionError: other users can write the file, so they may have forged it.

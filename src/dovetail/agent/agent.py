@@ -367,7 +367,7 @@ class Agent:
 
     @property
     def _should_wait(self) -> bool:
-        """Return whether a call waits for the answer of the user. With a `FileConsent`, the answer comes later."""
+        """Return whether a call should wait for the user's answer. With a `FileConsent`, it should not wait."""
         return not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
 
     async def _load_skill(self, turn: Turn, call: ToolUseContent) -> AsyncGenerator[AgentEvent]:

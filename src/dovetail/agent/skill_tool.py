@@ -31,7 +31,7 @@ class SkillTool:
         self._skills = _name_skills(skills)
 
     def update(self, skills: Iterable[HostSkill]) -> "SkillTool":
-        """Return a tool for a new list of skills. A skill that did not change keeps the consent of the user."""
+        """Return a tool for a new list of skills. The user's consent to unchanged skills is kept."""
         known = {(skill.server, skill.uri, skill.fingerprint): skill for skill in self._skills.values()}
         return SkillTool(known.get((skill.server, skill.uri, skill.fingerprint), skill) for skill in skills)
 

@@ -187,7 +187,7 @@ class AuthorizationServer:
     async def upstream_token(self, principal: Principal | None) -> str | None:
         """Return the caller's token for the upstream provider, renewed if needed.
 
-        Use the token in the server to call the provider's API for the caller. It must never be sent to a client.
+        Use the token in the server to call the provider's API for the caller. Never send the token to a client.
         """
         if principal is None or principal.issuer != self._token_issuer.issuer:
             return None  # A different authorization server authenticated the caller.

@@ -136,7 +136,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether another login is useless, because the server refused a login with the same scopes.
+        """Return whether to skip another login, because the server has already refused the same scopes.
 
         spec: authorization#step-up-authorization-flow
         """

@@ -48,7 +48,7 @@ class ClientExtensions(Struct):
 
 
 def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | None) -> ClientExtensions:
-    """Combine all extensions of a client. The client declares the extensions in `declared`, but has no code for them.
+    """Combine all extensions of a client. `declared` has further extensions that the client only declares.
 
     Raises:
         ValueError: two extensions have the same identifier, notification or result type.

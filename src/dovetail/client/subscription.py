@@ -64,7 +64,7 @@ _TRANSIENT_ERRORS = (ConnectionLost, ConnectError, ProcessStartError, HTTPStatus
 
 
 class ChangeEvent(Struct, frozen=True):
-    """A change of a list, or of the resource at `uri`."""
+    """A notice that a list or the resource at `uri` has changed."""
 
     kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
     uri: str | None = None  # The URI of the resource, or None if a list changed.
@@ -166,7 +166,7 @@ class ReconnectingSubscription:
             await asyncio.wait([task], timeout=self._timeout)
 
     def close_for_client(self) -> asyncio.Task[None] | None:
-        """Stop because the client is closing. Send no unsubscribe request. Return the running task, or None."""
+        """Stop the subscription without an unsubscribe request, because the client is closing."""
         self._is_client_closing = True
         return self._stop()
 
@@ -262,7 +262,7 @@ class ReconnectingSubscription:
                 self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))
 
     def handle_gap(self) -> None:
-        """Report all subscribed lists and resources as changed, because notifications may be lost."""
+        """Report all subscribed lists and resources as changed, because notifications may have been lost."""
         if self.acknowledged_filter is not None:
             self._add_missed_changes()
 

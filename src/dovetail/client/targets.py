@@ -240,7 +240,7 @@ def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
 
 
 def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
-    """Return a copy of the target that passes each line on stderr to `handler`. Do not replace an existing handler.
+    """Return a copy of the target that passes each stderr line to `handler`. An existing handler is kept.
 
     A target without a process is returned unchanged.
     """

@@ -134,7 +134,7 @@ class AuditLog:
             )
 
     def _get_cache(self) -> dict[Hashable, bytes]:
-        """Return the cached texts. After a new secret, this is a new dict, because an old text may contain the secret.
+        """Return the cached texts. A new secret clears the cache, because a cached text may contain the secret.
 
         Other threads may still add texts to the old dict, which is not used again.
         """

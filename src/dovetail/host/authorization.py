@@ -411,7 +411,7 @@ class RequestAuthorizer:
             await self._store_grant(request, current_fingerprint, answer)
 
     async def use_once_grant(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether the user allowed this request once. The grant is removed."""
+        """Return whether the user allowed this request once, and remove that grant."""
         grant = await self._find_grant(request, current_fingerprint)
         return grant is not None and grant.scope == "once"
 

@@ -366,7 +366,7 @@ class Host:
         return await self._get_skill_catalog().list()
 
     async def load_skill(self, server: str, uri: str, path: str = "SKILL.md") -> "SkillContent":
-        """Return a verified file of a skill as it is now, after the user has allowed the skill with all its files.
+        """Fetch a file of a skill, verify it, and return it. The user must allow the whole skill first.
 
         Args:
             server: The name of the server, or "" for a skill of the user.
@@ -577,8 +577,8 @@ class Host:
     ) -> CallToolResult | CallAwaitingConsent | None:
         """Answer an open consent request with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
-        Returns the result of the call that waited for the answer. Returns None if another process waits for the answer,
-        and if the question is about a skill. The answer then applies to the next read of the skill.
+        Returns the result of the call that waited for the answer. Returns None if the call waits in another process.
+        Returns None for a question about a skill, too. In this case, the answer applies when the skill is read again.
         """
         return await self._pending_calls.answer(ticket, as_consent_answer(answer))
 

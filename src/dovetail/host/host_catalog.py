@@ -44,7 +44,7 @@ class ToolRecords:
 
 
 class VisibleItems:
-    """The visible items of one list. A new list or another policy makes them outdated."""
+    """The items of one list that the policy does not hide. They are outdated if the list or the policy changes."""
 
     __slots__ = ("_items", "_policy", "task")
 

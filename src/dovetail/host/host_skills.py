@@ -61,7 +61,7 @@ class SkillContent(Struct, frozen=True, kw_only=True):
     def model_text(self) -> str:
         """Return the content for a model, between two lines that name its server and its URI.
 
-        The lines contain a digest of the content, so the content cannot imitate the last line.
+        Both lines contain a digest of the content. Therefore the content cannot contain a forged last line.
         """
         data = self.content.encode() if isinstance(self.content, str) else self.content
         text = self.content if isinstance(self.content, str) else f"({len(data)} bytes that are not text)"
@@ -72,7 +72,7 @@ class SkillContent(Struct, frozen=True, kw_only=True):
 
 
 class HostSkill:
-    """A skill of a host. `Host.list_skills` creates it. Its server and its URI identify it."""
+    """A skill that a host can load. `Host.list_skills` returns these objects."""
 
     def __init__(
         self,
@@ -108,12 +108,12 @@ class HostSkill:
 
     @property
     def description(self) -> str:
-        """Return the description, which says when to use the skill. A server wrote it."""
+        """Return the description, which says when to use the skill. The text comes from the server."""
         return self._skill.description
 
     @property
     def front_matter(self) -> Mapping[str, Any]:
-        """Return all fields of the front matter. The host ignores `allowed-tools`."""
+        """Return all fields of the front matter. The field `allowed-tools` has no effect in a host."""
         return self._skill.front_matter
 
     @property
@@ -123,7 +123,7 @@ class HostSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the content of the files cannot be verified. No answer of the user is stored for them."""
+        """Return whether the skill's files cannot be verified. The user's answer about such a skill is never stored."""
         return self._skill.is_dynamic
 
     @property
@@ -203,7 +203,6 @@ class HostSkill:
         return authorization
 
     def _build_answer_key(self, path: str) -> str:
-        """Return the fingerprint for an answer that comes later. For a dynamic skill, it contains the path."""
         return f"{self.fingerprint} {path}" if self.is_dynamic else self.fingerprint
 
     def _keep_once_answer(self) -> None:
@@ -225,7 +224,7 @@ class HostSkill:
             await inbox.attach(ticket, deferred_call)
 
     def _decide(self, supervisor: ServerSupervisor, file_decision: Decision) -> Decision:
-        """Return the decision about SKILL.md. If a rule asks about another file, it asks about the whole skill.
+        """Return the decision about a whole skill. If a rule asks about one of its files, the user is asked.
 
         A dynamic skill lists no files, so only the file that is read counts.
         """
@@ -265,7 +264,7 @@ class HostSkill:
             raise add_context(error, server=supervisor.name) from None
 
     async def _bind(self, client: Client) -> Skill:
-        """Return the skill for the current client of the server. Raise SkillMismatch if the skill has changed."""
+        """Fetch the skill again if the client is new. Raise SkillMismatch if the skill has changed."""
         if client is not self._client:
             skill = await client.get_skill(self.uri)
             if build_definition(skill) != self._definition:

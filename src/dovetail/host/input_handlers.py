@@ -91,7 +91,7 @@ class HostInputHandlers:
         )
 
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return a response that declines an input request if the policy denies it. Otherwise return None.
+        """If the policy denies an input request, return a response that declines it. Otherwise return None.
 
         The input request is for the user of a gateway caller. None means that this user decides.
         """

@@ -47,7 +47,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 def compute_server_id(target: Target) -> str:
-    """Return a digest of a target. References are not resolved, so the digest does not depend on secrets.
+    """Return a digest of a target. References to secrets are not replaced, so the values of secrets do not matter.
 
     Headers are left out, because they identify the client and not the server.
 

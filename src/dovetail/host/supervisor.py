@@ -337,7 +337,7 @@ class ServerSupervisor:
         subscription.task.add_done_callback(lambda _: self._release_use())
 
     async def _reopen_subscription(self, subscription: ResourceSubscription) -> None:
-        """Subscribe again after a restart. Report all resources as changed, because updates may be lost."""
+        """Subscribe again after a restart. Report all resources as changed, because updates may have been lost."""
         await self._open_subscription(subscription)
         if subscription not in self._subscriptions:
             subscription.task.cancel()

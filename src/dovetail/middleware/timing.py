@@ -31,9 +31,9 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return the duration in seconds that this percentage of the requests did not exceed.
+        """Return the duration in seconds that `percent` percent of the requests did not exceed.
 
-        The result is an upper bound. It is at most twice the true value.
+        The returned duration is approximate. It can be up to twice as long as the exact duration.
         """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):

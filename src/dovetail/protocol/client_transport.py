@@ -149,7 +149,7 @@ class ClientTransport(Protocol):
         ...
 
     def suggest_fix(self) -> str | None:
-        """Return a hint for the user if the server exited while it was starting, or None."""
+        """If the server exited while it was starting, return a hint for the user. Otherwise return None."""
         ...
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class InProcessServer(Protocol):
         ...
 
     async def stop(self, user: object = None, /) -> None:
-        """Stop the server if no other user needs it."""
+        """Stop the server, unless another user still needs it."""
         ...
 
     def open_connection(self, send: Callable[[bytes], None], /) -> ServerConnection:

@@ -238,7 +238,7 @@ class ChangeListener(Protocol):
 
 
 class Service(Protocol):
-    """The interface of a server for transports."""
+    """The methods and properties of a server that transports use."""
 
     @property
     def implementation(self) -> Implementation: ...

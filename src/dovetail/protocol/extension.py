@@ -110,7 +110,7 @@ class RequestFunction(Struct, frozen=True):
 
 
 class NotificationFunction(Struct, frozen=True):
-    """A function that handles a notification of an extension, and the type of its parameters."""
+    """A handler for one notification of an extension."""
 
     params: type[Params]
     function: Callable[..., Any]
@@ -166,12 +166,12 @@ class Extension:
 
     @property
     def settings(self) -> Mapping[str, JSONValue]:
-        """Return the settings that a server declares."""
+        """Return the settings with which a server declares the extension."""
         return self._settings
 
     @property
     def client_settings(self) -> Mapping[str, JSONValue]:
-        """Return the settings that a client declares."""
+        """Return the settings with which a client declares the extension."""
         return self._client_settings
 
     def __repr__(self) -> str:
@@ -277,8 +277,8 @@ class Extension:
     ) -> None:
         """Add a result type to a protocol method. It is available only in stateless protocol versions.
 
-        If the client declares the extension, middleware of the extension can then return a `struct` for this method.
-        The server adds the `resultType` to the response.
+        If the client declares the extension, middleware of the extension can return a `struct` for this method. The
+        server adds the `resultType` to the response.
 
         Args:
             method: The method of the protocol, such as "tools/call".
@@ -347,8 +347,8 @@ class Extension:
     def get_client_settings(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return the client's settings for this extension. Return None if the client did not declare the extension.
 
-        Return None, too, if the client did not send the request itself. Examples are a request to a mounted server, and
-        a resource that a function reads with `ctx.read_resource`.
+        The result is also None if the client did not send the request itself. For example, a mounted server gets its
+        requests from another server, and `ctx.read_resource` sends a request from a function.
         """
         if isinstance(exchange, IncomingExchange) and (exchange.is_forwarded or exchange.parent is not None):
             return None
@@ -368,7 +368,7 @@ class Extension:
 
 
 def get_parts(extension: Extension) -> ExtensionParts:
-    """Return the parts of an extension for a server or a client."""
+    """Return everything that was registered on an extension."""
     return extension._parts  # pyright: ignore[reportPrivateUsage]
 
 

@@ -229,7 +229,7 @@ def encode_introduction(id: RequestId, session: HandshakeState, service: Service
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for one request in a handshake version, on a server that does not keep sessions."""
+    """Create a session for a single handshake request. A server without sessions uses it."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )

@@ -102,7 +102,7 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """The timeouts of a client in seconds. A progress notification restarts `call` and `request`, but not `total`."""
+    """The timeouts of a client in seconds. Progress restarts the timeouts `call` and `request`, but not `total`."""
 
     connect: float = 10.0  # the maximum time for connecting to the server
     # The time to wait for the result of `server/discover` before the client tries a handshake, too.

@@ -39,7 +39,7 @@ class SupportsMount(Protocol):
     """An object that can be mounted on a server, such as a `Client`."""
 
     def __mountable__(self) -> "Mountable":
-        """Return the object that the mounting server calls."""
+        """Return the object through which another server can mount this one."""
         ...
 
 
@@ -58,7 +58,7 @@ class Mountable(Protocol):
         ...
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of the server, as far as they are known."""
+        """Return the known capabilities of the server."""
         ...
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the s
 
 
 class Principal(str):
-    """The authenticated identity of a caller. Its text is different for each combination of issuer and subject.
+    """The authenticated identity of a caller. It is a string that is unique for each issuer and subject.
 
     With an issuer, the string contains the issuer, `#` and the subject. Without an issuer, the string is only the
     subject, which should then not contain `#`.
@@ -86,7 +86,7 @@ def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
-    """Return for how many more seconds the credentials of a caller are valid.
+    """Return the number of seconds until a caller's credentials expire.
 
     Return None if they do not expire or the time is unknown.
     """

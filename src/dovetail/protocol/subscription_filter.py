@@ -39,7 +39,7 @@ _URIS_FIELD = "notifications.resourceSubscriptions"
 
 
 def read_filter(params: dict[str, Any], max_uri_bytes: int) -> SubscriptionFilter:
-    """Return the filter of a subscription. Raise InvalidParams if it has too many or too long URIs."""
+    """Return the filter of a subscription. Raise InvalidParams if it has too many URIs or a URI is too long."""
     requested = convert(params, ListenParams).notifications
     uris = requested.resource_subscriptions or ()
     if any(len(uri) > max_uri_bytes for uri in uris):

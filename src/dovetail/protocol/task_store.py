@@ -53,7 +53,7 @@ class TaskConflict(Exception):
 
 
 class TaskInput(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A question to the client, and its answer. A question that is no longer needed is withdrawn."""
+    """A question to the client, with the answer. A question that is no longer needed is marked as withdrawn."""
 
     request: InputRequest
     response: Any = UNSET

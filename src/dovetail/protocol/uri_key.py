@@ -296,7 +296,7 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _paths(path: str) -> Iterator[str]:
-    """Yield a path without repeated slashes and dot segments, with and without its last slash."""
+    """Yield the normalized path without a slash at the end. If the path ends with a slash, also yield it with one."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

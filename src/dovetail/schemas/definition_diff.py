@@ -35,7 +35,7 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. `old` or `new` is None if that definition does not have the field."""
+    """A difference between two definitions. `old` is None for a new field, and `new` is None for a removed field."""
 
     path: Path
     old: Any

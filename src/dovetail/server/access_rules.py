@@ -193,7 +193,7 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """A snapshot of the access rules of several items. It can find the items that are hidden from a caller."""
+    """A snapshot of access rules. It finds the items that are hidden from a caller."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool

@@ -173,7 +173,7 @@ class Dispatcher:
         return self._open_recorder
 
     def set_description_source(self, describe: Callable[[], Awaitable[None]]) -> None:
-        """Set a function that updates the name, version and instructions before a client reads them.
+        """Set a function that updates the server's name, version and instructions before a client reads them.
 
         The client waits at most two seconds.
         """
@@ -362,7 +362,7 @@ class Dispatcher:
         return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop. It stays open until `stop` is called with the same `user`."""
+        """Open the lifespan in the running event loop. Call `stop` with the same `user` to close it."""
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()

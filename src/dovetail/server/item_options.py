@@ -168,7 +168,7 @@ def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: s
 
 
 def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -> AnyAnnotations | None:
-    """Convert annotations to a struct. Custom names in a dict are kept, but misspelled names raise TypeError."""
+    """Convert annotations to a struct. Keep unknown names, but raise TypeError if a name looks misspelled."""
     if annotations is None or isinstance(annotations, annotations_type):
         return annotations
     if not isinstance(annotations, Mapping):

@@ -65,7 +65,7 @@ class ResultStore:
     def store_large_parts(
         self, result: Result, owner: Principal | None, output_schema: Mapping[str, Any] | None
     ) -> Result:
-        """Store the large blocks of a result and replace them with links. Only the owner can read them.
+        """Store the large blocks of a result and replace them with links. Only `owner` can read the blocks.
 
         If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
         link.

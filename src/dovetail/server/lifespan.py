@@ -165,7 +165,7 @@ def print_failure(exc: BaseException) -> bool:
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Remove the frames of dovetail from the traceback of a failed lifespan."""
+    """Remove dovetail's own frames from the traceback of a failed lifespan."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 

@@ -22,7 +22,7 @@ _KEY_OVERHEAD_BYTES = 1024  # Estimated memory for one cache key.
 
 
 class CachedPages:
-    """The pages that are valid until the registry or its access rules change."""
+    """Cached pages of lists. They are valid until the registry or its access rules change."""
 
     def __init__(self) -> None:
         self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}

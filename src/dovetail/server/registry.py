@@ -282,7 +282,7 @@ class Registry:
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules, and create them on the first call. After that, every request is checked."""
+        """Return the access rules, and create them on the first call."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:
@@ -429,7 +429,7 @@ def _warn_tool_name(name: str) -> None:
 
 
 def _check_declaration(declaration: WireStruct) -> None:
-    """Raise TypeError if a definition is invalid. Clients would reject the whole list."""
+    """Raise TypeError if a definition is invalid, because clients would reject the whole list."""
     try:
         convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:

@@ -272,7 +272,7 @@ class ReloadRelay:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Start a child and restore the session of the previous child."""
+        """Start a child process, and restore the session of the previous one."""
         self._output = _ChildOutput()
         self._child = await ChildProcess.start(self._argv, self._output, stderr=self._stderr, **self._options)
         is_restart = self._initialize_request is not None

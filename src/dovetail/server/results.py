@@ -284,7 +284,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: W
 
 
 def _runs_code(annotation: Any) -> bool:
-    """Return whether converting data to this type would run code of the user."""
+    """Return whether converting data to this type would run user code."""
     return any(
         hasattr(part, "__post_init__") or hasattr(part, "__attrs_attrs__")
         for part in iter_reachable_types([annotation])

@@ -47,7 +47,7 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """A service with the property `stores_large_results`, which is needed to run a server."""
+    """A `Service` that can be run. It also says whether it stores large results."""
 
     @property
     def stores_large_results(self) -> bool: ...

@@ -393,10 +393,9 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> None:
-        """Limit which callers may see and use items, by name, URI or tag. The rule also covers items added or mounted
-        later.
+        """Limit which callers may see and use items. Select the items by name, URI or tag.
 
-        If several rules match an item, all rules apply.
+        The rule also applies to items that you add or mount later. If several rules match an item, all rules apply.
 
         Args:
             tags: Restricts all items that have one of these tags.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 class _RegisteredSkill(NamedTuple):
-    """A skill that is registered: the resource of its SKILL.md, the skill or its function, and its folder."""
-
     resource: Resource | ResourceTemplate
     source: SkillSource
     folder: "SkillFolder | None" = None

@@ -35,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another function use this slot while the current function waits.
+        """Let another function use the thread while the current function waits.
 
         Return False if too many functions are waiting.
         """

@@ -249,7 +249,7 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Return the positions of the literals in a text, with at least one character between two literals.
+    """Return the positions of the literals in a text. At least one character must separate two literals.
 
     The first position is always enough. Either the next slot can contain the characters of later positions, or the
     literal has only one position. Therefore no backtracking is necessary.

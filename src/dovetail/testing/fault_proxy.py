@@ -50,7 +50,6 @@ class LineMessageSplitter:
         self.buffer = b""
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Yield one piece for each line."""
         *lines, self.buffer = (self.buffer + data).split(b"\n")
         for line in lines:
             yield Piece(line + b"\n", line)

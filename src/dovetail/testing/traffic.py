@@ -43,7 +43,7 @@ Message = dict[str, Any]
 
 @contextmanager
 def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record the messages of a client while the context is open. The client may connect before or during this time.
+    """Record the messages of a client while the context is open. The client may already be connected.
 
     Args:
         client: The client to record.
@@ -100,7 +100,7 @@ class Traffic:
         ]
 
     def responses(self, method: str, **params: object) -> list[Message]:
-        """Return the responses to requests with this method and at least these parameters."""
+        """Return the responses to requests with this method and these parameters. Other parameters are ignored."""
         request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
         return [
             message

@@ -215,7 +215,7 @@ class LineProtocol(asyncio.Protocol):
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Send the buffered bytes in slices while the client reads. The memory never contains all of them."""
+        """Send the buffered bytes in slices, as fast as the client reads."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)

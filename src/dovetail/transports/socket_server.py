@@ -40,7 +40,7 @@ class _ConnectionFactory:
         return connection
 
     def _evict_idle(self) -> bool:
-        """Close the connection with the longest idle time. Prefer a connection that has sent no message."""
+        """Close an idle connection, to make room. Prefer one that has sent no message or was idle for a long time."""
         idle_connections = [connection for connection in self._connections if connection.is_idle]
         if idle_connections:
             min(idle_connections, key=_SocketConnection.get_eviction_order).abort()

@@ -203,7 +203,7 @@ class Spool:
             self.move_to_disk()
 
     def move_to_disk(self) -> None:
-        """Start to move the bytes to a temporary file. The memory is freed when the file contains all of them."""
+        """Start to move the bytes to a temporary file. When all bytes are in the file, the memory is freed."""
         if self._is_moving or self._is_closed or not self._pieces:
             return
         loop = asyncio.get_running_loop()

@@ -65,7 +65,7 @@ class CreateMessageResult(Result):
 
 
 def check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]:
-    """Return the messages. Raise ValueError if the tool results in them are missing or misplaced.
+    """Return the messages. Raise ValueError if a tool result is missing or in the wrong message.
 
     Each tool use must have its result in the next message, and results must not be mixed with other content.
     spec: sampling#tool-result-messages

@@ -113,7 +113,7 @@ async def _run_conversation(agent: Agent, as_json: bool) -> int:
 
 
 async def _read_message() -> str:
-    """Read the next line of the user. At the end of the input, return the command that ends the chat."""
+    """Read the user's next line. At the end of the input, return `/quit`."""
     with LineReader() as lines:
         try:
             return await lines.read_line_async("> ")

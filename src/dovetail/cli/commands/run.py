@@ -110,7 +110,7 @@ def _reject_http_options(ctx: click.Context) -> None:
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
-    """If the server runs in this process, apply --env and --cwd. Return the options that are left."""
+    """Apply --env and --cwd if the server runs in this process. Return the remaining options."""
     target_arg = options.args[0] if options.args and not options.module else ""
     if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
         return options

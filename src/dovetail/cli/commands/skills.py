@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class ListedSkill(Struct, frozen=True):
-    """A skill of a server or in a folder, as `list` and `show` describe it."""
+    """A skill in the output of `list` and `show`. It comes from a server or a folder."""
 
     name: str
     uri: str

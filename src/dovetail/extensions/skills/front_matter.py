@@ -148,7 +148,7 @@ def import_yaml() -> Any:
 
 
 class _Container:
-    """A list or an object that is not complete yet."""
+    """A YAML list or mapping that is still being read."""
 
     __slots__ = ("anchor", "first_value", "key", "value")
 

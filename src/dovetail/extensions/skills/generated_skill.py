@@ -63,7 +63,7 @@ class GeneratedSkill:
         return build_served_skill((self.fields["name"],), self.fields, digests, is_dynamic=self._is_dynamic)
 
     def read_file(self, value: Any, path: str) -> tuple[Resource, bytes]:
-        """Return one file of the value that the function returned. Call this method in a thread.
+        """Return one file from the value that the skill's function returned. Call this method in a thread.
 
         Raises:
             ResourceNotFound: the skill has no such file.

@@ -163,7 +163,7 @@ class SyncSkill:
 
 
 def make_unknown_file_error(uri: str, path: str, paths: Iterable[str]) -> NotFound:
-    """Create the error for a path that the entry of a skill does not list."""
+    """Create the error for a file that is not listed in the entry of its skill."""
     error = NotFound(InvalidParams.code, f"unknown file {clip(path)!r} in the skill {clip(uri)}")
     return add_context(error, hint=make_name_hint(path, {listed_path: listed_path for listed_path in paths}))
 

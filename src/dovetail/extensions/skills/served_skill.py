@@ -57,7 +57,7 @@ def build_served_skill(
 
 
 def describe_file(uri: str, path: str, size: int, front_matter: Mapping[str, Any]) -> Resource:
-    """Return the definition of a file. That of the SKILL.md has the name and the description of the skill."""
+    """Return the definition of a file. The definition of SKILL.md has the name and description of the skill."""
     if path == MANIFEST:
         name, description = front_matter["name"], front_matter["description"]
         return Resource(uri=uri, name=name, description=description, mime_type=_MARKDOWN_TYPE, size=size)

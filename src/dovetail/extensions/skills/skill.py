@@ -143,7 +143,7 @@ def check_entry(entry: SkillEntry) -> dict[str, SkillFile]:
 
 
 def get_root(uri: str) -> str:
-    """Return the URI of the directory of a skill. Raise ValueError if the URI is not the URI of a SKILL.md."""
+    """Return the URI of the directory of a skill. Raise ValueError if `uri` does not name a SKILL.md."""
     match = _SKILL_URI.fullmatch(uri)
     if match is None:
         raise ValueError(f"{clip(uri)} is not the URI of a SKILL.md, such as skill://my-skill/SKILL.md")

@@ -40,7 +40,7 @@ _OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _SAFE_FLAGS
 
 
 class _ScannedFile(Struct, frozen=True):
-    """A file in a scan: its path in the skill, its real path in the folder, and its size."""
+    """A file that was found in a skill folder. `real_path` is its path in the folder."""
 
     path: str
     real_path: tuple[str, ...]
@@ -334,7 +334,6 @@ class _Scan:
             self._add_problem(inner_directory, f"cannot read {path}: {exc.strerror}", open_skills)
 
     def _add_problem(self, directory: tuple[str, ...], problem: str, open_skills: list[_ScannedSkill]) -> None:
-        """Record a problem of the skills that contain a directory, or of the directory if it is outside of skills."""
         for skill in open_skills:
             skill.add_problem(problem)
         if not open_skills:
@@ -417,9 +416,7 @@ def _open_file(root: Path, real_path: tuple[str, ...]) -> Generator[tuple[int, o
 
 
 def _replace(descriptor: int, open_next: Callable[[int], int]) -> int:
-    """Open a file relative to a directory descriptor, and close the directory. If opening fails, the directory stays
-    open.
-    """
+    """Open a file relative to an open directory. If this succeeds, close the directory."""
     opened = open_next(descriptor)
     os.close(descriptor)
     return opened

@@ -15,7 +15,7 @@ _EXTERNAL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|\?")
 
 
 def find_broken_links(text: str, paths: Collection[str]) -> list[str]:
-    """Return the links of a Markdown text that do not lead to one of these files, or to a folder with files."""
+    """Return the broken links in a Markdown text. `paths` lists the files that exist."""
     targets = {*paths, "."}
     for path in paths:
         while path := posixpath.dirname(path):

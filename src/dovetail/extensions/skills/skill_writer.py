@@ -155,7 +155,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def _move(staging: Path, destination: Path) -> None:
-    """Give a folder its name. A folder that has the name already is removed afterwards."""
+    """Rename a folder to its final name. If a folder with this name exists, replace it."""
     if not os.path.lexists(destination):
         # This fails if the name was taken in the meantime, unless by an empty folder.
         os.rename(staging, destination)

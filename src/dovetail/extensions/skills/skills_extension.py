@@ -43,7 +43,7 @@ _MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page
 
 
 class LoadSkill(Protocol):
-    """Runs the function of a skill, and returns the skill. `origin` identifies the caller when calls are counted."""
+    """Runs a skill's function and returns the skill. Limits on calls apply to each `origin` separately."""
 
     async def __call__(self, origin: str | None) -> ServedSkill: ...
 
@@ -60,7 +60,7 @@ class SkillCollection(Protocol):
         ...
 
     def refresh(self, max_age: float = 0.0) -> None:
-        """Look for changes of the folders, and notify the clients. This method reads files, so call it in a thread.
+        """Check the folders for changes, and notify the clients. This method reads files, so call it in a thread.
 
         Large folders are not scanned again if that happened less than `max_age` seconds ago.
         """

@@ -299,7 +299,7 @@ def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
 
 
 def mask_start(text: str, mask: Callable[[str], str]) -> str:
-    """Mask the secrets in a text of a server. A very long text is shortened first, because masking takes long."""
+    """Mask the secrets in text from a server. Very long text is shortened first, because masking is slow."""
     if len(text) <= _MAX_MASKED_CHARS:
         return mask(text)
     # The end is removed, because half a secret at the end would not be recognized.

@@ -186,7 +186,7 @@ def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSett
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return the settings that the user reviews before a server starts, as they are in the file.
+    """Return the settings of a server, for the user to review before the server starts.
 
     The values of variables and headers are included, because a variable such as NODE_OPTIONS can run other code. The
     value behind a reference is not included.

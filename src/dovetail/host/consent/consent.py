@@ -98,8 +98,8 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def is_shortened(self) -> bool:
         """Return whether `text` shows only a part of a value.
 
-        If this is True, show `full_text` before you return an answer that is also valid for later calls. `Allow()`
-        accepts a changed definition only for this call. `Allow("always")` also accepts it for later calls.
+        If it is True, show `full_text` before you return an answer such as `Allow("always")`, which is also valid for
+        later calls. `Allow()` is valid only for this call.
         """
         return any(_is_longer(value, _MAX_VALUE_CHARS) for _, value in self._list_values())
 
@@ -174,7 +174,7 @@ def is_interactive(consent_handler: ConsentHandler) -> bool:
 
 
 def get_no_user_hint(consent_handler: ConsentHandler) -> str:
-    """Return why a consent handler has no user to ask, and what to do."""
+    """Return the error hint for a consent handler that has no user to ask."""
     hint = f"{type(consent_handler).__name__} has no user to ask. Pass another consent= to the host"
     return getattr(consent_handler, "_no_user_hint", hint)
 
@@ -236,7 +236,7 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
 
 
 def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS) -> list[str]:
-    """Return a value as lines with a bar before each line. The value then cannot imitate text of the host.
+    """Return a value as lines that start with a bar. The bars show that the text does not come from the host.
 
     Shorten a value of more than `max_chars` characters.
     """
@@ -259,7 +259,7 @@ def _is_longer(value: Any, max_chars: int) -> bool:
 
 
 def _quote_name(name: str) -> str:
-    """Return a name for the question.
+    """Return a name as it appears in a question to the user.
 
     A name with blanks gets quotation marks. Otherwise its words would look like words of the host.
     """

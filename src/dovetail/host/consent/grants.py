@@ -30,7 +30,7 @@ _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "nu
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored answer of the user that allows certain requests."""
+    """The user's stored permission for certain requests."""
 
     id: str = ""  # the ID, which the store assigns
     scope: Scope  # "once", "session", "project" or "always"
@@ -116,7 +116,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether the arguments match a shape.
+    """Return whether arguments have the names, types and values that a shape requires.
 
     A shape contains the names of arguments with their types or values.
     """

@@ -70,7 +70,7 @@ class DeferredSkill(Struct, frozen=True, kw_only=True):
 
 
 class DeferredCall(Struct, frozen=True, kw_only=True):
-    """A tool call that continues after the user has answered, or a skill that can be read after the answer."""
+    """A tool call or a skill that waits for the user's answer."""
 
     server: str
     identity: str
@@ -198,7 +198,7 @@ class Inbox:
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer for a ticket. Return whether a caller may be waiting."""
+        """Store the answer for a ticket. Return whether a caller may be waiting for it."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",

@@ -146,7 +146,7 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the ID that is used to count a caller's used states and open questions.
+        """Return the caller's ID for counting used states and open questions.
 
         Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """
@@ -232,7 +232,7 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the request parameters for the server: the checked arguments, without the state of the gateway.
+        """Return the parameters to send to the server. They contain the checked arguments, but not the gateway's state.
 
         Raises:
             InvalidParams: another request has already used the state.

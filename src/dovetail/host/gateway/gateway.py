@@ -141,7 +141,7 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """Leaves the names of a server unchanged. A path that serves only one server uses it."""
+    """Leaves all names unchanged. The gateway uses it for paths that serve a single server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())

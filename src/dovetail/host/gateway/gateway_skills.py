@@ -125,7 +125,6 @@ class GatewaySkills:
         raise InvalidParams(f"No skill has the URI {clip(uri)}", {"uri": uri})
 
     def _find_server(self, upstream: Upstream, uri: str, exchange: Exchange) -> ServerSupervisor:
-        """Return the server for this caller. Raise PolicyError if the policy hides the URI."""
         supervisor = self._servers.get_for_caller(upstream.supervisor, exchange.caller.principal)
         denial = find_denial(self._authorizer, supervisor, "resource.read", uri)
         if denial is not None and denial.action == "hide":

@@ -77,10 +77,10 @@ class Upstream:
         """Do nothing, because the host starts a server when it is used."""
 
     async def stop(self) -> None:
-        """Do nothing, because the host stops its servers."""
+        """The host stops its servers, so this method does nothing."""
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities that the server may have."""
+        """Return all capabilities, because the server may have any of them."""
         return _ALL_CAPABILITIES
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
@@ -222,7 +222,7 @@ class Upstream:
     def _check_completion(
         self, supervisor: ServerSupervisor, completion: CompleteParams, subject: PolicySubject
     ) -> None:
-        """Raise PolicyError if the policy hides or denies the item of a completion. The server does not have to run."""
+        """Raise PolicyError if the policy hides or denies the prompt or resource of a completion request."""
         prompt = subject.name if isinstance(completion.ref, PromptReference) else None
         denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
         if denial is not None:

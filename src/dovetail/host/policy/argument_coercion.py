@@ -126,7 +126,7 @@ class ExpectedSchemas:
 
 
 def create_expected_schemas(schema: Schema | None, steps: StepBudget | None = None) -> ExpectedSchemas:
-    """Return the schemas for the arguments of a tool with this input schema."""
+    """Create the schemas of a tool's arguments from its input schema."""
     steps = StepBudget() if steps is None else steps
     return ExpectedSchemas((), {}, steps) if schema is None else ExpectedSchemas((schema,), schema, steps)
 

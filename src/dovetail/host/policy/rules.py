@@ -94,7 +94,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI. A `*` for the host does not match the path, unless the glob ends there."""
+    """Return whether a glob matches a URI. A `*` in the host part cannot match a path, unless it ends the glob."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)

@@ -122,9 +122,7 @@ def _is_same_url(claimed_url: Any, url: str) -> bool:
 
 
 def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
-    """Normalize a URL: remove the query and fragment, lower the case of the host, add the port. RFC 9449, section
-    4.3
-    """
+    """Remove the query and fragment of a URL, and normalize the host and port. RFC 9449, section 4.3"""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -295,7 +295,7 @@ class MountedServers:
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
 
     async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """List the items of a server that was not available. If it responds, notify the clients."""
+        """List the items of a server that was unavailable. If the server responds now, notify the clients."""
         # The delay prevents a second attempt during the first.
         mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)

@@ -291,7 +291,7 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the items of a mount that may match a name or URI.
+        """Return the items of a mounted server that a name or URI may refer to.
 
         If a remote server does not respond in time, its last known lists are used.
         """

@@ -110,7 +110,7 @@ def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[
 
 
 def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call under their names on the mounted server.
+    """Rename the arguments of a call to their names on the mounted server.
 
     Raises:
         ToolError: the caller passed an argument that is fixed or was renamed.

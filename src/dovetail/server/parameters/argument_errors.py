@@ -104,7 +104,7 @@ class ArgumentMessage(str):
 
 
 class OverlookedMessage(ArgumentMessage):
-    """A message about a problem that msgspec and pydantic do not find, such as an unknown field."""
+    """A message about a problem that msgspec and pydantic do not report, such as an unknown field."""
 
     __slots__ = ()
 
@@ -214,7 +214,7 @@ def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
 
 
 def describe_names(problem: str, names: Sequence[str], candidates: Collection[str] = ()) -> ArgumentMessage:
-    """Return a message that lists argument names after a problem such as "Missing". Its path is the first name."""
+    """Return a message that starts with the problem and lists the argument names, such as "Missing: a, b"."""
     return ArgumentMessage(f"{problem}: {format_names(names, candidates)}", clip(names[0], MAX_NAME_CHARS))
 
 

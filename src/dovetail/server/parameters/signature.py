@@ -357,7 +357,7 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Apply `rename` to all names, and leave out the results that are None."""
+    """Rename all names with `rename`. Leave out a name if `rename` returns None."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 

@@ -90,11 +90,9 @@ class StreamableHTTPClient:
         self._receiver = self._remote.receiver = receiver
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return an empty dict, because the errors of this transport already contain all details."""
         return {}
 
     def suggest_fix(self) -> str | None:
-        """Return None, because the errors of this transport already contain a hint."""
         return None
 
     def create_fallback(self) -> ClientTransport | None:
@@ -357,7 +355,7 @@ class StreamableHTTPClient:
             response.close()
 
     def is_answered(self, id: RequestId) -> bool:
-        """Return False. A response is returned as soon as it arrives, so none is waiting."""
+        """Return False, because `exchange` returns each response as soon as it arrives."""
         return False
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:

@@ -75,7 +75,7 @@ class OtherApps(Protocol):
         ...
 
     def find_path(self, scope: Scope) -> str | None:
-        """Return the MCP path of a request. An application at this path does not have to exist.
+        """Return the MCP path of a request, even if no application has this path.
 
         Return None for a path that no application can have.
         """

@@ -205,7 +205,7 @@ class ResponseWriter:
         await send_body(self._send, 202, self._headers, b"")
 
     async def end(self) -> None:
-        """End the response to a cancelled request without a result."""
+        """End the response without a result, because the request was cancelled."""
         if self.is_ended:
             return
         if not self.is_streaming and self._mode == "json":

@@ -48,7 +48,7 @@ class SessionResponseWriter(ResponseWriter):
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request to the client on this response, and wait for the answer or a disconnect."""
+        """Send a request to the client as part of this response. Wait until the client answers or disconnects."""
         if self.is_ended:
             raise ConnectionLost("The call has ended, so it can no longer ask the client for input")
         if not self.is_streaming:

@@ -143,7 +143,6 @@ class Pipeline(list[Any]):
     __slots__ = ()
 
     def appendleft(self, entry: Any) -> None:
-        """Add the newest request. `pop` removes the oldest request."""
         self.insert(0, entry)
 
 

@@ -104,7 +104,7 @@ class ProcessGroup:
         self._is_gone = False
 
     def start_watching(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
-        """Start a thread that waits for the group.
+        """Start a thread that waits for the process group to end.
 
         The thread calls `on_exit` when the child has exited, and `on_gone` when all processes are gone.
         """
