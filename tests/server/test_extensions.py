@@ -248,7 +248,7 @@ def with_lifespan(events: list[str], name: str) -> Extension:
     return extension
 
 
-async def test_the_lifespan_of_an_extension_is_around_that_of_the_server() -> None:
+async def test_the_lifespan_of_an_extension_is_inside_that_of_the_server() -> None:
     events: list[str] = []
 
     @asynccontextmanager
@@ -267,7 +267,7 @@ async def test_the_lifespan_of_an_extension_is_around_that_of_the_server() -> No
     result = await Client(app).request("tools/call", {"name": "read", "arguments": {}})
     assert result["content"][0]["text"] == "value"
     await app.stop()
-    assert events == ["open a", "open server", "close server", "close a"]
+    assert events == ["open server", "open a", "close a", "close server"]
 
 
 async def test_a_server_without_a_lifespan_opens_those_of_its_extensions() -> None:

@@ -1,4 +1,4 @@
-"""Extensions of the protocol: the contract for your own extensions, and skills for clients.
+"""Extensions of the protocol: the contract for your own extensions, tasks, and skills for clients.
 
 Each name is imported when it is first used.
 """
@@ -11,9 +11,15 @@ if TYPE_CHECKING:
     from dovetail.extensions.skills.remote_skill import Skill as Skill
     from dovetail.extensions.skills.remote_skill import SyncSkill as SyncSkill
     from dovetail.extensions.skills.skill import SkillFile as SkillFile
+    from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore as SQLiteTaskStore
+    from dovetail.extensions.tasks.task_options import TaskConfig as TaskConfig
+    from dovetail.extensions.tasks.task_options import TaskOptions as TaskOptions
     from dovetail.protocol.extension import Extension as Extension
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
+    from dovetail.protocol.task_store import TaskEngine as TaskEngine
+    from dovetail.protocol.task_store import TaskRecord as TaskRecord
+    from dovetail.protocol.task_store import TaskStore as TaskStore
     from dovetail.wire.base import CacheableResult as CacheableResult
     from dovetail.wire.base import PaginatedParams as PaginatedParams
     from dovetail.wire.base import Params as Params
@@ -28,9 +34,15 @@ _MODULE_BY_NAME = {
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
     "Result": "dovetail.wire.base",
+    "SQLiteTaskStore": "dovetail.extensions.tasks.sqlite_task_store",
     "Skill": "dovetail.extensions.skills.remote_skill",
     "SkillFile": "dovetail.extensions.skills.skill",
     "SyncSkill": "dovetail.extensions.skills.remote_skill",
+    "TaskConfig": "dovetail.extensions.tasks.task_options",
+    "TaskEngine": "dovetail.protocol.task_store",
+    "TaskOptions": "dovetail.extensions.tasks.task_options",
+    "TaskRecord": "dovetail.protocol.task_store",
+    "TaskStore": "dovetail.protocol.task_store",
     "WireStruct": "dovetail.wire.base",
 }
 

@@ -132,7 +132,8 @@ def _get_cache_owner(exchange: Exchange) -> str | None:
     """
     principal = exchange.caller.principal
     if principal is None:
-        return exchange.caller.session_id if exchange.headers is None else None
+        # A task has no headers, but the request that created it may have had some.
+        return exchange.caller.session_id if exchange.headers is None and not exchange.is_task else None
     scopes = sorted(getattr(principal, "scopes", ()))
     claims: dict[str, Any] = getattr(principal, "claims", {})
     stable_claims = sorted((name, repr(value)) for name, value in claims.items() if name not in _TOKEN_CLAIMS)

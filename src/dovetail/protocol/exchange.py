@@ -21,6 +21,8 @@ from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
     from dovetail.protocol.recording_format import Recorder
+    from dovetail.protocol.request_state import RequestState
+    from dovetail.wire.input_required import InputRequest
 
 NO_CAPABILITIES = ClientCapabilities()
 
@@ -77,6 +79,11 @@ class Exchange(Struct, eq=False):
             )
         return token
 
+    @property
+    def is_task(self) -> bool:
+        """Return whether the request runs as a task. Middleware wraps the creation of a task, and then each run."""
+        return False
+
     async def notify(self, method: str, params: object = None) -> None:
         """Send a notification to the caller before the result. On the client side, this does nothing.
 
@@ -109,6 +116,12 @@ class IncomingExchange(Exchange, eq=False):
     # A function that checks whether the caller may make this call. It raises the same error as the call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
+    task_call: "TaskCall | None" = None  # the task that runs the request, or None
+
+    @property
+    def is_task(self) -> bool:
+        """Return whether the request runs as a task. Middleware wraps the creation of a task, and then each run."""
+        return self.task_call is not None and self.task_call.is_task
 
     @property
     def is_forwarded(self) -> bool:
@@ -215,6 +228,38 @@ class ResponseBuffer(Protocol):
 
     def count_encoded(self, size: int) -> None:
         """Count the bytes of a large response that was encoded."""
+        ...
+
+
+class TaskCall(Protocol):
+    """A call that runs as a task, or that starts in the foreground and may become a task."""
+
+    round_state: "RequestState | None"  # the answers and the results of steps so far, if a function has used them
+
+    @property
+    def is_task(self) -> bool:
+        """Return whether the call is a task now."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Return how often the function was started, without its continuations after an answer."""
+        ...
+
+    async def ask(self, requests: "Mapping[str, InputRequest]") -> dict[str, Any] | None:
+        """Ask the client, and return the answers by key. Return None if the function should stop and run again."""
+        ...
+
+    async def save_once_value(self, key: str, value: Any) -> None:
+        """Store the result of a step that must not run twice."""
+        ...
+
+    async def save_round(self, responses: Mapping[str, Any], author_state: str | None) -> None:
+        """Store the answers to an explicit input request, and the state of the author."""
+        ...
+
+    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Show the progress in the status of the task."""
         ...
 
 

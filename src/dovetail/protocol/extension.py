@@ -331,7 +331,7 @@ class Extension:
     def lifespan(self, function: ExtensionLifespan) -> ExtensionLifespan:
         """Register a function without parameters that returns an async context manager.
 
-        The server opens the context manager before its own lifespan, and closes it after its own lifespan.
+        The server opens the context manager after its own lifespan, and closes it before its own lifespan.
         """
         self._check_unused("a lifespan")
         if self._parts.lifespan is not None:

@@ -107,29 +107,32 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     version: int = 1  # increases with each change
     server: str  # the name of the server that runs the task
     owner: str | None = None  # the principal that created the task, or None for an anonymous caller
-    caller: TaskCaller
-    tool: str
+    caller: TaskCaller  # the caller that created the task
+    tool: str  # the name of the tool
     tool_digest: str  # the digest of the tool's definition, so that a changed tool does not get old arguments
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of the call
     request_meta: dict[str, Any] = field(default_factory=dict)  # the `_meta` of the request
-    traceparent: str | None = None
-    created_at: float
-    updated_at: float
+    traceparent: str | None = None  # the trace context of the request
+    created_at: float  # when the task was created
+    updated_at: float  # when the task last changed
     expires_at: float | None = None  # when the record may be deleted, or None for never
     retention: float | None = None  # for how many seconds the record is kept after its last change
     poll_interval: float | None = None  # how many seconds a client should wait between two requests
-    status: TaskStatus = "working"
-    status_message: str | None = None
-    progress: float | None = None
-    progress_total: float | None = None
+    status: TaskStatus = "working"  # the status that clients see
+    status_message: str | None = None  # the message that clients see beside the status
+    progress: float | None = None  # how much is done
+    progress_total: float | None = None  # the value of `progress` when the work is done
     inputs: dict[str, TaskInput] = field(default_factory=dict)  # all questions in the life of the task, by key
     once_values: dict[str, Any] = field(default_factory=dict)  # the results of steps that must not run twice
+    # The answers of the rounds before the task, and the answers to explicit input requests.
+    input_responses: dict[str, Any] = field(default_factory=dict)
+    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of the questions before the task
     author_state: str | None = None  # the state that the author of the server stored
     result: dict[str, Any] | None = None  # the result of the call, if the task is completed
     error: TaskError | None = None  # the error of the call, if the task has failed
-    is_cancel_requested: bool = False
-    phase: TaskPhase = "queued"
-    lease: TaskLease | None = None
+    is_cancel_requested: bool = False  # whether the worker should cancel the function
+    phase: TaskPhase = "queued"  # what the function does now
+    lease: TaskLease | None = None  # the right of the worker that runs the task, or None
     attempt: int = 0  # how often the function was started, without its continuations after an answer
     max_retries: int = 0  # how often the function may be started again after the loss of its worker
 
@@ -149,6 +152,9 @@ class TaskStore(Protocol):
 
     async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
         """Store a new record. When this method returns, the record is durable and every worker can read it.
+
+        Args:
+            limits: How many tasks the store may have.
 
         Raises:
             TaskStoreFull: the store has the maximum number of tasks.
@@ -403,6 +409,25 @@ def save_once_value(record: TaskRecord, key: str, value: Any, now: float) -> Tas
     if is_final(record.status) or key in record.once_values:
         return record
     return _change(record, now, once_values=record.once_values | {key: value})
+
+
+def save_round(
+    record: TaskRecord, responses: Mapping[str, Any], author_state: str | None, keys: Collection[str], now: float
+) -> TaskRecord:
+    """Store the answers to explicit input requests, so that a later run of the function starts with them.
+
+    `keys` are the keys of the questions. If the function asks them again, they become new questions.
+    """
+    if is_final(record.status):
+        return record
+    used = {key: replace(record.inputs[key], is_withdrawn=True) for key in keys}
+    return _change(
+        record,
+        now,
+        inputs=record.inputs | used,
+        input_responses=record.input_responses | dict(responses),
+        author_state=author_state,
+    )
 
 
 def extend_expiry(expires_at: float | None, retention: float | None, now: float) -> float | None:

@@ -130,6 +130,15 @@ class Context(Generic[State]):
         return self._exchange.meta
 
     @property
+    def attempt(self) -> int:
+        """Return how often this call was started, which is 1 unless a task lost its worker and started again.
+
+        A task that continues after an answer is not a new attempt.
+        """
+        task_call = self._exchange.task_call
+        return 1 if task_call is None else task_call.attempt
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
         return Headers(self._exchange.headers or {})
@@ -175,6 +184,9 @@ class Context(Generic[State]):
             total: The value of `progress` when the work is done, if you know it.
             message: A short description of the current step.
         """
+        if self._exchange.task_call is not None and self._exchange.is_task:
+            await self._exchange.task_call.report_progress(progress, total, message)
+            return
         token = self._exchange.progress_token
         if token is None:
             if self.protocol_version != DRAFT or self._exchange.parent is not None:

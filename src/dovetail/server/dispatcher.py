@@ -333,6 +333,23 @@ class Dispatcher:
             state.nested_exchanges.discard(exchange)
             exchange.emit = None
 
+    async def handle_in_background(self, exchange: IncomingExchange) -> Result | bytes:
+        """Handle a request for which no client waits, for example a task. Limits on running calls do not apply."""
+        state = self._get_state()
+        if self._lifespan is not None:
+            await self._get_lifespan_run(state, self._lifespan).wait_until_ready()
+        exchange.task = asyncio.current_task()
+        state.nested_exchanges.add(exchange)
+        self._start_sweeping(state)
+        try:
+            return await self.dispatch(exchange)
+        except ProtocolError:
+            raise
+        except BaseException as exc:
+            raise self._convert_exception(exchange, exc) from None
+        finally:
+            state.nested_exchanges.discard(exchange)
+
     async def _run_nested(self, exchange: IncomingExchange) -> Result | bytes:
         try:
             return await self.dispatch(exchange)
@@ -534,12 +551,7 @@ class Dispatcher:
             error = unwrap_group(exc)
             if isinstance(error, MissingClientCapability) and _reports_to_model(exchange):
                 return build_error_result(error.message)
-            if isinstance(error, ProtocolError):
-                raise error from None
-            if isinstance(error, (ToolError, RemoteError)):
-                data = {"field": error.field} if isinstance(error, InvalidArguments) and error.field else None
-                raise InvalidParams(str(error), data) from None
-            raise self._mask_exception(exchange, exc) from None
+            raise self._convert_exception(exchange, exc) from None
         finally:
             running_exchanges.discard(exchange)
             if exchange.questions:
@@ -717,6 +729,15 @@ class Dispatcher:
         state.is_sweeping = False
         if exchanges:
             self._start_sweeping(state)
+
+    def _convert_exception(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
+        error = unwrap_group(exc)
+        if isinstance(error, ProtocolError):
+            return error
+        if isinstance(error, (ToolError, RemoteError)):
+            data = {"field": error.field} if isinstance(error, InvalidArguments) and error.field else None
+            return InvalidParams(str(error), data)
+        return self._mask_exception(exchange, exc)
 
     def _mask_exception(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
         operation = f"{_ITEM_NOUNS.get(exchange.method, exchange.method)} {get_target_name(exchange)}".rstrip()

@@ -124,8 +124,8 @@ def _create_result_check(added_types: Collection[AddedResultType], call_next: Ha
     return handle
 
 
-def _combine_lifespans(outer: Sequence[ExtensionLifespan], inner: Lifespan | None) -> Lifespan:
-    """Return a lifespan that opens the lifespans of the extensions, and then the lifespan of the server.
+def _combine_lifespans(extensions: Sequence[ExtensionLifespan], server: Lifespan | None) -> Lifespan:
+    """Return a lifespan that opens the lifespan of the server, and then the lifespans of the extensions.
 
     Its value is the value of the server's lifespan.
     """
@@ -133,8 +133,9 @@ def _combine_lifespans(outer: Sequence[ExtensionLifespan], inner: Lifespan | Non
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[object]:
         async with AsyncExitStack() as stack:
-            for extension_lifespan in outer:
+            value = None if server is None else await stack.enter_async_context(server())
+            for extension_lifespan in extensions:
                 await stack.enter_async_context(extension_lifespan())
-            yield None if inner is None else await stack.enter_async_context(inner())
+            yield value
 
     return lifespan

@@ -2,7 +2,8 @@
 
 The same API works with all protocol versions. If the server can send requests to the client, an input request is sent
 as one. Otherwise the call ends with a result that lists the missing input, and the client calls again with the
-responses. Responses to earlier input requests are encrypted in `requestState`. One such call is a round.
+responses. Responses to earlier input requests are encrypted in `requestState`. One such call is a round. In a task, the
+record of the task contains the input requests and the responses.
 
 InputRoundEnded ends a round, and the function runs again from the top in the next round. The code before an unanswered
 input request can therefore run several times. `Context.once` runs a step only once.
@@ -273,7 +274,13 @@ class InputRequests:
         self._used_keys: set[str] = set()
         self._unanswered: dict[str, AnyInputRequest] = {}
         self.is_ended = False
-        self.round_state = self._restore_state()
+        task_call = exchange.task_call
+        if task_call is None:
+            self.round_state = self._restore_state()
+        else:
+            if task_call.round_state is None:
+                task_call.round_state = self._restore_state()
+            self.round_state = task_call.round_state
 
     def _restore_state(self) -> RequestState:
         params = self._exchange.params
@@ -330,11 +337,16 @@ class InputRequests:
         if not self._exchange.caller.is_stateless:
             raise _make_unreachable_error(requests.values())
         answers: dict[str, Any] = {}
+        unanswered: dict[str, AnyInputRequest] = {}
         for key, request in requests.items():
             if self._has_answer(key, request):
                 answers[key] = read_input_response(request, self.round_state.input_responses[key])
             else:
-                self._unanswered[key] = request
+                unanswered[key] = request
+        if unanswered and self._exchange.is_task:
+            responses = await self._ask_in_task(unanswered)
+            return answers | {key: read_input_response(requests[key], response) for key, response in responses.items()}
+        self._unanswered |= unanswered
         if self._unanswered:
             if self.is_ended:
                 raise RuntimeError(
@@ -406,6 +418,26 @@ class InputRequests:
         finally:
             self._exchange.resume(asked_at, loop.time())
 
+    async def _ask_in_task(self, requests: Mapping[str, AnyInputRequest]) -> dict[str, Any]:
+        """Ask the client of a task, and wait for its answers.
+
+        If the answers take too long, raise InputRoundEnded. The function runs again when they have arrived.
+        """
+        task_call = self._exchange.task_call
+        assert task_call is not None
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        self._exchange.pause(asked_at)
+        try:
+            with lend_current_slot():
+                responses = await task_call.ask({key: self._build_request(value) for key, value in requests.items()})
+        finally:
+            self._exchange.resume(asked_at, loop.time())
+        if responses is None:
+            self._unanswered |= requests
+            raise InputRoundEnded
+        return responses
+
     def _add_progress_tokens(
         self, requests: Iterable[AnyInputRequest], outgoing: Iterable[tuple[str, dict[str, Any]]]
     ) -> list[str]:
@@ -424,6 +456,8 @@ class InputRequests:
             if asyncio.iscoroutine(value) or isinstance(value, asyncio.Future):
                 value = await value
             stored_values[key] = to_plain(value)
+            if self._exchange.task_call is not None and self._exchange.is_task:
+                await self._exchange.task_call.save_once_value(key, stored_values[key])
         return stored_values[key] if into is None else convert(stored_values[key], into, label=f"value of step {key}")
 
     def build_required_result(self) -> InputRequiredResult:
@@ -447,11 +481,17 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired` to a client with a protocol version before 2026-07.
+        """Send the input requests of an `InputRequired` from a task, or to a client of a version before 2026-07.
 
         Then the function runs again with the responses.
         """
         self._check_capabilities(input_required.requests.values())
+        if self._exchange.task_call is not None and self._exchange.is_task:
+            responses = await self._ask_in_task(input_required.requests) if input_required.requests else {}
+            await self._exchange.task_call.save_round(responses, input_required.request_state)
+            self.round_state.input_responses |= responses
+            self.round_state.author_state = input_required.request_state
+            return
         self.round_state.author_state = input_required.request_state
         if input_required.requests:
             if self._exchange.ask is None:

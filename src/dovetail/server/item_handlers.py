@@ -24,7 +24,7 @@ from dovetail.protocol.handshake import EMPTY_RESULT
 from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
-from dovetail.protocol.request_state import RequestStateSealer
+from dovetail.protocol.request_state import RequestState, RequestStateSealer
 from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import Context, NestedHandler
 from dovetail.server.exception_mask import mask_exception, unwrap_group
@@ -94,8 +94,14 @@ class ItemHandlers:
         if tool.headers and exchange.headers is not None and exchange.caller.is_stateless and exchange.parent is None:
             check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
+        runner = tool.runner
         try:
-            return tool.output.to_result(await self._run_function(exchange, tool.runner, tool.signature, arguments))
+            if tool.task is not None:
+                task = await tool.task.start(exchange, tool, arguments, self._open_round_state)
+                if task is not None:
+                    return task
+                runner = tool.task.get_runner(exchange, tool)
+            return tool.output.to_result(await self._run_function(exchange, runner, tool.signature, arguments))
         except ProtocolError:
             raise
         except BaseException as exc:
@@ -205,6 +211,10 @@ class ItemHandlers:
 
         return handle
 
+    def _open_round_state(self, exchange: IncomingExchange) -> RequestState:
+        """Return the answers that a request carries from earlier rounds."""
+        return self._create_context(exchange)[1].round_state
+
     def _create_context(self, exchange: IncomingExchange) -> tuple[Context[Any], InputRequests]:
         input_requests = InputRequests(
             exchange,
@@ -266,9 +276,12 @@ class ItemHandlers:
                 if not isinstance(value, InputRequired):
                     self._check_unreached_requests(input_requests)
                     return value
-                if exchange.caller.is_stateless:
+                if exchange.caller.is_stateless and not exchange.is_task:
                     return input_requests.build_explicit_result(value)
-                await input_requests.ask_explicit(value)
+                try:
+                    await input_requests.ask_explicit(value)
+                except InputRoundEnded:
+                    return input_requests.build_required_result()
         finally:
             input_requests.is_ended = True
 

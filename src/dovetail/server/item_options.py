@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, cast
 
 from dovetail.error_context import check_type, describe_value, find_similar
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
+
+if TYPE_CHECKING:
+    from dovetail.extensions.tasks.task_options import TaskConfig
 
 AnyAnnotations = TypeVar("AnyAnnotations", ToolAnnotations, Annotations)
 
@@ -76,6 +79,9 @@ class ToolOptions(PromptOptions, total=False):
     # JSON Schema of the arguments. Defaults to a schema that is generated from the function's signature.
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema.
+    # Whether a call may become a task, which continues in the background and survives restarts. True or "required"
+    # turn every call into a task. "required" refuses clients of protocol version 2026-07 without support for tasks.
+    task: "bool | Literal['required'] | TaskConfig | None"
 
 
 class ResourceOptions(PromptOptions, total=False):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
     from dovetail.server.large_results import LargeResultSettings, ResultStore
     from dovetail.server.lint import LintReport
+    from dovetail.server.tool_tasks import ToolTask
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
 _MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
@@ -99,8 +100,11 @@ class Registry:
         self.access_rules: AccessRules | None = None  # None if all callers may use all items
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
-    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+    def add_tool(
+        self, function: Callable[..., Any], task: "ToolTask | None" = None, /, **options: Unpack[ToolOptions]
+    ) -> None:
         access, item_options = _split_access_options("tool", options)
+        item_options["task"] = task
         tool = Tool(function, wrap_results=self._wrap_results, **item_options)
         if self._profile is not None:
             from dovetail.schemas.provider_rules import fit_schema

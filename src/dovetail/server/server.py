@@ -45,6 +45,7 @@ from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from pathlib import Path
 
+    from dovetail.extensions.tasks.task_options import TaskOptions
     from dovetail.protocol.extension import Extension
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.server.openapi.operation_call import HeaderFactory
     from dovetail.server.runners import Runnable
     from dovetail.server.skill_resources import SkillResources
+    from dovetail.server.tool_tasks import ToolTask, ToolTasks
     from dovetail.transports.duplex_server import DuplexServer
     from dovetail.transports.http_server.endpoint import Endpoint
     from dovetail.transports.http_server.http_request import OtherApps
@@ -94,6 +96,7 @@ class Server:
         capabilities: Additional capabilities to declare. The server declares the capabilities of its items
             automatically.
         extensions: Extensions of the protocol that the server serves and declares.
+        tasks: Options for calls that run as tasks. You only need it to change the defaults of `TaskOptions`.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -121,6 +124,7 @@ class Server:
         protocol_versions: Sequence[str] = PROTOCOL_VERSIONS,
         capabilities: ServerCapabilities | None = None,
         extensions: "Sequence[Extension]" = (),
+        tasks: "TaskOptions | None" = None,
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
@@ -151,6 +155,9 @@ class Server:
         )
         self._page_size = page_size
         self._skills: SkillResources | None = None  # None until a skill is added.
+        self._tasks: ToolTasks | None = None  # None until a tool with `task=` is added.
+        self._keeps_tasks = False  # True if the server is served to several clients, so that it outlives each of them
+        self._secret_keys = secret_keys
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
@@ -181,6 +188,8 @@ class Server:
 
             for extension in check_extensions(extensions):
                 self._dispatcher.add_extension(extension)
+        if tasks is not None:
+            self._open_tasks(tasks)
 
     @property
     def name(self) -> str:
@@ -217,7 +226,36 @@ class Server:
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool. This method takes the same options as `tool`."""
-        self._registry.add_tool(function, **options)
+        self._registry.add_tool(function, self._read_task(options.get("task")), **options)
+
+    def _read_task(self, task: object) -> "ToolTask | None":
+        if task is None or task is False:
+            return None
+        from dovetail.extensions.tasks.task_options import read_task_option
+        from dovetail.server.tool_tasks import ToolTask
+
+        config = read_task_option(task)
+        return None if config is None else ToolTask(self._open_tasks(), config)
+
+    def _open_tasks(self, options: "TaskOptions | None" = None) -> "ToolTasks":
+        """Return the tasks of this server. The first call adds the extension for tasks."""
+        if self._tasks is None:
+            from dovetail.extensions.tasks.task_options import TaskOptions
+            from dovetail.server.tool_tasks import ToolTasks
+
+            check_type("tasks=", options, TaskOptions, "a TaskOptions(...)")
+            dispatcher = self._dispatcher
+            self._tasks = ToolTasks(
+                self.name,
+                self._registry,
+                options or TaskOptions(),
+                limits=dispatcher.limits,
+                secret_keys=self._secret_keys,
+                keeps_tasks=lambda: self._keeps_tasks,
+                handle_in_background=dispatcher.handle_in_background,
+            )
+            dispatcher.add_extension(self._tasks.extension)
+        return self._tasks
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool."""
@@ -632,6 +670,7 @@ class Server:
         from dovetail.server import runners
 
         check_run_options("run", transport, options)
+        self._keeps_tasks = self._keeps_tasks or transport != "stdio"
         runners.run(self._make_runnable(), transport, options, reload=reload)
 
     @overload
@@ -656,6 +695,7 @@ class Server:
         from dovetail.server import runners
 
         check_run_options("serve", transport, options)
+        self._keeps_tasks = self._keeps_tasks or transport != "stdio"
         await runners.serve(self._make_runnable(), transport, options)
 
     def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
@@ -663,6 +703,7 @@ class Server:
         from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 
         check_option_names("asgi()", options, ASGIOptions.__annotations__)
+        self._keeps_tasks = True
         dispatcher = self._dispatcher
         endpoint = create_endpoint(
             dispatcher,

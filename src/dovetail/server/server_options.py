@@ -9,6 +9,7 @@ from dovetail.error_context import suggest_match
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.extensions.tasks.task_options import TaskOptions
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
     from dovetail.protocol.extension import Extension
@@ -49,6 +50,7 @@ class ServerOptions(TypedDict, total=False):
     protocol_versions: Sequence[str]
     capabilities: "ServerCapabilities | None"
     extensions: "Sequence[Extension]"
+    tasks: "TaskOptions | None"
     recording: "str | Path | None"
     debug: bool
 

@@ -5,7 +5,7 @@ signature or the schema again.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dovetail.protocol.downgrade import must_wrap
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
@@ -18,11 +18,25 @@ from dovetail.wire.base import replace
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
+if TYPE_CHECKING:
+    from dovetail.server.tool_tasks import ToolTask
+
 
 class Tool:
     """A registered tool."""
 
-    __slots__ = ("declaration", "enabled", "headers", "output", "runner", "signature", "tags", "version", "wraps")
+    __slots__ = (
+        "declaration",
+        "enabled",
+        "headers",
+        "output",
+        "runner",
+        "signature",
+        "tags",
+        "task",
+        "version",
+        "wraps",
+    )
 
     def __init__(
         self,
@@ -44,6 +58,7 @@ class Tool:
         meta: dict[str, Any] | None = None,
         enabled: bool = True,
         wrap_results: bool = True,
+        task: "ToolTask | None" = None,
         **run_options: Unpack[RunOptions],
     ) -> None:
         self.signature, self.runner = compile_function(function, schema=input_schema, **run_options)
@@ -73,6 +88,7 @@ class Tool:
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
+        self.task = task  # turns calls into tasks, or None
         self.headers: tuple[HeaderPath, ...] = compile_header_paths(self.signature.schema)
         # True if results are bare values, which handshake versions do not support.
         self.wraps: bool = must_wrap(self.output.schema)

@@ -102,7 +102,11 @@ class SQLiteTaskStore:
         self._process_id: int | None = None
 
     async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
-        """Store a new record. Raise TaskStoreFull if there are too many tasks, or TaskConflict if the ID exists."""
+        """Store a new record. Raise TaskStoreFull if there are too many tasks, or TaskConflict if the ID exists.
+
+        Args:
+            limits: How many tasks the store may have.
+        """
         await self._write(self._create, record, limits)
 
     async def get(self, id: str) -> TaskRecord | None:

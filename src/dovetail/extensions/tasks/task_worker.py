@@ -72,6 +72,7 @@ class TaskRun:
         self.record = record  # the newest version that this worker knows
         self.holder = record.lease.holder
         self.stop_reason: StopReason | None = None
+        self.keys: dict[str, str] = {}  # the keys of questions in the record, by the keys of the function
         self._store = store
         self._options = options
         self._task: asyncio.Task[Edit] | None = None
@@ -108,6 +109,7 @@ class TaskRun:
             return changed
 
         await self.change(add_requests)
+        self.keys |= dict(zip(requests, keys, strict=True))
         if any(self.record.inputs[key].is_open for key in keys):
             await self._wait_for_answers(keys)
         # Before the function continues, the store must know that it is not waiting any more.

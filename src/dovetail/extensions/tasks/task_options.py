@@ -1,0 +1,86 @@
+"""The options of tasks: `TaskConfig` for one tool, and `TaskOptions` for a server."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from dovetail.error_context import check_type, describe_value
+from dovetail.protocol.task_store import TaskEngine, TaskStore
+from dovetail.wire.base import Struct
+
+
+class TaskConfig(Struct, frozen=True, kw_only=True):
+    """How calls of a tool become tasks: `@app.tool(task=TaskConfig(...))`. Times are in seconds."""
+
+    # A call that ends within this time gets its result at once. A longer call becomes a task. If None, every call
+    # becomes a task at once.
+    after: float | None = None
+    ttl: float | None = None  # How long the result can be read after the end. Defaults to `TaskOptions.ttl`.
+    # How often the function may start again after the loss of its worker. Set it only if the tool may run twice.
+    max_retries: int = 0
+    # The maximum time of one run. Waiting for answers does not count. Defaults to the `timeout=` of the tool.
+    timeout: float | None = None
+    # If True, the tool refuses clients of protocol version 2026-07 that do not support tasks. If False, it runs
+    # without a task for these clients.
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        _check_seconds("after", self.after, allow_zero=True)
+        _check_seconds("ttl", self.ttl)
+        _check_seconds("timeout", self.timeout)
+        _check_count("max_retries", self.max_retries, 0)
+        check_type("required", self.required, bool, "True or False")
+
+
+class TaskOptions(Struct, frozen=True, kw_only=True):
+    """The options of all tasks of a server: `Server(tasks=TaskOptions(...))`. You only need it to change a default."""
+
+    # A task store, the path of a SQLite file, or ":memory:" to store nothing on disk. By default, a server over stdio
+    # keeps its tasks in memory, and other servers use a file for each server name in the data directory.
+    store: TaskStore | str | Path | None = None
+    engine: TaskEngine | None = None  # Carries tasks to workers. By default, each process runs its own tasks.
+    ttl: float = 3600.0  # The number of seconds for which the result of a task can be read after its end.
+    poll_interval: float = 1.0  # The number of seconds that a client should wait between two requests about a task.
+    max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error "busy".
+    max_tasks_per_principal: int = 1_000  # The maximum number of tasks of one principal.
+
+    def __post_init__(self) -> None:
+        _check_seconds("ttl", self.ttl)
+        _check_seconds("poll_interval", self.poll_interval)
+        _check_count("max_tasks", self.max_tasks, 1)
+        _check_count("max_tasks_per_principal", self.max_tasks_per_principal, 1)
+        if self.store is not None and not isinstance(self.store, str | Path) and not hasattr(self.store, "claim"):
+            raise TypeError(f"store must be a TaskStore or the path of a file, not {describe_value(self.store)}")
+        if self.engine is not None and not hasattr(self.engine, "submit"):
+            raise TypeError(f"engine must be a TaskEngine, not {describe_value(self.engine)}")
+
+
+def read_task_option(task: Any) -> TaskConfig | None:
+    """Return the value of `task=` as a TaskConfig, or None if the tool never becomes a task."""
+    match task:
+        case None | False:
+            return None
+        case True:
+            return TaskConfig()
+        case "required":
+            return TaskConfig(required=True)
+        case TaskConfig():
+            return task
+        case _:
+            raise TypeError(f"task= must be True, False, 'required' or a TaskConfig(...), not {describe_value(task)}")
+
+
+def _check_seconds(name: str, value: Any, *, allow_zero: bool = False) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, not {describe_value(value)}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+        raise ValueError(f"{name} must be a {'' if allow_zero else 'positive '}number of seconds, not {value!r}")
+
+
+def _check_count(name: str, value: Any, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {describe_value(value)}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {value}")

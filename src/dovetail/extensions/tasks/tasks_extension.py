@@ -1,0 +1,220 @@
+"""The tasks extension of a server: its methods, and the worker that runs tasks while the server runs.
+
+The extension knows nothing about tools. The server passes the function that runs a stored call.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.errors import InternalError, InvalidParams, ServerBusy
+from dovetail.extensions.tasks import task_worker
+from dovetail.extensions.tasks.local_engine import LocalEngine
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.extensions.tasks.task_messages import (
+    TASKS_EXTENSION,
+    CancelTaskParams,
+    CancelTaskResult,
+    DetailedTask,
+    GetTaskParams,
+    UpdateTaskParams,
+    UpdateTaskResult,
+    build_detailed_task,
+)
+from dovetail.extensions.tasks.task_options import TaskOptions
+from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
+from dovetail.log import log
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.extension import Extension
+from dovetail.protocol.task_store import (
+    TaskEngine,
+    TaskLimits,
+    TaskRecord,
+    TaskStore,
+    TaskStoreFull,
+    TaskStoreUnavailable,
+    answer_requests,
+    change_task,
+    request_cancel,
+)
+from dovetail.storage import MEMORY, get_data_dir
+from dovetail.wire.revisions import STATELESS_REVISIONS
+
+_STORE_UNAVAILABLE: Final = "The task store cannot be used now"
+
+
+class RunningWorker:
+    """The worker of one event loop, and the engine that gives tasks to it."""
+
+    def __init__(self, worker: TaskWorker, engine: TaskEngine) -> None:
+        self.worker = worker
+        self.engine = engine
+        self.runs: set[asyncio.Task[None]] = set()  # calls that started in the foreground and became tasks
+        self.stop = asyncio.Event()
+
+
+class TasksExtension:
+    """The tasks of one server.
+
+    Args:
+        server: The name of the server.
+        options: The options of the server for tasks.
+        secret_keys: Keys that encrypt the records in a file.
+        keeps_tasks: Returns whether tasks should survive the process, if the options do not name a store.
+        run: Runs the stored call of a task.
+        drain_timeout: Seconds to wait for running tasks when the server stops.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        options: TaskOptions,
+        *,
+        secret_keys: Sequence[str | bytes],
+        keeps_tasks: Callable[[], bool],
+        run: TaskFunction,
+        drain_timeout: float,
+    ) -> None:
+        self.options = options
+        self._server = server
+        self._secret_keys = secret_keys
+        self._keeps_tasks = keeps_tasks
+        self._run = run
+        self._drain_timeout_s = drain_timeout
+        self._limits = TaskLimits(max_tasks=options.max_tasks, max_tasks_per_owner=options.max_tasks_per_principal)
+        self._opened_store: TaskStore | None = None
+        self._owns_file = False  # whether the store is a file that this extension has opened
+        self._workers: dict[asyncio.AbstractEventLoop, RunningWorker] = {}
+        self.extension = Extension(TASKS_EXTENSION, requires_client=True)
+        since = STATELESS_REVISIONS[0]
+        self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get_task)
+        self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update_task)
+        self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel_task)
+        self.extension.lifespan(self._serve)
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store. It is opened when it is first used."""
+        if self._opened_store is None:
+            store = self.options.store
+            if store is None:
+                store = get_default_path(self._server) if self._keeps_tasks() else MEMORY
+            if isinstance(store, str | Path):
+                self._owns_file = str(store) != MEMORY
+                store = SQLiteTaskStore(store, secret_keys=self._secret_keys)
+            self._opened_store = store
+        return self._opened_store
+
+    def get_worker(self) -> RunningWorker | None:
+        """Return the worker of this event loop. It is None if the extension was added after the server started."""
+        running = self._workers.get(asyncio.get_running_loop())
+        return None if running is None or running.stop.is_set() else running
+
+    async def create(self, record: TaskRecord) -> None:
+        """Store the record of a new task."""
+        try:
+            await self.store.create(record, self._limits)
+        except TaskStoreFull as exc:
+            raise ServerBusy(f"The call cannot become a task now, because {exc}", self._get_retry_after()) from None
+        except TaskStoreUnavailable as exc:
+            raise _log_unavailable(exc) from None
+
+    def _get_retry_after(self) -> float:
+        return max(1.0, min(60.0, self.options.ttl / 10))
+
+    async def _get_task(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
+        return build_detailed_task(await self._find(params.task_id, exchange))
+
+    async def _update_task(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
+        record = await self._find(params.task_id, exchange)
+        changed = await self._change(
+            record.id, lambda record: answer_requests(record, params.input_responses, time.time())
+        )
+        if changed.status == "working" and changed.lease is None:
+            await self._submit(record.id)
+        return UpdateTaskResult()
+
+    async def _cancel_task(self, params: CancelTaskParams, exchange: Exchange) -> CancelTaskResult:
+        record = await self._find(params.task_id, exchange)
+        await self._change(record.id, lambda record: request_cancel(record, time.time()))
+        return CancelTaskResult()
+
+    async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
+        """Return the task of a caller. The tasks of other callers and servers count as unknown."""
+        try:
+            record = await self.store.get(id)
+        except TaskStoreUnavailable as exc:
+            raise _log_unavailable(exc) from None
+        if record is None or record.server != self._server or record.owner != get_owner(exchange):
+            raise _create_unknown_error()
+        return record
+
+    async def _change(self, id: str, edit: Callable[[TaskRecord], TaskRecord]) -> TaskRecord:
+        try:
+            record = await change_task(self.store, id, edit)
+        except TaskStoreUnavailable as exc:
+            raise _log_unavailable(exc) from None
+        if record is None:
+            raise _create_unknown_error()
+        return record
+
+    async def _submit(self, id: str) -> None:
+        """Send a task to a worker. If this fails, a worker finds the task in the store."""
+        running = self.get_worker()
+        if running is not None:
+            await running.engine.submit(id)
+
+    @asynccontextmanager
+    async def _serve(self) -> AsyncGenerator[None]:
+        """Run tasks in this event loop until the server stops."""
+        loop = asyncio.get_running_loop()
+        engine = self.options.engine or LocalEngine(drain_timeout=self._drain_timeout_s)
+        worker = TaskWorker(self.store, engine, self._server, self._run, task_worker.DEFAULT_OPTIONS)
+        running = self._workers[loop] = RunningWorker(worker, engine)
+        task = loop.create_task(worker.serve(running.stop))
+        task.add_done_callback(_log_failure)
+        try:
+            yield
+        finally:
+            running.stop.set()
+            try:
+                await asyncio.wait([task])
+            finally:
+                task.cancel()
+                del self._workers[loop]
+                await self._close_store()
+
+    async def _close_store(self) -> None:
+        """Close the file that this extension opened. Tasks in memory are kept as long as the server exists."""
+        if self._opened_store is not None and self._owns_file and not self._workers:
+            await self._opened_store.close()
+
+
+def get_default_path(server: str) -> Path:
+    """Return the file with the tasks of a server that does not name a store."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".") or "server"
+    return get_data_dir() / "tasks" / f"{name}.sqlite"
+
+
+def get_owner(exchange: Exchange) -> str | None:
+    """Return the principal to which the tasks of a caller belong, or None for an anonymous caller."""
+    principal = exchange.caller.principal
+    return None if principal is None else str(principal)
+
+
+def _create_unknown_error() -> InvalidParams:
+    return InvalidParams("Unknown task: it does not exist, has expired, or belongs to another caller")
+
+
+def _log_unavailable(exc: TaskStoreUnavailable) -> InternalError:
+    log.error("%s: %s", _STORE_UNAVAILABLE, exc)
+    return InternalError(_STORE_UNAVAILABLE)
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log.error("the worker for tasks has stopped, because of an error", exc_info=exc)
