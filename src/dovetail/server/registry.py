@@ -19,7 +19,7 @@ from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOpt
 from dovetail.server.page_cache import PageCache
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
-from dovetail.server.tool import Tool
+from dovetail.server.tool import TaskSupport, Tool
 from dovetail.wire.base import WireStruct, replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
     from dovetail.server.large_results import LargeResultSettings, ResultStore
     from dovetail.server.lint import LintReport
-    from dovetail.server.tool_tasks import ToolTask
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
 _MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
@@ -101,10 +100,10 @@ class Registry:
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
     def add_tool(
-        self, function: Callable[..., Any], task: "ToolTask | None" = None, /, **options: Unpack[ToolOptions]
+        self, function: Callable[..., Any], task_support: TaskSupport | None = None, /, **options: Unpack[ToolOptions]
     ) -> None:
         access, item_options = _split_access_options("tool", options)
-        item_options["task"] = task
+        item_options["task"] = task_support
         tool = Tool(function, wrap_results=self._wrap_results, **item_options)
         if self._profile is not None:
             from dovetail.schemas.provider_rules import fit_schema

@@ -5,21 +5,42 @@ signature or the schema again.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from dovetail.protocol.downgrade import must_wrap
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
+from dovetail.protocol.request_state import RequestState
 from dovetail.server.compiled_function import RunOptions, compile_function
-from dovetail.server.invocation import get_description, get_function_name
+from dovetail.server.invocation import Runner, get_description, get_function_name
 from dovetail.server.item_options import build_meta, read_annotations
 from dovetail.server.results import build_output, compile_output
 from dovetail.wire import tools as wire
-from dovetail.wire.base import replace
+from dovetail.wire.base import Result, replace
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
-if TYPE_CHECKING:
-    from dovetail.server.tool_tasks import ToolTask
+
+class TaskSupport(Protocol):
+    """Turns calls of one tool into tasks."""
+
+    async def start(
+        self,
+        exchange: IncomingExchange,
+        tool: "Tool",
+        arguments: dict[str, Any],
+        open_round_state: Callable[[IncomingExchange], RequestState],
+    ) -> Result | None:
+        """Create a task for a call. Return None if the call runs in the foreground, or is a task already."""
+        ...
+
+    def get_runner(self, exchange: IncomingExchange, tool: "Tool") -> Runner:
+        """Return the runner for a call."""
+        ...
+
+    def get_digest(self, tool: "Tool") -> str:
+        """Return a digest that changes if stored calls of the tool cannot run any more."""
+        ...
 
 
 class Tool:
@@ -58,7 +79,7 @@ class Tool:
         meta: dict[str, Any] | None = None,
         enabled: bool = True,
         wrap_results: bool = True,
-        task: "ToolTask | None" = None,
+        task: TaskSupport | None = None,
         **run_options: Unpack[RunOptions],
     ) -> None:
         self.signature, self.runner = compile_function(function, schema=input_schema, **run_options)
