@@ -96,4 +96,6 @@ async def test_a_pending_of_something_that_cannot_wait_is_refused(method: str) -
         pending = RequestAwaitingInput(method=method, params={}, input_requests={})
         with pytest.raises(ValueError, match=repr(method)):
             await one.resume(pending, {})
-        assert [message["method"] for message in script.received] == ["server/discover"]
+        # If the server is slow, the client also tries a handshake.
+        received = {message["method"] for message in script.received}
+        assert received <= {"server/discover", "initialize", "notifications/initialized"}
