@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 E = TypeVar("E", bound=Exception)
 
-# Other programs choose these names, and comparing names is slow. The limits keep the work to a few milliseconds.
+# Comparing names is slow, and other programs choose the names. These limits keep the time to a few milliseconds.
 _MAX_COMPARED_CHARS: Final = 64
 _MAX_CANDIDATES: Final = 1000
 _MAX_COMPARED_CANDIDATES: Final = 10

@@ -96,7 +96,7 @@ def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
     ]
     text = "".join(parts)
     if len(text) > _MAX_TRACEBACK_CHARS:
-        # The first frames belong to the author, and the last frames contain the error. Others are left out.
+        # The beginning shows the author's frames, and the end shows the error. The rest is left out.
         text = f"{text[: _MAX_TRACEBACK_CHARS // 2]}\n…\n{text[-_MAX_TRACEBACK_CHARS // 2 :]}"
     return "\n".join(f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in text.splitlines())
 

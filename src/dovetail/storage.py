@@ -25,7 +25,7 @@ from dovetail.wire.codec import encode
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# A lock is usually free after milliseconds, but eight processes on a busy machine needed 4 seconds.
+# With eight processes on a busy machine, waiting for a lock took up to 4 seconds.
 _LOCK_TIMEOUT_S: Final = 30.0
 _LOCK_POLL_INTERVAL_S: Final = 0.005
 _ROOT_USER_ID: Final = 0

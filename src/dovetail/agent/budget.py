@@ -13,9 +13,9 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-# Providers count the pixels of an image, not its bytes. This is an estimate of the tokens.
+# Providers count the pixels of an image and not its bytes, so this number is only an estimate.
 _TOKENS_PER_IMAGE: Final = 1_600
-_MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a smaller token limit.
+_MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a limit below this number of tokens.
 _TOKENS_PER_PRICE: Final = 1_000_000
 
 Price: TypeAlias = tuple[float, float]  # A price is in dollars per million input tokens and per million output tokens.

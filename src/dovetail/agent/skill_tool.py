@@ -73,7 +73,7 @@ class SkillTool:
         """Load a file of a skill, with the user's consent. Return the file with its origin."""
         name, path = arguments.get("name"), arguments.get("path", MANIFEST)
         if not isinstance(name, str) or not isinstance(path, str):
-            raise InvalidParams("Invalid params: load_skill requires a name, and the path must be a text")
+            raise InvalidParams("Invalid params: load_skill requires a name, and the path must be a string")
         skill = self._skills.get(name)
         if skill is None:
             raise NotFound(InvalidParams.code, f"unknown skill {name!r}")

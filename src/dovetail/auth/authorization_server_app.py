@@ -118,7 +118,7 @@ class AuthorizationServer:
             )
         if users is None and upstream is None:
             if not is_local:
-                raise ValueError("pass users= or upstream=. Only an issuer on this machine may work without a login")
+                raise ValueError("pass users= or upstream=. Logins are optional only for an issuer on this machine")
             log.warning(
                 "authorization server %s: development mode, so every user who allows access is logged in as %r",
                 issuer,
@@ -365,7 +365,7 @@ def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None
         raise TypeError(f"{option} must be a dict that maps each name to its {secret_label}")
     for name, secret in secrets_by_name.items():
         if not (isinstance(name, str) and isinstance(secret, str) and name.strip() and secret.strip()):
-            raise ValueError(f"{option}= contains a blank name or a blank {secret_label} for {clip(str(name))!r}")
+            raise ValueError(f"{option}= must not contain a blank name or a blank {secret_label}: {clip(str(name))!r}")
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def translate_error(exc: MCPError) -> None:
                 "its URL with --auth TOKEN"
             )
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
-            # Every command declares elicitation, so another program has removed the declaration.
+            # All commands declare elicitation. If the declaration is missing, another program has removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"

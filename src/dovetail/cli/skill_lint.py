@@ -19,7 +19,7 @@ from dovetail.extensions.skills.skill_writer import check_paths, find_unsafe_pat
 from dovetail.server.lint import LintIssue, LintReport, estimate_tokens
 from dovetail.terminal import output
 
-_MAX_LINKS: Final = 20  # The broken links of one skill that are reported.
+_MAX_LINKS: Final = 20  # At most this many broken links of one skill are reported.
 
 
 async def lint_skills(skills: list[Skill]) -> list[LintReport]:

@@ -113,7 +113,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Set a variable for the server. NAME copies your value.",
+        help="Pass a variable to the server, by default with your value.",
     ),
     "cwd": click.option("--cwd", type=click.Path(), help="Working directory of the command."),
     "inputs": INPUT_OPTION,
@@ -121,7 +121,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print JSON."),
     "protocol_version": click.option(
-        "--protocol-version", metavar="VERSION", help='Protocol version, or "handshake" or "stateless".'
+        "--protocol-version", metavar="VERSION", help='Version such as 2025-11-25, "handshake" or "stateless".'
     ),
     "timeout": click.option("--timeout", type=PositiveNumber(), help="Seconds to wait for the server."),
     "roots": click.option(

@@ -41,7 +41,7 @@ class ClientExtensions(Struct):
         final_result = await added.on_client(result, self.client)
         if not isinstance(final_result, row.result or Result):
             raise TypeError(
-                f"the on_client function of {added.extension.identifier} for {added.name!r} must return the final "
+                f"the function on_client of {added.extension.identifier} for {added.name!r} must return the final "
                 f"result of {row.name}, not {type(final_result).__qualname__}"
             )
         return final_result

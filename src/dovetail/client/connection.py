@@ -51,11 +51,11 @@ _TIMEOUT_HINTS = {
     "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
 }
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
-# The maximum number of responses that the server has not read yet.
+# The maximum number of replies that wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
 
 
-# In the draft version, the client reports that the user sees a dialog.
+# These methods for dialogs exist only in the draft version.
 _CREATE_DIALOG: Final = "elicitation/createDialog"
 _DIALOG_OPENED: Final = "notifications/elicitation/dialog_opened"
 _DIALOG_CLOSED: Final = "notifications/elicitation/dialog_closed"
@@ -95,7 +95,7 @@ class Connection:
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # This function is called if notifications may be lost.
+        self.record_gap = on_gap  # Called if notifications may have been lost.
         self._open_deadlines = open_deadlines
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            # Over HTTP, an error may be only a status code. The recording needs a JSON-RPC message.
+            # Over HTTP, an error may be only a status code. In the recording, it becomes a JSON-RPC message.
             if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__

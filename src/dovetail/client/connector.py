@@ -353,8 +353,8 @@ class Connector:
         check_protocol_version(protocol_version)
         if discover_result is False and protocol_version not in ("stateless", *STATELESS_REVISIONS):
             raise ValueError(
-                f"discover_result=False requires protocol_version={NEWEST_REVISION!r}, because the client then does "
-                "not ask the server which versions it supports"
+                f"discover_result=False requires protocol_version={NEWEST_REVISION!r}, because the client does not "
+                "ask which versions the server supports"
             )
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self.identity = identity

@@ -268,13 +268,13 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # These attributes show whether there were several callers. Anonymous local callers count as one.
+        # These attributes track whether there were several callers. All anonymous local callers count as one caller.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
-        # The connection allows one more input request. An old one is then dropped before a new one is refused.
+        # One slot stays free, so that an old input request is dropped before the connection refuses a new one.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
@@ -552,7 +552,7 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._get_active_exchange()
         if exchange is None and not self._has_several_callers:
-            # With only one caller, the message belongs to a call of this caller.
+            # If there is only one caller, the message belongs to one of its calls.
             exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
@@ -587,7 +587,7 @@ class MountedClient:
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
         exchange = self._find_exchange()
         if exchange is None:
-            raise InvalidParams("Invalid params: the server asked for input, but it is unclear for which call")
+            raise InvalidParams("Invalid params: it is unclear which call needs the input")
         return await self._question_slots.run(
             get_question_owner(exchange), self._answer_input_request(exchange, method, params)
         )

@@ -72,7 +72,7 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
         raise sender.add_name_hint(NotFound(exc.code, exc.message, exc.data), _GET_SKILL.name, params) from None
     try:
         if not is_same_uri(result.skill.uri, uri):
-            raise ValueError(f"the server sent another skill, {clip(result.skill.uri)}")
+            raise ValueError(f"the server sent the skill {clip(result.skill.uri)} instead")
         return _create_skill(sender, run, result.skill)
     except ValueError as exc:
         error = InvalidResult(f"the skill {clip(uri)} is invalid: {exc}")

@@ -68,7 +68,7 @@ class ChangeEvent(Struct, frozen=True):
 
     kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
     uri: str | None = None  # The URI of the resource, or None if a list changed.
-    # True if the server did not report the change. It may have happened while the connection was lost.
+    # True if the server did not report the change. The change may have happened while the connection was lost.
     maybe_missed: bool = False
 
 
@@ -256,7 +256,7 @@ class ReconnectingSubscription:
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            # A handshake server knows only one spelling of a URI. This subscription may use another spelling.
+            # With a handshake, the server and this subscription may spell the same URI differently.
             uris = [notice.uri] if id is not None else find_subscribed_uris(self._uris_by_key, notice.uri)
             for uri in uris:
                 self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))
@@ -289,7 +289,7 @@ class ReconnectingSubscription:
         change.
         """
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A change that the server has reported replaces an assumed one.
+            # A reported change replaces a change that the client only assumed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]

@@ -160,7 +160,7 @@ class NameIndex:
         if not listed_names:
             return "check the server, which lists no such items"
         if list_method == "skills/list":
-            # All URIs of skills begin and end with the same text, so this text does not make them similar.
+            # All skill URIs start and end with the same text, so only the text between is compared.
             return make_name_hint(_strip_skill_uri(name), {_strip_skill_uri(uri): uri for uri in listed_names})
         return make_name_hint(name, {listed_name: listed_name for listed_name in listed_names})
 

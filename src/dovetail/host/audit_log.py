@@ -38,11 +38,11 @@ from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.codec import encode, to_plain
 
-# Entry times count from this date. Entries of all processes then have the same order.
+# Times are relative to this date, so that entries of different processes can be sorted.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # arguments above this size are shortened
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 _MAX_CACHED_TEXTS: Final = 1024
@@ -92,7 +92,7 @@ class AuditLog:
         self._secrets = secrets or SecretResolver({})
         # The secrets of the hosts that write to this log. The references are weak, so that hosts can be freed.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
-        self._secrets_version: object = None  # the version of the secrets for which the cached texts were masked
+        self._secrets_version: object = None  # the version of the secrets when the cached texts were masked
         self._cached_texts: dict[Hashable, bytes] = {}
         self._max_bytes = max_bytes
         self._backup_count = backup_count
@@ -101,7 +101,7 @@ class AuditLog:
         self._file_bytes = 0
         self._check_at = 0.0  # the time of the next check for a rotated file
         self._rotate_at = 0.0  # the earliest time for the next rotation
-        # An unusable file raises an error here, and not at the first entry.
+        # Raises an error now if the file cannot be used.
         read_version(read_first_line(self.path), self.path)
 
     def write(self, event: str, server: str = "", **fields: object) -> None:

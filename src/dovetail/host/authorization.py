@@ -51,7 +51,7 @@ _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
 # The user can change the content of these requests.
 _KINDS_WITH_CONTENT: Final = frozenset({"tool.result", "sampling.request", "sampling.response", "roots.list"})
 _MAX_QUESTIONS_PER_CALLER: Final = 4  # the maximum number of open questions of one gateway caller
-# The host cannot see when a gateway caller disconnects. The caller's session grants end after this time.
+# A caller's session grants end after this time, because the host does not see when the caller disconnects.
 _MAX_CALLER_GRANT_S: Final = 86_400.0
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if the decision was made without an await, so the tool definition cannot have changed.
+    # True if nothing was awaited for the decision, so the tool definition is still current.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
     is_once: bool = False  # True if the user answered and no grant was stored
@@ -169,7 +169,7 @@ class RequestAuthorizer:
 
         Each caller can have only a few open questions, so that the questions of others do not wait.
         """
-        # The dictionary forgets a caller that has no open question.
+        # A caller without open questions is removed from the dictionary.
         slots = self._question_slots.setdefault(caller, asyncio.Semaphore(_MAX_QUESTIONS_PER_CALLER))
         async with slots:
             return await self.consent_handler.ask(request)
@@ -503,7 +503,7 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        # After a shortened question, a lasting answer is possible only if the user saw `full_text`.
+        # After a shortened question, any answer except "once" means that the user saw the full text.
         return not consent_request.is_shortened or answer.scope != "once"
 
 

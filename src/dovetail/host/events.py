@@ -87,7 +87,7 @@ class EventEmitter:
 
     def has_listeners(self, kind: EventKind) -> bool:
         """Return whether a listener receives events of this kind."""
-        # Every request calls this method, so the usual case needs no function call.
+        # This method runs for every request, so the usual case avoids a function call.
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 

@@ -158,7 +158,7 @@ class _ErrorFlag(WireStruct):
 def _has_failed(result: Any) -> bool:
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
-    # Most results contain neither text, and this search is faster than the pattern.
+    # Most results contain neither of these texts. This search is faster than the pattern.
     if b'"isError"' not in result and b"\\u00" not in result:
         return False
     if _POSSIBLE_ERROR_FLAG.search(result) is None:
@@ -183,7 +183,7 @@ def find_denial(
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
     if _depends_on_call(request, decision.rule):
-        # This rule depends on the call, but another rule may deny the item for every call.
+        # This rule depends on the call. Another rule may deny every call of the item.
         decision = decide_without(authorizer.policy, request, partial(_depends_on_call, request))
     if decision.action in ("hide", "deny"):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)

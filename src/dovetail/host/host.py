@@ -550,7 +550,7 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        # Only the value that the user has typed counts for this argument.
+        # `value` replaces a value for the same argument in `context`.
         context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
         item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)

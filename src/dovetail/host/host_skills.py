@@ -44,10 +44,10 @@ from dovetail.wire.codec import encode_canonical
 
 _KIND: Final = "resource.read"
 _ALLOWED_TOOLS: Final = "allowed-tools"
-_ONCE_ANSWER_S: Final = 300.0  # An answer for once applies to the files of a skill for this time.
-# This text is part of the fingerprint of a dynamic skill, so a change of it changes the fingerprint.
+_ONCE_ANSWER_S: Final = 300.0  # The answer "once" allows reading the files of a skill for this long.
+# The fingerprint of a dynamic skill contains this text. A new text would change all these fingerprints.
 _DYNAMIC_FILES: Final = "dynamic: the server generates the files, and they are not verified"
-_MAX_AGE_S: Final = 1.0  # A list scans a large folder of the user again if the last scan is older than this.
+_MAX_AGE_S: Final = 1.0  # A large folder is scanned again if the last scan is older than this.
 
 
 class SkillContent(Struct, frozen=True, kw_only=True):
@@ -84,11 +84,11 @@ class HostSkill:
         self._skill = _skill
         self._authorizer = _parts.authorizer
         self._executor = _parts.executor
-        self._supervisor = _supervisor  # None for a skill of the user
+        self._supervisor = _supervisor  # None if the skill belongs to the user
         self._client = _client  # the client that belongs to `_skill`
         self._definition = build_definition(_skill)
-        self._allowed_until = 0.0  # the time until which an answer for once applies
-        # Some readers wait until the user answers. Other readers use another lock, so they never wait for them.
+        self._allowed_until = 0.0  # the time until which the answer "once" is valid
+        # One lock is for readers that wait for the user's answer, and one for all other readers.
         self._locks = {True: asyncio.Lock(), False: asyncio.Lock()}
 
     @property
@@ -192,7 +192,7 @@ class HostSkill:
                 self._describe(path),
                 decision=decision,
                 wait=wait,
-                # A grant would outlive the content that the user allowed.
+                # A dynamic skill can change after the user allowed it, so the answer is not stored.
                 can_remember=not self.is_dynamic,
             )
         except ConsentDeferred as deferred:

@@ -15,12 +15,12 @@ SEPARATOR: Final = "__"
 
 # Each character of the digest has 5 bits, so a collision takes 2**65 attempts.
 _DIGEST_CHARS: Final = 13
-_MAX_SERVER_CHARS: Final = 20  # Longer server names are shortened to this length.
+_MAX_SERVER_CHARS: Final = 20  # Server names are shortened to this length.
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
 # Two underscores separate the server from the tool, so an underscore is not allowed here.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# The parts must not contain the separator, and must not form another one where they meet.
+# Neither name may contain the separator, and joining the names must not create a second separator.
 # Gemini requires that a name starts with a letter or an underscore.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
@@ -59,7 +59,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length marks where the server name ends. Names from JSON may contain surrogates.
+    # The length separates the two names. Names from JSON may contain surrogates.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 

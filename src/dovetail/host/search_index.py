@@ -15,9 +15,9 @@ _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
 _MAX_INDEXED_WORDS: Final = 2000  # Only the first words of a tool are indexed.
-_MIN_INDEXED_WORDS: Final = 20  # If a server has very many tools, at least this many words of each tool are indexed.
+_MIN_INDEXED_WORDS: Final = 20  # At least this many words of each tool are indexed, however many tools there are.
 _MAX_WORDS_PER_SERVER: Final = 100_000
-_CHARS_PER_WORD: Final = 10  # This many characters of a text are read for each word to index.
+_CHARS_PER_WORD: Final = 10  # At most this many characters are read per indexed word.
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 

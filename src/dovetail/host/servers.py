@@ -108,7 +108,7 @@ class ManagedServers:
 
         def emit_log(message: LoggingMessageNotificationParams) -> None:
             if not self._events.has_listeners("server.log"):
-                return  # Masking is slow, and a server may log very much.
+                return  # Masking is slow, and a server may log a lot.
             mask = self._secrets.mask
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
             masked = replace(

@@ -68,7 +68,7 @@ class ServerSupervisor:
         self._create_client = create_client
         self._emit = emit
         self._authorize_start = authorize_start  # a function that raises an error if the server must not start
-        self._find_start_obstacle = find_start_obstacle  # a function that returns why the server cannot start, or ""
+        self._find_start_obstacle = find_start_obstacle  # returns the reason why the server cannot start, or ""
         self._mask = mask  # a function that masks secrets in messages
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
@@ -362,7 +362,7 @@ class ServerSupervisor:
         try:
             async with asyncio.timeout(0 if self._is_slow else max_wait_s):
                 return await self.listed(kind)
-        except MCPError:  # This includes a limit that the user set, such as `list_timeout`.
+        except MCPError:  # For example, the server took longer than `list_timeout`.
             pass
         except TimeoutError:
             self._is_slow = True

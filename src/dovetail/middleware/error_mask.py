@@ -18,7 +18,7 @@ from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 
-# Models need these errors to correct their calls, so they are not masked.
+# Models need these errors to correct their calls, so the errors are not masked.
 _ARGUMENT_ERROR_PREFIX = "Invalid arguments"
 
 

@@ -14,7 +14,7 @@ from dovetail.protocol.redaction import mask_secrets
 from dovetail.protocol.safe_text import escape_json
 from dovetail.wire.codec import encode
 
-_MAX_ARGUMENTS_CHARS: Final = 4000  # Longer arguments are replaced by the beginning of their JSON text.
+_MAX_ARGUMENTS_CHARS: Final = 4000  # Arguments above this length are replaced by the beginning of their JSON text.
 
 
 class LogRequests:

@@ -31,7 +31,7 @@ class ResponseLimit:
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         result = await call_next(exchange)
         if not isinstance(result, Result):
-            # Lists are already encoded, and the page size limits their length.
+            # A list is already encoded, and its length is limited by the page size.
             return result
         size = len(encode(result))
         if size <= self._max_bytes:

@@ -148,7 +148,7 @@ def fetch_server_metadata(issuer: str) -> Flow[AuthorizationServerMetadata | Non
 def _check_issuer(metadata: AuthorizationServerMetadata, issuer: str) -> AuthorizationServerMetadata:
     if metadata.issuer != issuer:
         raise LoginFailed(
-            f"the metadata of {clip(issuer)} contains another issuer, {clip(metadata.issuer)}, and cannot be used"
+            f"the metadata of {clip(issuer)} cannot be used, because it names another issuer: {clip(metadata.issuer)}"
         )
     return replace(metadata, assumed=False)
 
@@ -173,7 +173,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     root = f"{parts.scheme}://{parts.netloc}"
     metadata = yield from _fetch_first([root + _OAUTH_METADATA_PATH], AuthorizationServerMetadata)
     if metadata is not None:
-        # The issuer may end with a slash or not.
+        # The issuer may have a trailing slash.
         return _check_issuer(metadata, root + "/" if metadata.issuer.endswith("/") else root)
     return AuthorizationServerMetadata(
         issuer=root,

@@ -113,7 +113,7 @@ class IncomingExchange(Exchange, eq=False):
     paused_at: float = 0.0  # the time at which the oldest open input request was sent
     waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
-    # A function that checks whether the caller may make this call. It raises the same error as the call.
+    # Raises an error if the caller may not make this call. The call itself would raise the same error.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
@@ -139,7 +139,7 @@ class IncomingExchange(Exchange, eq=False):
         """Stop the request for a reason. If it was stopped before, keep the first reason."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
-            self.emit = None  # Only the response may be sent after the end.
+            self.emit = None  # After this, only the response may be sent.
             self.task.cancel()
 
     def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":

@@ -206,7 +206,7 @@ class Extension:
             if revision is not None and revision not in REVISIONS:
                 raise ValueError(f"{option}= must be one of {', '.join(REVISIONS)}, not {revision!r}")
         if not any(is_within(revision, since, until) for revision in REVISIONS):
-            raise ValueError(f"{name} exists in no protocol version, because until={until!r} is not after {since!r}")
+            raise ValueError(f"no protocol version has {name}, because until={until!r} is not after since={since!r}")
         check_type("requires_client=", requires_client, bool, "True or False")
 
         def register(function: Callable[[P, Exchange], Awaitable[R]]) -> ExtensionMethod[P, R]:
@@ -290,8 +290,7 @@ class Extension:
         row = METHODS.get(method)
         if row is None or row.result is None or row.sender == "server" or issubclass(row.params, PaginatedParams):
             raise ValueError(
-                f"cannot add a result type to {method!r}. Choose a request that clients send and that does not return "
-                "a list"
+                f"cannot add a result type to {method!r}. Choose a client request that does not return a list"
             )
         if result_type in _CORE_RESULT_TYPES or not result_type:
             raise ValueError(f"invalid result type {result_type!r}: it is empty, or the protocol already defines it")
@@ -304,7 +303,7 @@ class Extension:
         for added in self._parts.result_types.values():
             if added.method == method and (added.name == result_type or added.struct is struct):
                 raise ValueError(
-                    f"{self._identifier} already has the result type {added.name!r} with {added.struct.__name__} for "
+                    f"{self._identifier} has already added the result type {added.name!r} ({added.struct.__name__}) to "
                     f"{method}"
                 )
         self._parts.result_types[method, result_type] = AddedResultType(self, method, result_type, struct, on_client)

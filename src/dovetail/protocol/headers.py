@@ -142,7 +142,7 @@ def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> 
     name, json_type = node[ANNOTATION], node.get("type")
     if not path:
         raise ValueError(
-            f"{ANNOTATION} {_quote_name(name)} is only allowed inside `properties`, at the top level or nested"
+            f"{ANNOTATION} {_quote_name(name)} must be on a property, not in an array or under a keyword such as anyOf"
         )
     if not isinstance(name, str) or not re.fullmatch(FIELD_NAME, name):
         raise ValueError(

@@ -65,7 +65,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_replay_bytes: int = 10 * MiB  # the maximum size of the events that are stored per stream
     # The maximum size of all stored events. The oldest finished streams are deleted first.
     max_replay_total_bytes: int = 32 * MiB
-    # The time for which the server stores a finished stream, or an input request that no client reads.
+    # The time for which the server keeps a finished stream or an unread input request.
     replay_ttl: float = 300.0
     keep_alive_interval: float = 15.0  # the time between comments on an idle event stream
     request_state_ttl: float = 600.0  # the time that a client has to answer an input request
@@ -86,7 +86,7 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
     # The maximum size of a body after decompression. This limit does not apply to streams.
     max_body_bytes: int = 32 * MiB
     # The maximum number of decompressed bytes for each received byte.
-    # This limit applies only after `ratio_check_bytes` decompressed bytes.
+    # The limit applies only after the first `ratio_check_bytes` bytes of decompressed data.
     max_ratio: int = 100
     ratio_check_bytes: int = MiB
     max_header_block_bytes: int = 64 * KiB  # the maximum size of all headers, trailers and chunk extensions

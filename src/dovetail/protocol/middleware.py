@@ -18,7 +18,7 @@ CallNext: TypeAlias = Callable[[Exchange], Awaitable[object]]
 # An async function, or an object with an async `__call__`. It returns the result of `call_next`, or another result.
 Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[object]]
 
-# A function that handles one method of a server, after the middleware. Some handlers return only parts of a result.
+# Handles one request method of a server, after all middleware.
 Handler: TypeAlias = Callable[[IncomingExchange], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -68,7 +68,7 @@ class VersionNegotiation:
                 self._choose_revision(offered, DISCOVER)
                 return True
         if code in _STATELESS_CODES:
-            return False  # A server without handshake versions would reject `initialize`, too.
+            return False  # The server has only stateless versions, so a handshake would fail, too.
         self.fall_back()
         return True
 

@@ -69,7 +69,7 @@ _header_decoder: Final = msgspec.json.Decoder(_HeaderLine)
 _frame_decoder: Final = msgspec.json.Decoder(Frame)
 _event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
-_HEADER_PREFIX: Final = b'{"recording"'  # A header line starts with this prefix. A file can contain several recordings.
+_HEADER_PREFIX: Final = b'{"recording"'  # Each recording in a file starts with a line with this prefix.
 _EVENT_PREFIX: Final = b'{"event"'
 
 

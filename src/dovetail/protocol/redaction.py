@@ -33,19 +33,19 @@ _SECRET_NAME: Final = re.compile(
     r"|rsa|sendgrid|server|service|session|shared|signing|slack|ssh|storage|stripe|subscription|webhook)"
     r"_?keys?(?=_|$|\d)(?!_id$)"
 )
-# A name with one of these endings, such as `token_type`, only describes a secret.
+# The value of a name with one of these endings, such as `token_type`, is not a secret.
 _DESCRIPTION_NAME: Final = re.compile(
     r"_(?:algorithm|at|budget|count|enabled|endpoint|exists|expiration|expires|expiry|file|format|in|length|limit"
     r"|methods?|name|names|path|policy|required|size|supported|type|uri|(?<!webhook_)url|usage)$"
 )
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
-_MIN_SECRET_NAME_CHARS: Final = 16  # Shorter names cannot contain credentials.
+_MIN_SECRET_NAME_CHARS: Final = 16  # Names shorter than this cannot contain credentials.
 _MAX_CACHED_BYTES: Final = 4096  # Names are cached only for JSON values up to this size.
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
-# A member called "password" is therefore not always a secret.
+# Even the name "password" does not mean that the value is a secret.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
@@ -99,7 +99,7 @@ _PLAIN_VALUES: Final = frozenset({"", "null", "none", "true", "false", MASK})
 _QUERY_SECRETS: Final = frozenset(
     {"key", "sig", "sid", "sessionid", "session_id"}
 )  # These names are secrets only in the query of a URL.
-# Every text that the patterns above match contains one of these parts, in lower or upper case.
+# Each match of the patterns above contains one of these parts, in lower or upper case.
 # Searching for each part is faster than searching for one large pattern.
 _VALUE_HINTS: Final = (
     b"=", b"://", b"bearer", b"basic", b"dpop", b"authorization", b"cookie", b"x-api-key", b"private key", b"eyj",

@@ -76,7 +76,7 @@ def cut_line(line: str, columns: int) -> str:
     """Shorten a line to this number of terminal columns."""
     if _get_max_width(line) <= columns:
         return line
-    kept, width = "", 2  # two columns for the mark at the end
+    kept, width = "", 2  # The "…" at the end takes up to two columns.
     for char in line:
         width += _get_max_width(char)
         if width > columns:

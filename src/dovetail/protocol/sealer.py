@@ -60,7 +60,7 @@ class Sealer:
         try:
             data = cipher.decrypt(sealed[_NONCE_START:_DATA_START], sealed[_DATA_START:], context)
         except (InvalidTag, ValueError):
-            raise UnsealError("the encrypted value was changed, or is from another context") from None
+            raise UnsealError("the encrypted value was changed, or was encrypted for another purpose") from None
         if now >= int.from_bytes(data[:_EXPIRY_BYTES]):
             raise UnsealError("the encrypted value has expired")
         return data[_EXPIRY_BYTES:]

@@ -13,7 +13,7 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-# A longer number would take long to convert, and 15 digits of milliseconds are 30,000 years.
+# Converting a longer number would be slow. 15 digits of milliseconds are already 30,000 years.
 _MAX_RETRY_DIGITS = 15
 _PIECE_BYTES = 8 * 1024
 

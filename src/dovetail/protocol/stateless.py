@@ -41,7 +41,7 @@ from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
-_MAX_CACHED_INFO_BYTES: Final = 1024  # Larger client info is not cached.
+_MAX_CACHED_INFO_BYTES: Final = 1024  # Client info above this size is not cached.
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"

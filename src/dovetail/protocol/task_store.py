@@ -24,8 +24,8 @@ from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.methods import METHODS
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
-# What the function of a task does: it has not started, it runs, or it only waits for answers of the client.
-# Only a function that runs counts as started. Its loss is a failure, unless a retry is allowed.
+# The state of a task's function: not started, running, or waiting for the client's answers.
+# If a worker is lost in phase "running", the task fails unless a retry is allowed.
 TaskPhase: TypeAlias = Literal["queued", "running", "waiting"]
 
 FINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset({"completed", "failed", "cancelled"})
@@ -109,7 +109,7 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     owner: str | None = None  # the principal that created the task, or None for an anonymous caller
     caller: TaskCaller  # the caller that created the task
     tool: str  # the name of the tool
-    tool_digest: str  # the digest of the tool's definition, so that a changed tool does not get old arguments
+    tool_digest: str  # the digest of the tool's definition, which shows whether the tool has changed
     arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of the call
     request_meta: dict[str, Any] = field(default_factory=dict)  # the `_meta` of the request
     traceparent: str | None = None  # the trace context of the request
@@ -543,7 +543,7 @@ def _find_key(inputs: Mapping[str, TaskInput], wanted_key: str, request: InputRe
 
 
 def _is_same_question(task_input: TaskInput, encoded_request: bytes) -> bool:
-    # The specification forbids to use the key of a withdrawn question again.
+    # The specification does not allow reusing the key of a withdrawn question.
     return not task_input.is_withdrawn and encode_canonical(task_input.request) == encoded_request
 
 

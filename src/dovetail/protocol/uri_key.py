@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # This matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority.
-# Other characters are not checked, because such a pattern takes 6 ms to compile.
+# The pattern does not check other characters, because it would then take 6 ms to compile.
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -26,9 +26,9 @@ _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" 
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
-# By default, nginx and Apache accept request lines of this length. Longer URIs are not decoded.
+# URIs longer than this are not decoded. nginx and Apache have about the same default limit.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # Several programs in a row may each decode a URI.
+_DECODING_ROUNDS: Final = 4  # Each program on the way may decode the URI once more.
 _CACHED_READINGS: Final = 512
 _MAX_CACHED_CHARS: Final = 512  # Only a few longer URIs are cached, because callers could fill the memory.
 _CACHED_LONG_READINGS: Final = 4
@@ -37,7 +37,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
 # The escapes of ? and # are kept, because the plain characters would end the path.
 _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
-# All programs read a URI of this form in the same way, apart from its first segment.
+# A URI of this form contains nothing to decode or to resolve.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
@@ -177,7 +177,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # Other texts contain no dot segments.
+    if "/." in text or len(rounds) > 1:  # Only these texts can contain dot segments.
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 

@@ -18,7 +18,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# These messages are not compared, or always get the same response.
+# The replay command skips these requests, and a playback answers them without the recording.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",

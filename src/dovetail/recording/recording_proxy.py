@@ -20,7 +20,7 @@ from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 
 _CHUNK_BYTES: Final = 65536
-_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # Servers reject larger bodies by default.
+_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # By default, servers reject bodies above this size.
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 

@@ -12,7 +12,7 @@ from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
 # "text" means that text for a model or a user changed. "same" means that only order or whitespace changed.
-# "mixed" means that some new values are accepted and some old values are rejected.
+# "mixed" means that the new schema accepts some new values and rejects some old values.
 Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
 Path: TypeAlias = tuple[str, ...]
 
@@ -41,7 +41,7 @@ class Difference(Struct, frozen=True):
     old: Any
     new: Any
     effect: Effect
-    # Only a schema with a name or in a list can be "added" or "removed".
+    # Only a schema in a list or in a mapping such as `properties` can be "added" or "removed".
     kind: Literal["changed", "added", "removed"] = "changed"
 
 
@@ -178,7 +178,6 @@ def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name:
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     if not own_rules:
         return None
-    # A schema can have many alternatives, so the rules are encoded only once.
     encoded_rules = encode_canonical(own_rules)
     is_alternative = any(
         isinstance(choice, Mapping) and encode_canonical(_drop_text(choice)) == encoded_rules

@@ -91,7 +91,7 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-# Some hosts send schemas unchanged to these providers, so the rules are checked by default.
+# Some hosts send schemas to these providers unchanged, so these rules are checked by default.
 UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")
 
 

@@ -8,7 +8,7 @@ highest value.
 import re
 from typing import Final, NamedTuple
 
-MAX_STATES: Final = 10_000  # A pattern within the size limit cannot have more states.
+MAX_STATES: Final = 10_000  # No pattern within the size limit has more states than this.
 _MAX_NESTING: Final = 50  # The parser calls itself for each open parenthesis.
 
 # These escapes always match exactly one character.
@@ -24,8 +24,8 @@ _TOKEN: Final = re.compile(
 
 
 class _PatternCost(NamedTuple):
-    states: int  # The regex engine has this many states.
-    concurrent_states: int  # the number of states that can be active at once if a match starts at one position
+    states: int
+    concurrent_states: int  # the number of states that can be active at once, for one start position of the match
     width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 
@@ -69,8 +69,7 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # While the width is fixed, only one part of the pattern can match at each position.
-        # After a part with variable width, several parts can match at the same position.
+        # Several parts can match at the same position only after a part of variable width.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None

@@ -81,7 +81,7 @@ class Subschema(Struct):
 
     rank: int = -1  # A subschema has a higher rank than the subschemas that refer to it.
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # Maps each keyword to the indexes of its subschemas: a number, a list or a dict.
+    # Maps each keyword to the indexes of its subschemas. The indexes are a number, a list or a dict.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
     same_value: list[int] = field(default_factory=list[int])  # Subschemas that apply to the same value.
     # Subschemas that apply to the member with this name.
@@ -96,7 +96,7 @@ class Subschema(Struct):
     member_names: list[int] = field(default_factory=list[int])  # Subschemas that apply to the names of members.
     value_cost: int = _KEYWORD_COST
     integer_cost: int = 0  # Cost for a small integer.
-    number_cost: int = 0  # Cost for any other number.
+    number_cost: int = 0  # Cost for a number that is not a small integer.
     object_cost: int = 0
     char_cost: int = 0  # Cost per character of a string.
     name_char_cost: int = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 _MAX_LISTENERS_PER_ITERATION: Final = 200
-_MAX_QUEUED_CHANGES: Final = 1000  # The publisher waits if more changes are queued.
+_MAX_QUEUED_CHANGES: Final = 1000  # The publisher waits if more changes than this are queued.
 
 
 class Subscriptions:

@@ -36,7 +36,7 @@ from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, Sampli
 from dovetail.wire.tools import Tool
 
 T = TypeVar("T")
-# Handles a request from a function to its own server.
+# Handles a request that a function sends to its server.
 # The arguments are the request that runs the function, the new method, and the new parameters.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
 if TYPE_CHECKING:

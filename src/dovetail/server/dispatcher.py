@@ -72,7 +72,7 @@ RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
 _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for mounted servers
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
-_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
+_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Messages above this size count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # After this many URIs, other tasks of the event loop can run.
 _MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
 # Errors and log messages describe the failed item with these nouns.
@@ -109,7 +109,7 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
-        # Updates the description from mounted servers. It is None if there is nothing to update.
+        # A function that updates the description from mounted servers, or None.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
@@ -183,7 +183,7 @@ class Dispatcher:
                 async with asyncio.timeout(_MAX_DESCRIPTION_WAIT_S):
                     await describe()
             except TimeoutError:
-                pass  # The client gets the description that is known so far.
+                pass  # The client gets the description without the update.
             except Exception as exc:
                 log.warning("the description of %s could not be updated: %s", self.name, exc)
 
@@ -433,8 +433,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Running requests and listeners still need the server. No event reports the end of the last one.
-            # The dispatcher itself counts as a user, so that the lifespan stays open.
+            # The server stays open for running requests and listeners. No event reports when the last one ends.
+            # The dispatcher counts as a user of the server, which keeps the lifespan open.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -559,7 +559,7 @@ class Dispatcher:
             exchange.waiting_calls = None
             if exchange.size > _LARGE_MESSAGE_BYTES:
                 _release_share(state.large_bytes_by_origin, origin, exchange.size)
-            # A task that runs longer than its call must not send messages for it. spec: progress#implementation-notes
+            # After a call has ended, its background tasks must not send messages. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
@@ -663,7 +663,7 @@ class Dispatcher:
     async def _listen(self, exchange: IncomingExchange) -> Result:
         granted_filter = await self._grant_filter(exchange)
         state = self._state_by_loop.get(asyncio.get_running_loop())
-        # While middleware or the filter waited, the server may have stopped. It would never close a new stream.
+        # The server may have stopped in the meantime, and would never close a new stream.
         if state is None or state.is_closing:
             raise ServerBusy("The server is shutting down")
         stream = ChangeStream(exchange, granted_filter, state.starter)
@@ -760,7 +760,7 @@ def _check_nesting(exchange: IncomingExchange) -> None:
         depth, ancestor = depth + 1, ancestor.parent
     if depth > _MAX_NESTED_REQUESTS:
         raise RecursionError(
-            f"{exchange.method} is nested more than {_MAX_NESTED_REQUESTS} levels deep. A function may request itself"
+            f"{exchange.method} is nested more than {_MAX_NESTED_REQUESTS} levels deep. A function may call itself"
         )
 
 

@@ -207,7 +207,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, ProgressUpdate):
-                    # The function reports progress itself, so its values are not counted as progress.
+                    # The function reports progress itself, so its parts no longer count as progress.
                     counts_parts = False
                     await context.progress(part.progress, part.total, part.message)
                     continue

@@ -45,7 +45,7 @@ from dovetail.wire.resources import ReadResourceResult
 if TYPE_CHECKING:
     from dovetail.server.large_results import ResultStore
 
-# A call with a shorter timeout gets a timer. Other calls are checked periodically.
+# A call with a timeout below this value gets a timer. All other calls are checked periodically.
 _MAX_TIMER_TIMEOUT_S: Final = 2.0
 
 

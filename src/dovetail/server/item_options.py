@@ -191,7 +191,7 @@ def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")
-    # Custom fields need a subclass, so that lists contain them.
+    # Only fields of the class are encoded, so custom fields need a subclass.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
     metaclass: Any = type(annotations_type)

@@ -25,8 +25,8 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult
 
-# This mark shows that the value is wrapped, which clients cannot see in the shortened text.
-# fastmcp uses the same mark. Clients that have listed the tool do not need it.
+# This mark means that the shortened text belongs to a wrapped value.
+# fastmcp uses the same mark.
 _WRAPPED_RESULT_META: Final = {"fastmcp": {"wrap_result": True}}
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
@@ -34,7 +34,7 @@ RESULT_URI_TEMPLATE: Final = "results://{key}"
 class LargeResultSettings(Struct, frozen=True, kw_only=True):
     """The settings for large results. The server stores large parts and sends links to them."""
 
-    max_text_chars: int = 50_000  # Longer texts are stored on the server.
+    max_text_chars: int = 50_000  # Maximum length of a text. Longer texts are stored on the server.
     # Maximum base64 length of an image, audio or file. Larger ones are stored on the server.
     max_base64_chars: int = 1_000_000
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.

@@ -23,7 +23,7 @@ _BYTES_PER_TOKEN: Final = 4
 class LintIssue(Struct, frozen=True):
     """A problem with a tool or a skill."""
 
-    rule: str  # The rule that found it: the name of a schema profile, "protocol", "description" or "skill".
+    rule: str  # The broken rule: the name of a schema profile, "protocol", "description" or "skill".
     message: str  # A description of the problem.
 
 

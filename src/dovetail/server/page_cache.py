@@ -48,7 +48,7 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Callers read `current` before they read the registry, so outdated items are not cached after a change.
+        # Callers must read `current` before the registry. Otherwise they could cache outdated items after a change.
         self.current = CachedPages()
 
     def clear(self) -> None:

@@ -80,15 +80,15 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
-        # These are the last indexed templates, and the index by normalized text.
+        # An index by normalized text, together with the indexed templates.
         # If several templates have the same normalized text, the value is None.
         self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, str | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
-        # This dict contains all items in the order of registration, also disabled items.
+        # This dict contains all items in the order of registration, including disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
         # All spellings of the URIs of disabled resources. A template must not make such a URI readable.
         self.disabled_uris: frozenset[str] = frozenset()
-        # Mounted items and later items with these tags or names are disabled.
+        # Items with these tags or names are disabled, including mounted and later items.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
@@ -302,7 +302,7 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # Without its access rule, anyone could use the item, so the rule is removed after the item.
+                # The rule is removed after the item. Otherwise anyone could use the item for a moment.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 

@@ -417,7 +417,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # Another process may have the pipe open, but `stop` still closes the child's output.
+        # Another process may keep the pipe open, so `stop` closes this end.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None

@@ -89,7 +89,7 @@ def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = Tru
     Raises:
         TypeError: the annotation cannot be represented in JSON. The message starts with `where`.
     """
-    # The schema does not describe the complete results that a union may contain.
+    # Complete results, such as CallToolResult, are not part of the output schema.
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:

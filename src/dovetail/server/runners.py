@@ -29,8 +29,8 @@ _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
 _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
-# Dozens of waiting calls create more objects than the garbage collector's default threshold (700 or 2000).
-# Reference counting frees these objects soon, so frequent collections would be useless.
+# The garbage collector's default threshold (700 or 2000 objects) is too low for dozens of waiting calls.
+# Reference counting frees most objects, so fewer collections are enough.
 _GC_THRESHOLD: Final = 5000
 # Maps each wildcard address to the loopback address that clients on this machine can use.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}

@@ -826,7 +826,7 @@ def _check_registrable(value: Any) -> None:
 
 def _lists_restricted(auth: Any) -> bool:
     """Return whether lists show items for which the caller lacks scopes."""
-    # Commands that inspect a file set this variable, because they have no scopes.
+    # Commands that inspect a file set this variable to list all items.
     if os.environ.get("_DOVETAIL_LIST_RESTRICTED"):
         return True
     if auth is None:

@@ -52,11 +52,11 @@ class SkillResources:
         self._lock = threading.Lock()  # Only changes need this lock.
         self._refresh_lock = threading.Lock()
         self._refreshed_at = 0.0  # when the last scan of all folders began
-        # The registered skills by URI. Lists and reads use nothing else. A change replaces the dict.
+        # The registered skills by URI. A change replaces the dict.
         self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
         self._logged_conflicts: set[str] = set()
-        # Maps each file that differed from the list to the digest that was read, or None for a missing file.
+        # Maps each file that did not match the list to the digest of the file, or to None if the file was missing.
         self._mismatches: dict[str, str | None] = {}
         # A server with this extension has resources, even if a folder becomes empty.
         declared = registry.declared_capabilities
@@ -83,7 +83,7 @@ class SkillResources:
         uri, function = skill.uri, skill.function
         runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
 
-        # The runs of the function in threads, and those for which no list waits anymore.
+        # The running calls of the function, and the calls that no list waits for.
         running: set[object] = set()
         abandoned: set[object] = set()
 
@@ -97,8 +97,8 @@ class SkillResources:
         async def load(origin: str | None) -> ServedSkill:
             abandoned.intersection_update(running)
             if abandoned:
-                # A function that never returns must not use one more thread for each list.
-                raise ServerBusy(f"The function of {uri} still runs for an earlier list")
+                # A hanging function must not block another thread for each list.
+                raise ServerBusy(f"The function of {uri} is still running for an earlier request")
             run = object()
             try:
                 return await self._thread_pool.run(build, (run,), {}, origin)
@@ -220,7 +220,7 @@ class SkillResources:
         return build_contents(resource, data)
 
     def _update_list(self, folder: "SkillFolder", uri: str, data: bytes | None) -> None:
-        # The same mismatch causes only one scan, even if the file is read often.
+        # Reading the same changed file again does not cause another scan.
         digest = None if data is None else compute_digest(data)
         if self._mismatches.get(uri, "") == digest:
             return
@@ -238,7 +238,7 @@ class SkillResources:
     def refresh(self, max_age: float = 0.0) -> None:
         requested_at = time.monotonic()
         with self._refresh_lock:
-            # Many requests at the same time wait for one scan that begins after them.
+            # If a scan began after this request, the request does not need another scan.
             if self._refreshed_at > requested_at:
                 return
             started_at = time.monotonic()
@@ -286,7 +286,7 @@ class SkillResources:
                 for uri, record in before.items()
                 if record.folder is None or uri in skills_by_folder[record.folder]
             }
-            # A skill is not listed anymore before its resource is removed.
+            # A skill disappears from the list before its resource is removed.
             self._registered = kept
             for uri in before.keys() - kept.keys():
                 self._remove(uri, before[uri])

@@ -19,7 +19,7 @@ from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # the seconds after which an idle thread ends
-# Functions that wait for a user lend their slots. This limits the additional threads, which need memory.
+# For each running thread, at most this many other threads may wait for users.
 _MAX_LENT_PER_THREAD = 4
 
 
@@ -203,7 +203,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # Functions that waited for a user may have continued. There may be too many threads then.
+            # There may be too many threads, because functions that waited for a user have continued.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

@@ -28,8 +28,8 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# One private-use character replaces each percent-encoded byte, so that no search splits the byte.
-# Characters outside ASCII are encoded first, so a URI cannot contain private-use characters itself.
+# Each percent-encoded byte becomes one private-use character, so that a search cannot split the byte.
+# A URI contains no other private-use characters, because characters outside ASCII are percent-encoded first.
 # An encoded unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
@@ -238,7 +238,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # The host ends before a variable that may contain slashes. The text after it is case-sensitive.
+        # Text after a variable that may contain slashes is not part of the host, so its case matters.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -321,7 +321,7 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
             if variable.prefix is not None:
                 raise _make_error(
                     text,
-                    f"'{variable.name}' has a prefix length, so the URI would not contain its whole value",
+                    f"'{variable.name}' has a prefix length, so the URI would contain only the start of the value",
                 )
             variables[variable.name] = variable
     return list(variables.values())

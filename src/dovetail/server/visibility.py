@@ -38,7 +38,7 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # These are the last indexed resources, and their index by normalized URI.
+        # An index by normalized URI, together with the indexed resources.
         # If several resources have the same normalized URI, the value in the index is None.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
@@ -120,7 +120,7 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # `remove` deletes an item before its rule, so the rule must be checked before the name.
+        # The rule must be checked before the name, because `remove` deletes the item before the rule.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(

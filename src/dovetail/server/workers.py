@@ -96,7 +96,7 @@ def supervise(
             stop()
         if not stopping:
             processes[:] = [replace(process) for process in processes]
-    # Workers that were still starting missed the first call.
+    # A worker that was starting may have missed the first call of `stop`.
     stop()
     for process in processes:
         process.join(shutdown_timeout + 1)

@@ -156,7 +156,7 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
     if choices:
         lines.write_quoted(f"one of: {', '.join(output.escape_line(choice) for choice in choices)}")
     default = schema.get("default")
-    # An empty line sends the default value, so the user must see all of it.
+    # An empty line sends the default value, so the whole value is shown.
     suffix = (
         f" [{output.escape_full_line(_format_value(default))}]"
         if default is not None

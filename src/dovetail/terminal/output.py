@@ -16,7 +16,7 @@ from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text, get_text_width, quote_lines
 from dovetail.terminal.line_reader import LineReader
 
-_MAX_CELL_CHARS: Final = 300  # Longer cells would hide the other columns.
+_MAX_CELL_CHARS: Final = 300
 
 
 def escape_line(text: str) -> str:

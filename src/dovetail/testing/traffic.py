@@ -169,7 +169,7 @@ class Traffic:
             cassette.parent.mkdir(parents=True, exist_ok=True)
             heading = create_header(self._header.server)
             content = b"".join(map(encode_line, (heading, *frames)))
-            # A cassette belongs to the project, like a test, so it has the mode of any new file.
+            # A cassette is an ordinary file of the project, so it gets the default file mode.
             replace_file(cassette.resolve(), content, mode=None)
             return
         if not cassette.exists():
@@ -197,7 +197,7 @@ class _Normalizer:
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # Maps each request ID to the number that replaces it, for each receiver.
+        # Maps each request ID to a number, separately for each receiver.
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:

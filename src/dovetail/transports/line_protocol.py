@@ -50,7 +50,7 @@ class LineProtocol(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._input_timer: asyncio.TimerHandle | None = None
         # Returns whether the peer has closed its end of the input.
-        # A server that cannot write does not read either, so it would not notice the end of the input.
+        # A server stops reading while it cannot write. This function still detects the end of the input.
         self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None

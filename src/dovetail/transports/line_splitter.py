@@ -5,7 +5,7 @@ from typing import final
 from dovetail.wire.base import Struct
 
 _PREFIX_BYTES = 256
-MIN_PIECE_BYTES = 4096  # Smaller chunks of a line are joined.
+MIN_PIECE_BYTES = 4096  # Chunks of a line that are smaller than this are joined.
 
 
 @final

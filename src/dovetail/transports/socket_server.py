@@ -15,7 +15,7 @@ from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
-MAX_CONNECTIONS = 1000  # Above this number, a new connection replaces an idle connection.
+MAX_CONNECTIONS = 1000  # If this many connections are open, a new connection replaces an idle connection.
 # This matches an HTTP method and a space. No MCP message starts with a letter.
 _HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")
 

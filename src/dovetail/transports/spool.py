@@ -21,13 +21,13 @@ from dovetail.log import ThrottledWarning
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
-# If waiting results need more than this multiple of the memory limit, further results do not wait.
+# If the waiting results need more than this multiple of the memory limit, new results are not delayed.
 _MAX_WAITING_RESULTS = 64
 _DISK_RETRY_S = 1.0  # the seconds for which the disk is not used after a failed write
-# At this multiple of the memory limit, the event loop writes to disk itself and does not use the thread.
+# At this multiple of the memory limit, the event loop writes to disk itself instead of using the thread.
 # Otherwise many large results at the same moment could fill the memory.
 _MAX_WAITING_FOR_DISK = 4
-# If the disk is full and the used memory reaches this multiple of the limit, slow clients are disconnected.
+# When the disk is full, slow clients are disconnected at this multiple of the memory limit.
 _MAX_OVERCOMMIT = 16
 
 
@@ -151,7 +151,7 @@ class _SpoolFile:
         self._file.close()
 
     def __del__(self) -> None:
-        # If the event loop ends early, only the finalizer closes the file that the thread has written.
+        # If the event loop ends early, nothing else closes the file.
         if hasattr(self, "_file"):
             self._file.close()
 
@@ -179,9 +179,9 @@ class Spool:
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
-        self._pieces: list[bytes] = []  # the bytes that follow those in the file
+        self._pieces: list[bytes] = []  # the newest bytes, which are not in the file
         self.is_single_message = True
-        self.is_disk_full = False  # True if the disk did not accept bytes
+        self.is_disk_full = False
         # A function that disconnects a slow client if disk and memory are full.
         self.on_exhausted: Callable[[], None] | None = None
         self._file: _SpoolFile | None = None
@@ -189,7 +189,6 @@ class Spool:
         self._is_moving = False
         self._is_closed = False
         self.size = 0
-        # The number of chunks, and the number of bytes, before the last read position.
         self._passed_pieces = self._passed_bytes = 0
 
     def append(self, data: bytes) -> None:
@@ -225,7 +224,7 @@ class Spool:
                 file.close()
 
     def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
-        # During this write, the event loop only appends chunks, or replaces the list when the buffer is closed.
+        # During the write, the event loop may append chunks. A closed buffer gets a new list.
         file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
         try:
             if file is None:
@@ -302,7 +301,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # If a move is running, it closes the file at its end.
+        if self._file is not None and not self._is_moving:  # A running move closes the file itself.
             self._file.close()
 
 

@@ -66,7 +66,7 @@ def decode(data: bytes) -> Any:
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
     # The decoder drops members with duplicate names, so a message with duplicates encodes to different bytes.
-    # Other spellings also change the bytes, but only a dropped member changes the number of colons.
+    # If only the spelling differs, the number of colons stays the same.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -185,7 +185,7 @@ def _refuse_members(data: bytes) -> None:
 
 def has_more_members(data: bytes, limit: int) -> bool:
     """Return whether a JSON text has more than `limit` members and items."""
-    # Each match starts where the previous one ended, because searching an unterminated string would be slow.
+    # Each match must start at the end of the previous match. A search would be slow in an unterminated string.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
     return next(islice(matches, limit - 1, None), None) is not None
 

@@ -141,7 +141,7 @@ def _exceeds_members(data: bytes) -> bool:
     """Return whether a JSON text has too many commas outside strings. Read it in slices to save memory."""
     commas = quotes = start = 0
     in_string = False
-    # A member has at most two strings, so at most four quotes.
+    # Each member adds at most four quotes: two for the name and two for a string value.
     while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:
         # A slice must not end between a backslash and the character after it.
         boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)

@@ -76,7 +76,7 @@ def check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]
         result_ids = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
         if result_ids and (len(result_ids) != len(blocks) or message.role != "user"):
             raise ValueError(
-                f"message {index} mixes tool results with other content. Put tool results alone in a user message"
+                f"message {index} mixes tool results with other content. Put tool results in a separate user message"
             )
         if sorted(result_ids) != sorted(open_ids):
             raise ValueError(

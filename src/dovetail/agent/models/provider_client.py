@@ -21,7 +21,7 @@ class ProviderClient:
         self._client_class = client_class
         self._error_class = error_class
         self._options = options
-        # A client refers to its event loop, so weak keys would never be removed.
+        # Weak keys would not help here, because each client refers to its event loop.
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     async def send(self, model: str, request: Callable[[Any], Awaitable[Any]]) -> Any:

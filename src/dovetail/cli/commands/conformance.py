@@ -19,7 +19,7 @@ from dovetail.cli.temporary_server import serve_at_url
 from dovetail.terminal import output
 
 _SUITE_PACKAGE = "@modelcontextprotocol/conformance"
-_SUITE_VERSION = "0.2.0-alpha.12"  # The tests of dovetail use the same version.
+_SUITE_VERSION = "0.2.0-alpha.12"
 _SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
 _MIN_NODE_VERSION = 22
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")

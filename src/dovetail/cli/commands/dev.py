@@ -100,7 +100,7 @@ class MessagePrinter:
     """Prints MCP messages, one per line. Secrets are masked, because hosts save stderr in log files."""
 
     def __init__(self) -> None:
-        # The method and the sending time of each open request, by receiver and request ID.
+        # Maps the receiver and ID of each open request to the method and the sending time.
         self._pending_requests: dict[tuple[str, str], tuple[str, float]] = {}
 
     def print_message(self, receiver: str, data: bytes, headers: Any = ()) -> None:

@@ -29,7 +29,7 @@ from dovetail.terminal import output
     type=PositiveNumber(),
     default=5.0,
     show_default=True,
-    help="Seconds that a list waits for servers that start.",
+    help="Seconds that a list waits for starting servers.",
 )
 @click.option("--search", is_flag=True, help="Offer search tools instead of all tools.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")

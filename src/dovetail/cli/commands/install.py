@@ -14,7 +14,7 @@ from dovetail.terminal import output
 @click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="Host to configure.")
 @click.option("--name", help="Name of the server in the configuration.")
 @click.option(
-    "--transport", type=click.Choice(["http", "sse"]), help="Transport of a URL. Defaults to sse if it ends with /sse."
+    "--transport", type=click.Choice(["http", "sse"]), help="Transport. Defaults to sse for a URL that ends with /sse."
 )
 @click.option("--project", is_flag=True, help="Write the project configuration of the host.")
 @click.option("--force", is_flag=True, help="Replace an existing entry.")

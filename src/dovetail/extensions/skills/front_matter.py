@@ -77,7 +77,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     check_name(fields.get("name"))
     description = fields.get("description")
     if not isinstance(description, str) or not description.strip():
-        raise FrontMatterError("the front matter must have a `description`, which is a text")
+        raise FrontMatterError("the front matter must have a `description` that is a non-empty string")
     if len(description) > MAX_DESCRIPTION_CHARS:
         raise FrontMatterError(
             f"the description has {len(description)} characters, but the limit is {MAX_DESCRIPTION_CHARS}. Shorten it"

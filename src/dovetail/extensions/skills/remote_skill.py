@@ -20,9 +20,9 @@ from dovetail.extensions.skills.skill import (
 )
 from dovetail.wire.resources import ReadResourceResult
 
-# This function reads the file with a URI. It returns text, or bytes if the file is not text.
+# Reads the file at a URI. Returns text, or bytes if the file is not text.
 ReadFile = Callable[[str], Awaitable[str | bytes]]
-# This function forgets the cached data of a skill, and returns the error with its context.
+# Removes a skill's cached data, and adds context to the error.
 MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 
 

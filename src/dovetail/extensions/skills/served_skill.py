@@ -107,7 +107,7 @@ def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | 
         if wanted == root or wanted.startswith(f"{root}/"):
             _add_files(children, skill, "" if wanted == root else f"{wanted[len(root) + 1 :]}/")
         elif root.startswith(f"{wanted}/"):
-            # The key and the URI may differ in case, but have the same number of segments.
+            # The key and the URI may differ in case, but both have the same number of segments.
             depth = wanted.count("/") + 1
             child = "/".join(skill.root.split("/")[: depth + 1])
             children.setdefault(child, _describe_directory(child, skill.directory[depth - 2]))

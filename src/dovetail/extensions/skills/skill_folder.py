@@ -23,15 +23,15 @@ from dovetail.log import log
 from dovetail.wire.base import Struct
 
 _MAX_DEPTH: Final = 16
-_MAX_CHEAP_ENTRIES: Final = 200  # A folder with more files and directories is large. Scanning it takes longer.
+_MAX_CHEAP_ENTRIES: Final = 200  # A folder with more entries than this counts as large.
 _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a folder, including those outside of skills.
-# A file that changed this recently may change again without a new time stamp.
+# Within this time after a change, a file can change again and keep the same modification time.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
-_MAX_PROBLEMS: Final = 20  # The problems of one skill or one scan that are reported.
+_MAX_PROBLEMS: Final = 20  # At most this many problems of one skill or one scan are reported.
 _READ_CHUNK_BYTES: Final = 1024 * 1024
-# Windows cannot open a file relative to a directory. Skills of functions and of remote servers work there, too, so this
-# module can be imported.
+# Windows cannot open a file relative to a directory.
+# Other skills work on Windows, so importing this module must not fail there.
 _CAN_OPEN_RELATIVE: Final = hasattr(os, "O_DIRECTORY") and hasattr(os, "O_NOFOLLOW")
 _SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
@@ -143,7 +143,7 @@ class SkillFolder:
         if is_first and not scan.skills:
             reason = next(iter(scan.problems.values()), f"A skill is a folder with a file {MANIFEST}")
             raise SkillProblem(f"{self._root} has no skills. {reason}")
-        # The folder itself may be a skill. From then on, its name is the first part of all URIs.
+        # Once the folder itself is a skill, all URIs start with the name of the folder.
         if any(not scanned.directory for scanned in scan.skills):
             self._prefix = (self._root.name,)
         prefix = self._prefix
@@ -260,7 +260,7 @@ class _Scan:
 
     def __init__(self, root: Path) -> None:
         self.skills: list[_ScannedSkill] = []
-        # The problems outside of skills, by directory. Other directories are still served.
+        # The problems outside of skills, by directory.
         self.problems: dict[tuple[str, ...], str] = {}
         self.unreadable_directories: list[tuple[str, ...]] = []
         self._root = root

@@ -47,5 +47,5 @@ def _list_links(text: str) -> Iterator[str]:
 
 def _resolve(link: str) -> str:
     path = unquote(re.split(r"[?#]", link, maxsplit=1)[0])
-    # A path that leaves the skill starts with a slash or with "..", so it is no path of a file.
+    # A link that leaves the skill becomes a path with a leading slash or "..". No file has such a path.
     return posixpath.normpath(path)

@@ -20,7 +20,7 @@ from dovetail.extensions.skills.served_skill import SkillProblem
 from dovetail.extensions.skills.skill import MANIFEST, find_unsafe_name
 
 _MAX_DEPTH: Final = 16
-_MAX_NAME_BYTES: Final = 200  # File systems allow 255 bytes, or 255 characters of another encoding.
+_MAX_NAME_BYTES: Final = 200  # Most file systems limit names to 255 bytes or characters.
 _MAX_PATH_BYTES: Final = 1000
 # Windows opens a device for these names, with any extension.
 _DEVICE: Final = re.compile(
@@ -157,7 +157,7 @@ def _write_file(path: Path, data: bytes) -> None:
 def _move(staging: Path, destination: Path) -> None:
     """Rename a folder to its final name. If a folder with this name exists, replace it."""
     if not os.path.lexists(destination):
-        # This fails if the name was taken in the meantime, unless by an empty folder.
+        # This fails if another program has created the destination, unless the destination is an empty folder.
         os.rename(staging, destination)
         return
     replaced = staging.with_name(f"{staging.name}-replaced")

@@ -132,7 +132,7 @@ class SkillsExtension:
     async def _read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         self._check_uri(params.uri)
         await self._refresh_soon()
-        # The skill of a function has no directory above it, so other functions need not run.
+        # Only the function whose skill contains the URI has to run.
         sources = {
             uri: source
             for uri, source in self._skills.list_visible(exchange.caller.principal).items()
@@ -153,7 +153,7 @@ class SkillsExtension:
 
     async def _load(self, sources: Mapping[str, SkillSource], origin: str | None) -> dict[str, ServedSkill]:
         """Return the skills by URI. Leave out the skills whose functions fail or take too long."""
-        # One caller may use half of the threads. More functions at once would fail.
+        # One caller may use only half of the threads, so no more functions run at the same time.
         semaphore = asyncio.Semaphore(max(1, self._limits.max_threads // 2))
         limit_s = min(_MAX_FUNCTION_S, (self._limits.call_timeout or math.inf) / 2)
 
@@ -165,7 +165,7 @@ class SkillsExtension:
                 self._warnings[uri].log(
                     "the skill %s is not listed: its function took longer than %s s", uri, limit_s, exc_info=exc
                 )
-            except Exception as exc:  # The function of one skill must not hide the other skills.
+            except Exception as exc:  # A failing function must not hide the other skills.
                 self._warnings[uri].log("the skill %s is not listed: %s", uri, exc, exc_info=exc)
             return None
 
@@ -190,7 +190,7 @@ class SkillsExtension:
             yield
         finally:
             task.cancel()
-            # Awaiting the task would also hide that this coroutine is cancelled.
+            # With `await task`, this coroutine could not tell its own cancellation from the task's.
             await asyncio.wait([task])
 
     async def _watch_folders(self) -> None:

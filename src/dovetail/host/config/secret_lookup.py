@@ -35,9 +35,9 @@ _BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
-_MIN_MASKED_CHARS: Final = 6  # Shorter values may be ordinary text.
-_MIN_CUT_CHARS: Final = 8  # Shorter parts of a secret are not recognized.
-_MAX_MASKED_CHARS: Final = 64 * 1024  # Longer texts are shortened before masking.
+_MIN_MASKED_CHARS: Final = 6  # Values shorter than this may be ordinary text.
+_MIN_CUT_CHARS: Final = 8  # Parts of a secret that are shorter than this are not recognized.
+_MAX_MASKED_CHARS: Final = 64 * 1024  # Texts above this length are shortened before masking.
 _MAX_SECRET_CHARS: Final = 8 * 1024
 _COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
@@ -108,7 +108,7 @@ def _parse_reference(body: str) -> Reference:
     if body in _PATH_VARIABLES:
         return Reference("place", body)
     if match := _NAMED_REFERENCE_PATTERN.fullmatch(body):
-        return Reference(match[1], match[2])  # pyright: ignore[reportArgumentType] - the pattern names the kinds
+        return Reference(match[1], match[2])  # pyright: ignore[reportArgumentType] - the pattern matches only valid kinds
     if match := _VARIABLE_PATTERN.fullmatch(body):
         return Reference("env", match[1], match[2])
     return Reference("unknown", body)
@@ -170,7 +170,7 @@ class SecretLookup:
         for value in values:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 spellings |= _list_spellings(secret) if len(secret) >= _MIN_MASKED_CHARS else set()
-        with self._lock:  # Another thread may be reading the collections, so they are replaced.
+        with self._lock:  # Another thread may be reading the collections, so they are replaced and not changed.
             if spellings <= self._values:
                 return
             self._values = self._values | spellings
@@ -242,13 +242,13 @@ class SecretLookup:
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        # Someone else may have written a project file, so the file cannot read the user's other keyring entries.
+        # A project file may come from someone else, so it can read only keyring entries of the project.
         if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
             if value is None:
                 raise create_error(
-                    "the keyring has no such entry for this project, and a project file cannot read other entries. "
+                    "the keyring has no such entry for this project. A project file cannot read other entries. "
                     f"To create the entry, run: keyring set {service!r} {clip(name)}"
                 )
             return value

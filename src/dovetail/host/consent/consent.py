@@ -36,7 +36,6 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "roots.list": "Tell {server} which folders it may work in?",
     "login": "Log in to {server}?",
 }
-# A read of a skill has its name in the details. If the skill is dynamic, the details also name the file.
 _SKILL_SUMMARY: Final = "Read the skill {tool} from {server}, with all its files?"
 _DYNAMIC_SKILL_SUMMARY: Final = "Read this file of the skill {tool} from {server}?"
 
@@ -48,9 +47,9 @@ RENAMED_KINDS: Final[Mapping[str, str]] = {
     "elicit.url": "elicitation.url",
 }
 
-_MAX_NAME_CHARS: Final = 200  # Longer names are shortened in the text for the user.
+_MAX_NAME_CHARS: Final = 200  # Names above this length are shortened in the text for the user.
 _PLAIN_NAME: Final = re.compile(r"[^\s\"\u2800]+")  # a name without blanks
-_MAX_VALUE_CHARS: Final = 40_000  # Longer values are shortened in the text for the user.
+_MAX_VALUE_CHARS: Final = 40_000  # Values above this length are shortened in the text for the user.
 _MAX_BYTES_PER_CHAR: Final = 4  # The maximum in UTF-8.
 _MAX_SHOWN_MEMBERS: Final = 40  # A shortened object or list shows at most this many members.
 
@@ -114,7 +113,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def _list_values(self) -> list[tuple[str, Any]]:
         values: list[tuple[str, Any]] = [("full name", self.tool)] if len(self.tool) > _MAX_NAME_CHARS else []
         values += [(name, value) for name, value in self.details.items() if name != "host"]
-        # A long text of the server could move the arguments off the screen, so the arguments come last.
+        # A long text from the server could push the arguments off the screen, so the arguments come last.
         return values if self.arguments is None else [*values, ("arguments", self.arguments)]
 
 
@@ -153,7 +152,7 @@ ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 
 # A consent function can return a short answer. True means Allow. False or None means Deny.
-# A dict means AllowWithChanges.
+# A dict as the answer means AllowWithChanges.
 ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
 ConsentFunction: TypeAlias = Callable[
     [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]
@@ -252,7 +251,7 @@ def _is_longer(value: Any, max_chars: int) -> bool:
     if isinstance(value, str):
         return len(value) > max_chars
     with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
-        # A character has at most 4 bytes, and the formatted text is not shorter than the encoded text.
+        # A character has at most 4 bytes in UTF-8, and formatting does not shorten the text.
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars

@@ -38,7 +38,7 @@ _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
 # These strings are schema keywords and type names. All other strings in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
-MAX_COMPARED_BYTES: Final = 64 * 1024  # Larger definitions are not compared.
+MAX_COMPARED_BYTES: Final = 64 * 1024  # Definitions above this size are not compared.
 _MAX_COMPARED_CHANGES: Final = 5000
 _MAX_SHOWN_LINES: Final = 40
 _MAX_NAME_CHARS: Final = 256  # the maximum length of a name in a JSON pointer
@@ -201,7 +201,7 @@ def describe_changes(changes: Sequence[DefinitionChange], definition: object) ->
     The text contains the changes. If they do not show all new text, it also contains the new definition.
     """
     text = format_changes(changes)
-    # "…" marks omitted text. A change without a path does not show any text of the definition.
+    # The changes are complete if nothing was omitted and each change has a path.
     is_complete = "…" not in text and len(changes) < _MAX_REPORTED_CHANGES and all(change.path for change in changes)
     if is_complete:
         return {"changes": text}

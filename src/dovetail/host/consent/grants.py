@@ -214,7 +214,7 @@ class GrantStore:
         # These are the session grants by caller. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
-        # These are the stored grants, and the records from which the index was built.
+        # The index of the stored grants, and the records from which the index was built.
         self._index = _GrantIndex()
         self._indexed_records: tuple[Any, int] = (None, 0)
 

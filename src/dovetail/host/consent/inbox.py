@@ -66,7 +66,7 @@ class DeferredSkill(Struct, frozen=True, kw_only=True):
     """A skill that the user is asked about."""
 
     definition: dict[str, Any]  # the definition that the answer applies to
-    can_remember: bool  # False stores the answer for one read, whatever the user answers
+    can_remember: bool  # False if the answer applies to one read only
 
 
 class DeferredCall(Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
     # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
-    skill: DeferredSkill | None = None  # the skill to read, or None for a tool call. `tool` is its URI
+    skill: DeferredSkill | None = None  # the skill to read, whose URI is in `tool`, or None for a tool call
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):

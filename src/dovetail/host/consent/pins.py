@@ -76,7 +76,7 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The last indexed list of records, and its index by identity and name.
+        # The indexed records, and the index by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
         self.list()  # An unusable file raises an error here.
 
@@ -188,7 +188,7 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         identity=identity,
         name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
-        # A larger definition is never compared, so only its fingerprint is stored.
+        # Definitions above the limit are never compared, so only the fingerprint is stored.
         definition=pinned_fields if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES else {},
         pinned_at=now,
     )

@@ -30,9 +30,9 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
-# This function runs an authorized call: (server, authorization, *, wait=, resume=).
+# Runs an authorized call. The parameters are (server, authorization, *, wait=, resume=).
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-# This function calls a tool with a new authorization: (name, arguments, *, wait=).
+# Calls a tool with a new authorization. The parameters are (name, arguments, *, wait=).
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 _FORM_METHODS = ("elicitation/create",)
@@ -157,8 +157,8 @@ class PendingCalls:
         is_change = request.kind == "definition.changed"
         if is_change and request.is_shortened and answer.scope == "once":
             raise PolicyError(
-                f"the question about {policy_request.full_name} is shortened. Show its full_text, and answer with "
-                'Allow("always")'
+                f"the question about {policy_request.full_name} was shortened. Show full_text to the user, and "
+                'answer with Allow("always")'
             )
         await self._take(ticket)
         self._authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, request.reason)

@@ -62,18 +62,18 @@ def _prompt(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     _show(request, lines, request.text)
     if request.is_shortened:
-        # The user has not seen the whole request, so only an answer for this request is offered.
+        # The user has not seen the whole request, so the answer can apply only to this request.
         prompt = "This is not all. [v]iew all of it, [y]es once, [n]o: "
         answer = _choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None})
         if answer is not None:
             return answer
         _show(request, lines, request.full_text)
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
-        # An answer for later requests applies to any arguments.
+        # A stored answer applies to all arguments.
         condition = "" if request.arguments is None else "with any arguments "
         prompt = f"[y]es once, {condition}for this [s]ession or [a]lways, [n]o: "
         return _choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS})
-    # An answer about a changed definition is permanent, because the user has seen all of it.
+    # An answer about a changed definition is permanent, because the user has seen the whole change.
     is_change = request.kind == "definition.changed"
     return _choose(lines, "[y]es, [n]o: ", _CHANGE_ANSWERS if is_change else _ONCE_ANSWERS)
 

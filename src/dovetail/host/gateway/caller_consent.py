@@ -46,7 +46,7 @@ def _build_form(*, can_remember: bool, has_arguments: bool) -> dict[str, Any]:
     Some callers cannot be recognized in later requests. They can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
-    if can_remember and has_arguments:  # An answer for later requests applies to any arguments.
+    if can_remember and has_arguments:  # A stored answer applies to all arguments.
         choices["session"] = _ANY_ARGUMENTS_CHOICE
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
@@ -176,7 +176,7 @@ class ConsentRound:
 
         Raise ConsentRequired if a stateless caller must repeat the request with the answer.
         """
-        # The user cannot see a shortened request completely, so only an answer for this request is offered.
+        # The user has not seen the whole request, so the answer can apply only to this request.
         can_remember = self._can_remember and not request.is_shortened
         params = {
             "mode": "form",
@@ -267,7 +267,6 @@ class ConsentRound:
 
         If the server asks for input, encrypt the server's request state together with the user's consent.
         """
-        # The server's client has already decoded results that ask for input.
         if not self._has_asked or not self._exchange.caller.is_stateless or not isinstance(result, InputRequiredResult):
             return result
         next_state = RequestState(

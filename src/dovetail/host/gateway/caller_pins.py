@@ -51,7 +51,7 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        # Fingerprints by tool, for each caller. The caller that was seen last is at the end.
+        # Maps each caller to its tool fingerprints. The most recently seen caller is last.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
         self._definitions: dict[str, dict[str, Any]] = {}  # The keys are fingerprints.

@@ -27,12 +27,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # If more schemas apply to a value, all of them are ignored.
+_MAX_SCHEMAS: Final = 256  # If more schemas than this apply to a value, all of them are ignored.
 _MAX_NESTED_TEXTS: Final = 4
-# Python prints at most 4,300 decimal digits, which is as much as 3,571 hexadecimal digits.
+# Python can print integers of up to 4,300 decimal digits, or 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 50_000  # the maximum number of values and schemas for one decision
+_MAX_STEPS: Final = 50_000  # one decision may visit at most this many values and schemas
 _CHARS_PER_STEP: Final = 128  # Reading a long text counts as several steps.
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
@@ -45,7 +45,7 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # Only strings can be read in several ways, unless the schema declares a string.
+        # A value can have several readings only if it is a string and the schema does not require a string.
         # A full walk through the schema would take thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
@@ -227,7 +227,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# These functions convert a value in the same ways as validators such as pydantic.
+# These functions convert values like pydantic and other validators.
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
@@ -242,7 +242,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Apart from booleans and null, no number or JSON value starts with a letter.
+        # Other texts that start with a letter are neither numbers nor JSON values.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):

@@ -44,7 +44,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     action: Verdict  # "allow", "ask", "deny" or "hide"
     reason: str  # the reason for the decision
-    level: PolicyLevel = "built-in"  # the level whose rule or default decided
+    level: PolicyLevel = "built-in"  # the level of the rule or default that decided
     rule: Rule | None = None  # the rule that decided, or None if a default decided
 
 
@@ -100,7 +100,7 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
-        # Decisions are cached by request. None means that the arguments must be checked, too.
+        # Cached decisions by request. None means that the decision depends on the arguments.
         self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
@@ -237,7 +237,7 @@ class Policy:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
-        steps = StepBudget()  # As in a decision, one step limit applies to all rules together.
+        steps = StepBudget()  # All rules together have one step limit, as in `decide`.
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request, steps)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])
@@ -252,7 +252,7 @@ class Policy:
     def _explain_level(
         self, level_rules: _LevelRules, request: PolicyRequest | None, steps: StepBudget
     ) -> Iterator[str]:
-        # The rules run in the same order as in a decision, because they share the step limit.
+        # The rules share a step limit, so they are checked in the same order as in `decide`.
         mismatches = [
             NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request, steps)
             for policy_rule in level_rules.rules

@@ -121,7 +121,7 @@ ConsentKind: TypeAlias = Literal[
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # The user allowed these kinds by configuring the server.
-# A rule that allows such a request, or asks about it, must name the kind.
+# An "allow" or "ask" rule matches a request of these kinds only if the rule names the kind.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
@@ -429,7 +429,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    # A string is invalid, but it must not be split into characters.
+    # A string must not be split into characters. `parse_condition` rejects it.
     is_single = isinstance(value, Condition | Mapping | str)
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

@@ -38,7 +38,7 @@ _MAX_ASSERTION_AGE_S: Final = 300.0
 # A client or an address can use at most this many assertions within `_MAX_ASSERTION_AGE_S` seconds.
 _MAX_ASSERTIONS: Final = MAX_ENTRIES // 20
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # A client's keys are fetched from one URL at most this often.
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # This limit applies to each URL separately.
 
 
 class OAuthError(Exception):

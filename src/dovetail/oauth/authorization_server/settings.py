@@ -23,7 +23,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     max_failures_per_minute: int = 10  # Maximum failed logins of one client or one user.
     max_token_responses_per_minute: int = 600  # Maximum token responses for one client at one address.
     max_decisions_per_minute: int = 60  # Maximum consent decisions from one address.
-    max_fetches_per_minute: int = 30  # Maximum client documents that are fetched for one address.
+    max_fetches_per_minute: int = 30  # Maximum number of client documents to fetch for one address.
     # A function that takes a host name. It returns True if clients may publish their documents on that host.
     is_trusted_client: Callable[[str], bool] | None = None
     has_passwords: bool = False  # True if users log in with a password at this server.

@@ -182,7 +182,7 @@ class TokenEndpoint:
                 "invalid_target", "resource must be a server for which this authorization server issues tokens"
             )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # A program has no subject, because its ID could equal the name of a user. RFC 9068, section 5
+        # A token without a user has no subject, because the client ID could equal a user name. RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,

@@ -161,7 +161,7 @@ class OAuthTokenIssuer:
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # The ID of the grant is also in access tokens, so the secret part of the refresh token must match, too.
+        # Access tokens contain the grant ID, too, so the secret part of the refresh token must also match.
         if (
             stored is None
             or family is None

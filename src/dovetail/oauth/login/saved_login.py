@@ -29,7 +29,7 @@ class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     # The scopes that the client may request. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
     given: bool = False  # True if the user passed the client ID
-    refused: bool = False  # True if the server rejects the client, for example after it was deleted
+    refused: bool = False  # True if the server rejects the client, for example because the client was deleted
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):

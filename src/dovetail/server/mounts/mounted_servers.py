@@ -91,7 +91,7 @@ class MountedServers:
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
         self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
-        self._routes: dict[str, ToolRoute] = {}  # tools that only one mount can have
+        self._routes: dict[str, ToolRoute] = {}  # the routes to tools that only one mounted server can have
         self._remote_subscriptions = RemoteSubscriptions(
             self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
         )
@@ -296,7 +296,7 @@ class MountedServers:
 
     async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
         """List the items of a server that was unavailable. If the server responds now, notify the clients."""
-        # The delay prevents a second attempt during the first.
+        # The delay prevents another retry while this one is running.
         mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)
         if not mount.is_unavailable:
@@ -340,7 +340,7 @@ class MountedServers:
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # Either the route is unknown, or this server may have a tool or an access rule with this name.
+            # The route is unknown, or a tool or access rule of this server may have the same name.
             route = await self._find_tool_route(name, exchange)
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)

@@ -28,7 +28,7 @@ LIST_TIMEOUT_S: Final = 10.0
 _RETRY_DELAY_S: Final = 1.0  # the delay after a server refused a request
 
 _MAX_STORED_LISTS: Final = 1024
-_MAX_FORGOTTEN_URIS: Final = 4096  # the maximum number of deleted resources in an index
+_MAX_FORGOTTEN_URIS: Final = 4096  # the maximum number of deleted URIs that an index keeps
 
 
 class Mount:

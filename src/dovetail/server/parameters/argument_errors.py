@@ -18,7 +18,7 @@ from dovetail.wire.codec import decode
 MAX_LISTED_NAMES: Final = 20
 MAX_NAME_CHARS: Final = 64
 MAX_TEXT_BYTES: Final = 2048
-_MAX_SUGGESTIONS: Final = 5  # Comparing names is slow, so the number is limited.
+_MAX_SUGGESTIONS: Final = 5  # Finding similar names is slow, so the number of suggestions is limited.
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
@@ -138,7 +138,7 @@ class _Location(NamedTuple):
     schema: Schema
     definitions: Schema
     path: str
-    steps: _SchemaSteps | None = None  # None for a schema of this server
+    steps: _SchemaSteps | None = None  # None if the schema belongs to this server
     depth: int = 0
     branches: int = 0  # the number of unions on this path for which several alternatives match
 

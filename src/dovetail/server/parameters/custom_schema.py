@@ -119,7 +119,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
     _check_node_count(schema, where)
     try:
-        # This regex engine takes linear time. The retriever rejects all references to other documents.
+        # This regex engine runs in linear time. References to other documents are rejected.
         return jsonschema_rs.validator_for(
             schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval, mask="value"
         )
@@ -145,7 +145,7 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        # A cycle counts as 0, because the nesting of the value limits how far validation follows it.
+        # A recursive reference counts as 0, because validation follows it only as deep as the value is nested.
         count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0

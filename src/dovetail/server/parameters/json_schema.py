@@ -85,8 +85,8 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # Schemas of arguments contain the format, because models need it.
-        # Schemas of results contain no format, because a result may lack the time zone that a format requires.
+        # Argument schemas include the format, because models need it.
+        # Result schemas leave out the format of a time that may lack a time zone.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"

@@ -96,7 +96,7 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
 
 
 _MAX_BACKTRACK_STEPS: Final = 100_000
-_MAX_ERRORS: Final = 100  # An error message describes at most this many mismatches with patterns.
+_MAX_ERRORS: Final = 100  # An error message describes at most this many pattern mismatches.
 
 METHOD_HINT: Final = (
     ". Decorate the method with dovetail.tool, dovetail.resource or dovetail.prompt, and pass the object to "

@@ -63,7 +63,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # Most unions are an object or null, and need only one check.
+            return present_checks[0]  # A union of one object and scalars needs only the check of the object.
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas

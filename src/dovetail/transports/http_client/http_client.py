@@ -45,7 +45,7 @@ _TOKEN_PATTERN = re.compile(FIELD_NAME.encode())
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
 # Callers cannot set these headers.
-# A second value could split one request into two, or reveal the proxy's credentials to the server.
+# A duplicate of one of these headers could split the request or send the proxy's credentials to the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
@@ -185,7 +185,7 @@ class HTTPClient:
             return proxy_settings.parse_proxy(proxy_url) if proxy_url else None
         except ValueError as unfit:
             raise HostUnreachable(
-                f"The environment variables name a proxy for {host} that cannot be used: {unfit}"
+                f"The proxy for {host} in the environment variables cannot be used: {unfit}"
             ) from None
 
     def _encode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:

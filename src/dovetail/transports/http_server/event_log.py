@@ -75,7 +75,7 @@ class EventStream:
         self._read_streams = read_streams  # the streams of the session that have a reader
         self.is_done = False
         self.ended_at: float | None = None
-        self.reader: object | None = None  # the HTTP response that reads the stream
+        self.reader: object | None = None  # the HTTP response to which the stream is written
         self.unread_since: float | None = None  # the time when the last reader left, or None if there is a reader
         self._wake_reader: Callable[[], None] | None = None
         self._event_log = event_log

@@ -204,7 +204,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # Outside a batch, the caller of this method sends an HTTP status for these errors.
+            raise  # Outside a batch, the caller turns these errors into an HTTP status.
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:

@@ -15,11 +15,11 @@ from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
 # A response without data becomes an event stream after this time.
-# Proxies wait up to a minute for the first byte. Clients can resume a stream only after it has started.
+# Proxies wait up to a minute for the first byte, and clients can resume only a stream that has started.
 _OPEN_AFTER_S = 10.0
-# In mode "sse", a stream starts after this delay. A fast call can then send headers and result in one write.
+# In mode "sse", the headers wait this long for the result, so that a fast call needs only one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-SPOOL_AFTER_S = 0.5  # the seconds without reading after which a response moves to disk
+SPOOL_AFTER_S = 0.5  # the seconds after which an unread response moves to disk
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [

@@ -20,7 +20,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
 _BACKLOG = 2048  # the default of uvicorn
-_MAX_HELD_BYTES = 16 * 1024  # Larger data is written immediately.
+_MAX_HELD_BYTES = 16 * 1024  # Data above this size is written immediately.
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -105,7 +105,7 @@ class CoalescingTransport:
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
             self._held_bytes = 0
-            # Without this, an exception would stop the writes of other connections.
+            # An exception here would stop the writes of other connections.
             if not self.is_closing():
                 self._transport.write(data)
 
@@ -218,7 +218,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
         # If all headers together are smaller than the limit for one header, no check is needed.
-        # If the headers arrived together with those of the previous request, `size` is 0 and they are checked.
+        # If `size` is 0, the headers arrived with the previous request and must be checked.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif self.url[:1] != b"/" and not self._is_target_unambiguous():
@@ -270,7 +270,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        # Before the first request, the cycle is None, although uvicorn's type does not say so.
+        # uvicorn's annotation does not say that `cycle` is None before the first request.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 

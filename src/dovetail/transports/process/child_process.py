@@ -251,7 +251,7 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # Each entry contains the arrival time of a chunk and the number of bytes before it.
+        # Each entry contains the arrival time of a chunk and the byte position at which the chunk starts.
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()

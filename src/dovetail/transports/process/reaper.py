@@ -18,7 +18,7 @@ GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.1
 
 # This script runs in any POSIX shell. A shell starts in 1 ms and needs little memory.
-# The script checks each group before a signal, because a process ID may be reused.
+# Before each signal, the script checks the group, because a process ID may be reused.
 # The script uses `kill -s NAME --`, because dash does not accept `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
