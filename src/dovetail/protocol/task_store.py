@@ -6,7 +6,6 @@ Each one returns a changed copy of a record, or the same object if nothing chang
 A worker holds a lease while it runs a task. If the lease expires, the worker is lost.
 """
 
-import base64
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
@@ -42,6 +41,10 @@ class TaskStoreFull(Exception):
 
 class TaskStoreUnavailable(Exception):
     """Raised if a task store cannot be read or written at the moment, or if a record is unreadable."""
+
+
+class TaskEncrypted(TaskStoreUnavailable):
+    """Raised if a record is encrypted with a key that the task store does not have."""
 
 
 class TaskConflict(Exception):
@@ -244,8 +247,8 @@ class TaskEngine(Protocol):
 
 
 def create_task_id() -> str:
-    """Return a new task ID, which nobody can guess."""
-    return base64.urlsafe_b64encode(os.urandom(_ID_BYTES)).decode("ascii")
+    """Return a new task ID, which nobody can guess. It is hexadecimal, so a shell never reads it as an option."""
+    return os.urandom(_ID_BYTES).hex()
 
 
 def is_final(status: TaskStatus) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import UnsupportedFileVersion
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
 from dovetail.protocol.task_store import (
     TaskConflict,
     TaskLimits,
@@ -492,6 +492,32 @@ async def test_a_closed_store_opens_again(open_store: Open) -> None:
     await store.close()
     await store.close()
     assert await store.get(record.id) == record
+
+
+# Operators
+
+
+async def test_tasks_are_listed_by_time_status_and_prefix(store: SQLiteTaskStore) -> None:
+    for number, id in enumerate(("ab1", "ab2", "b1")):
+        await store.create(make_record(id=id, now=NOW + number))
+    await change_task(store, "ab2", lambda record: complete_task(record, {}, NOW))
+    assert await store.list_ids() == ["b1", "ab2", "ab1"]
+    assert await store.list_ids(limit=1) == ["b1"]
+    assert await store.list_ids(prefix="ab") == ["ab2", "ab1"]
+    assert await store.list_ids(prefix="ab", statuses=["working", "failed"]) == ["ab1"]
+    assert await store.list_ids(statuses=["completed"]) == ["ab2"]
+    assert await store.list_ids(prefix="c") == []
+
+
+def test_each_server_name_has_a_file_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
+    assert get_default_path("reports") == tmp_path / "tasks" / "reports.sqlite"
+    names = ["a/b", "a:b", "..", ".", "ä", "x" * 500, "x" * 501, "Sales reports"]
+    paths = {get_default_path(name) for name in names}
+    assert len(paths) == len(names)
+    for path in paths:
+        assert path.parent == tmp_path / "tasks"
+        assert len(path.name.encode()) < 255
 
 
 # Many tasks

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapp
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import log
@@ -23,9 +24,11 @@ from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.task_store import (
     DEFAULT_LIMITS,
     TaskConflict,
+    TaskEncrypted,
     TaskLease,
     TaskLimits,
     TaskRecord,
+    TaskStatus,
     TaskStoreFull,
     TaskStoreUnavailable,
     claim_task,
@@ -33,7 +36,7 @@ from dovetail.protocol.task_store import (
     decode_record,
     encode_record,
 )
-from dovetail.storage import Migrations, SharedDatabase
+from dovetail.storage import Migrations, SharedDatabase, get_data_dir
 from dovetail.wire.base import replace
 
 _WRITE_BATCH: Final = 100  # how many changes share one transaction
@@ -41,6 +44,7 @@ _EXPIRE_BATCH: Final = 200  # Other requests run between two batches.
 _VERSION_BATCH: Final = 500
 _MAX_UNCOUNTED: Final = 1_000  # After this many new tasks, the tasks are counted again.
 _UNREADABLE_DELAY_S: Final = 60.0  # the time until a worker tries again to read a record
+_MAX_NAME_CHARS: Final = 150  # Longer names of servers are shortened, because file names are limited to 255 bytes.
 _SEALED_START: Final = b"\x01"  # the first byte of an encrypted record. A record that is not encrypted starts with {
 
 # The columns repeat the parts of a record that a statement needs. `version`, the lease and `expires_at` are valid in
@@ -78,6 +82,14 @@ DELETE FROM tasks WHERE id IN (
 """
 
 T = TypeVar("T")
+
+
+def get_default_path(server: str) -> Path:
+    """Return the file for the tasks of a server, which is in the data directory of the user."""
+    name = quote(server, safe=" ")
+    if len(name) > _MAX_NAME_CHARS:
+        name = f"{name[:_MAX_NAME_CHARS]}-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
+    return get_data_dir() / "tasks" / f"{name}.sqlite"
 
 
 class SQLiteTaskStore:
@@ -134,6 +146,16 @@ class SQLiteTaskStore:
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:
         """Return the IDs of tasks that a worker should claim, those that wait longest first."""
         return await self._run(self._list_due, server, now, limit)
+
+    async def list_ids(self, *, prefix: str = "", statuses: Collection[TaskStatus] = (), limit: int = 100) -> list[str]:
+        """Return the IDs of tasks, newest first. This method is for operators, because a task ID is a secret.
+
+        Args:
+            prefix: The start of the IDs. An empty text selects all tasks.
+            statuses: The statuses of the tasks. An empty collection selects all tasks.
+            limit: The maximum number of IDs.
+        """
+        return await self._run(self._list_ids, prefix, statuses, limit)
 
     async def expire(self, now: float) -> int:
         """Delete the records that have expired and have no valid lease. Return their number."""
@@ -306,6 +328,12 @@ class SQLiteTaskStore:
         with self._database.use_reader() as database:
             return [id for (id,) in database.execute(_DUE, (server, now, limit))]
 
+    def _list_ids(self, prefix: str, statuses: Collection[TaskStatus], limit: int) -> list[str]:
+        condition = f"AND status IN ({','.join('?' * len(statuses))})" if statuses else ""
+        query = f"SELECT id FROM tasks WHERE id >= ? AND id < ? {condition} ORDER BY created_at DESC LIMIT ?"
+        with self._database.use_reader() as database:
+            return [id for (id,) in database.execute(query, (prefix, f"{prefix}\U0010ffff", *statuses, limit))]
+
     def _expire(self, database: sqlite3.Connection, now: float) -> list[str]:
         return [id for (id,) in database.execute(_EXPIRE, {"now": now, "limit": _EXPIRE_BATCH}).fetchall()]
 
@@ -329,11 +357,11 @@ class SQLiteTaskStore:
     def _decode(self, id: str, data: bytes) -> TaskRecord:
         if data.startswith(_SEALED_START):
             if self._sealer is None:
-                raise TaskStoreUnavailable("the task is encrypted. Pass the secret keys with which it was encrypted")
+                raise TaskEncrypted("the task is encrypted. Pass the secret keys with which it was encrypted")
             try:
                 data = self._sealer.open(data, id.encode(), time.time())
             except UnsealError as exc:
-                raise TaskStoreUnavailable(f"the task cannot be decrypted: {exc}") from None
+                raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
         return decode_record(data)
 
 
