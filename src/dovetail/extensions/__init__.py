@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dovetail.protocol.extension import Extension as Extension
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
+    from dovetail.protocol.task_store import RunTask as RunTask
+    from dovetail.protocol.task_store import StopSignal as StopSignal
     from dovetail.protocol.task_store import TaskEngine as TaskEngine
     from dovetail.protocol.task_store import TaskRecord as TaskRecord
     from dovetail.protocol.task_store import TaskStore as TaskStore
@@ -34,9 +36,11 @@ _MODULE_BY_NAME = {
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
     "Result": "dovetail.wire.base",
+    "RunTask": "dovetail.protocol.task_store",
     "SQLiteTaskStore": "dovetail.extensions.tasks.sqlite_task_store",
     "Skill": "dovetail.extensions.skills.remote_skill",
     "SkillFile": "dovetail.extensions.skills.skill",
+    "StopSignal": "dovetail.protocol.task_store",
     "SyncSkill": "dovetail.extensions.skills.remote_skill",
     "TaskConfig": "dovetail.extensions.tasks.task_options",
     "TaskEngine": "dovetail.protocol.task_store",

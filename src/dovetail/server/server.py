@@ -800,6 +800,12 @@ def get_dispatcher(server: Server) -> Dispatcher:
     return server._dispatcher  # pyright: ignore[reportPrivateUsage]
 
 
+def get_task_settings(server: Server) -> "tuple[TaskOptions, Sequence[str | bytes]] | None":
+    """Return the options and the secret keys for the tasks of a server, or None if it has no tasks."""
+    tasks, secret_keys = server._tasks, server._secret_keys  # pyright: ignore[reportPrivateUsage]
+    return None if tasks is None else (tasks.options, secret_keys)
+
+
 def get_auth(server: Server) -> Any:
     return server._auth  # pyright: ignore[reportPrivateUsage]
 

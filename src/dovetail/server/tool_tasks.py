@@ -119,6 +119,7 @@ class ToolTasks:
             run=self._run,
             drain_timeout=limits.drain_timeout,
         )
+        self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
 
@@ -138,7 +139,7 @@ class ToolTasks:
         """Store a call, and send it to a worker."""
         record = self._build_record(exchange, tool, tool_task, arguments, round_state)
         await self._tasks.create(record)
-        await worker.engine.submit(record.id)
+        await worker.worker.submit(record.id)
         return build_create_result(record)
 
     def _build_record(

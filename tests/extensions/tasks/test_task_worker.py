@@ -507,3 +507,75 @@ async def test_tasks_of_a_killed_process_end_as_promised(store: SQLiteTaskStore,
     assert ends[0].error is not None
     assert (ends[0].error.code, ends[0].error.message) == (-32603, WORKER_LOST)
     assert sorted(runs) == sorted([(retried.id, 2), (asking.id, 1)])
+
+
+# Engines outside the process
+
+
+class RecordingEngine:
+    """An engine that only records what is submitted, and fails while `error` is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.submitted_ids: list[str] = []
+
+    async def submit(self, id: str) -> None:
+        self.submitted_ids.append(id)
+        if self.error is not None:
+            raise self.error
+
+    async def serve(self, run: Callable[[str], Awaitable[None]], stop: asyncio.Event) -> None:
+        await stop.wait()
+
+
+async def count_sweeps(store: SQLiteTaskStore, count: int, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return an event that is set when the worker has looked for due tasks this often."""
+    done, list_due, calls = asyncio.Event(), store.list_due, 0
+
+    async def list_and_count(*args: Any) -> list[str]:
+        nonlocal calls
+        calls += 1
+        if calls > count:
+            done.set()
+        return await list_due(*args)
+
+    monkeypatch.setattr(store, "list_due", list_and_count)
+    return done
+
+
+@pytest.mark.parametrize(("lease_seconds", "is_repeated"), [(3600.0, False), (0.02, True)])
+async def test_a_task_that_waits_in_the_engine_is_submitted_again_only_after_a_long_time(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, lease_seconds: float, is_repeated: bool
+) -> None:
+    engine, record, stop = RecordingEngine(), make_record(), asyncio.Event()
+    await store.create(record)
+    done = await count_sweeps(store, 10, monkeypatch)
+    options = WorkerOptions(lease_seconds=lease_seconds, due_interval=0.005)
+    worker = TaskWorker(store, engine, SERVER, run_nothing, options)
+    serving = asyncio.create_task(worker.serve(stop))
+    async with asyncio.timeout(30):
+        await done.wait()
+    stop.set()
+    await serving
+    assert {*engine.submitted_ids} == {record.id}
+    assert (len(engine.submitted_ids) > 1) == is_repeated
+
+
+async def test_an_engine_that_fails_is_used_again(store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, record, stop = RecordingEngine(ConnectionError("no broker")), make_record(), asyncio.Event()
+    await store.create(record)
+    worker = TaskWorker(store, engine, SERVER, run_nothing, FAST)
+    assert not await worker.submit(record.id)
+    done = await count_sweeps(store, 3, monkeypatch)
+    serving = asyncio.create_task(worker.serve(stop))
+    async with asyncio.timeout(30):
+        await done.wait()
+    assert len(engine.submitted_ids) >= 3
+    engine.error = None
+    assert await worker.submit(record.id)
+    stop.set()
+    await serving
+
+
+async def run_nothing(run: TaskRun) -> dict[str, Any]:
+    raise AssertionError

@@ -36,7 +36,7 @@ from dovetail.protocol.task_store import (
     decode_record,
     encode_record,
 )
-from dovetail.storage import Migrations, SharedDatabase, get_data_dir
+from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_private_dir
 from dovetail.wire.base import replace
 
 _WRITE_BATCH: Final = 100  # how many changes share one transaction
@@ -90,6 +90,13 @@ def get_default_path(server: str) -> Path:
     if len(name) > _MAX_NAME_CHARS:
         name = f"{name[:_MAX_NAME_CHARS]}-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
     return get_data_dir() / "tasks" / f"{name}.sqlite"
+
+
+def create_default_path(server: str) -> Path:
+    """Create the folder of the file for the tasks of a server, and return the file."""
+    path = get_default_path(server)
+    make_private_dir(path.parent)
+    return path
 
 
 class SQLiteTaskStore:

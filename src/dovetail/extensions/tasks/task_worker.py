@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.errors import InternalError, ProtocolError
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.task_store import (
     SERVER_STOPPED,
     StopSignal,
@@ -238,6 +238,8 @@ class TaskWorker:
         self._runs: dict[str, TaskRun] = {}
         self._worker_id = os.urandom(8).hex()
         self._claim_numbers = count(1)
+        self._engine_warning = ThrottledWarning()
+        self._submitted_at: dict[str, float] = {}  # the tasks that were submitted and may still wait in the engine
 
     def create_holder(self) -> str:
         """Return a new name for the holder of a lease. Each claim has another holder."""
@@ -254,8 +256,19 @@ class TaskWorker:
                 maintenance.cancel()
                 parking.cancel()
 
+    async def submit(self, id: str) -> bool:
+        """Send a task to a worker. Return False if the engine cannot be used now. Then the task is submitted later."""
+        try:
+            await self._engine.submit(id)
+        except Exception as exc:
+            self._engine_warning.log("the task engine cannot be used now: %s", exc)
+            return False
+        self._submitted_at[id] = time.time()
+        return True
+
     async def run(self, id: str) -> None:
         """Run a task if it is due."""
+        self._submitted_at.pop(id, None)
         if id in self._runs:
             return
         record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
@@ -311,6 +324,10 @@ class TaskWorker:
                     run.stop("cancelled")
 
     async def _submit_due(self, now: float) -> None:
-        for id in await self._store.list_due(self._server, now, _SUBMIT_BATCH):
-            if id not in self._runs:
-                await self._engine.submit(id)
+        """Submit the tasks that are due, except those that were submitted a short time ago."""
+        ids = await self._store.list_due(self._server, now, _SUBMIT_BATCH)
+        self._submitted_at = {id: self._submitted_at[id] for id in ids if id in self._submitted_at}
+        for id in ids:
+            is_waiting = now - self._submitted_at.get(id, 0.0) < self._options.lease_seconds
+            if id not in self._runs and not is_waiting and not await self.submit(id):
+                return

@@ -4,7 +4,6 @@ The extension knows nothing about tools. The server passes the function that run
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Any, Final
 from dovetail.errors import InternalError, InvalidParams, ServerBusy
 from dovetail.extensions.tasks import task_worker
 from dovetail.extensions.tasks.local_engine import LocalEngine
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, create_default_path
 from dovetail.extensions.tasks.task_messages import (
     TASKS_EXTENSION,
     CancelTaskParams,
@@ -31,7 +30,6 @@ from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.task_store import (
-    TaskEngine,
     TaskLimits,
     TaskRecord,
     TaskStore,
@@ -41,18 +39,17 @@ from dovetail.protocol.task_store import (
     change_task,
     request_cancel,
 )
-from dovetail.storage import MEMORY, get_data_dir
+from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
 
 class RunningWorker:
-    """The worker of one event loop, and the engine that gives tasks to it."""
+    """The worker of one event loop."""
 
-    def __init__(self, worker: TaskWorker, engine: TaskEngine) -> None:
+    def __init__(self, worker: TaskWorker) -> None:
         self.worker = worker
-        self.engine = engine
         self.runs: set[asyncio.Task[None]] = set()  # calls that started in the foreground and became tasks
         self.stop = asyncio.Event()
 
@@ -102,7 +99,7 @@ class TasksExtension:
         if self._opened_store is None:
             store = self.options.store
             if store is None:
-                store = get_default_path(self._server) if self._keeps_tasks() else MEMORY
+                store = create_default_path(self._server) if self._keeps_tasks() else MEMORY
             if isinstance(store, str | Path):
                 self._owns_file = str(store) != MEMORY
                 store = SQLiteTaskStore(store, secret_keys=self._secret_keys)
@@ -166,7 +163,7 @@ class TasksExtension:
         """Send a task to a worker. If this fails, a worker finds the task in the store."""
         running = self.get_worker()
         if running is not None:
-            await running.engine.submit(id)
+            await running.worker.submit(id)
 
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[None]:
@@ -174,7 +171,7 @@ class TasksExtension:
         loop = asyncio.get_running_loop()
         engine = self.options.engine or LocalEngine(drain_timeout=self._drain_timeout_s)
         worker = TaskWorker(self.store, engine, self._server, self._run, task_worker.DEFAULT_OPTIONS)
-        running = self._workers[loop] = RunningWorker(worker, engine)
+        running = self._workers[loop] = RunningWorker(worker)
         task = loop.create_task(worker.serve(running.stop))
         task.add_done_callback(_log_failure)
         try:
@@ -192,12 +189,6 @@ class TasksExtension:
         """Close the file that this extension opened. Tasks in memory are kept as long as the server exists."""
         if self._opened_store is not None and self._owns_file and not self._workers:
             await self._opened_store.close()
-
-
-def get_default_path(server: str) -> Path:
-    """Return the file with the tasks of a server that does not name a store."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".") or "server"
-    return get_data_dir() / "tasks" / f"{name}.sqlite"
 
 
 def get_owner(exchange: Exchange) -> str | None:
