@@ -1,5 +1,6 @@
 """Test shell completion, including the tools of the target and their arguments, and in a real bash."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import pytest
 from cli.command_process import RunCommand
 from cli.terminal import open_terminal
 from dovetail.cli.commands.shell_completion import SCRIPTS
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from extensions.tasks.task_records import make_record
 
 Complete = Callable[..., list[str]]
 
@@ -59,6 +62,26 @@ def test_what_a_target_offers(complete: Complete, url: str) -> None:
     assert complete(f"dovetail prompt {url} packing ") == ["city="]
     assert complete(f"dovetail list {url} t") == ["tools", "templates"]
     assert complete("dovetail call http://127.0.0.1:1/mcp ") == []
+
+
+def test_servers_with_tasks_and_ids_of_tasks(complete: Complete, tmp_path: Path) -> None:
+    own = {"DOVETAIL_HOME": str(tmp_path)}
+    (tmp_path / "tasks").mkdir()
+
+    async def create_tasks() -> None:
+        store = SQLiteTaskStore(tmp_path / "tasks" / "reports.sqlite")
+        for number, letter in enumerate("abc"):
+            await store.create(make_record(id=letter * 48, now=1e9 + number))
+        await store.close()
+
+    asyncio.run(create_tasks())
+    assert complete("dovetail tasks ") == ["list", "show", "watch", "cancel"]
+    assert complete("dovetail tasks list r", **own) == ["reports"]
+    assert complete("dovetail tasks list reports ", **own) == []
+    assert complete("dovetail tasks show reports ", **own) == ["c" * 12, "b" * 12, "a" * 12]
+    assert complete("dovetail tasks cancel reports x b", **own) == ["b" * 12]
+    assert complete(f"dovetail tasks watch --store {tmp_path}/tasks/reports.sqlite a", **own) == ["a" * 12]
+    assert complete("dovetail tasks show unknown ", **own) == []
 
 
 def test_skills_of_a_target(complete: Complete, run: RunCommand, tmp_path: Path) -> None:

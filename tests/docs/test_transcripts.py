@@ -5,6 +5,7 @@ three examples, a policy and a configuration. "…" in a line means any rest of 
 that follow. `# exits with N` after a command is its exit status.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -14,10 +15,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dovetail.cli.main import COMMAND_SUMMARIES
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.protocol.task_store import WORKER_LOST, TaskCaller, TaskError, TaskRecord
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands"
@@ -35,6 +39,31 @@ reason = "no deletions by agents"
 action = "allow"
 tool = "github.create_issue"
 """
+
+TASKS: list[dict[str, Any]] = [
+    {
+        "id": "1b9c4e8d2f703a5e6b8d9c0f1e2a4b7d5c3f8e9a0b1c2d4e",
+        "tool": "weekly",
+        "arguments": {"week": 46, "api_key": "sk-1"},
+        "status": "completed",
+        "result": {"content": [{"type": "text", "text": "3 orders"}]},
+    },
+    {
+        "id": "5e7d21b3f6a0c4d8e91b7a3f5062d8c4e7b19f03a6d52c80",
+        "tool": "weekly",
+        "attempt": 1,
+        "status": "failed",
+        "status_message": WORKER_LOST,
+        "error": TaskError(code=-32603, message=WORKER_LOST),
+    },
+    {
+        "id": "8c1f0a72d94e6b3fd05c8a1e7294f6d3b8e05a17c92f4d68",
+        "tool": "yearly",
+        "progress": 3.0,
+        "progress_total": 12.0,
+        "status_message": "reading March",
+    },
+]
 
 
 def transcripts(page: Path) -> Iterator[list[tuple[str, int, list[str]]]]:
@@ -66,7 +95,24 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
     entry = {"command": sys.executable, "args": [str(tmp_path / "weather.py")]}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"weather": entry}}), encoding="utf-8")
+    create_tasks(tmp_path / "home" / ".local" / "share" / "dovetail" / "tasks" / "reports.sqlite")
     return tmp_path
+
+
+def create_tasks(path: Path) -> None:
+    """Create the task store of a server named reports."""
+    path.parent.mkdir(parents=True)
+    common = {"server": "reports", "caller": TaskCaller(protocol_version="2026-07-28"), "tool_digest": "d"}
+
+    async def create() -> None:
+        store = SQLiteTaskStore(path)
+        for number, fields in enumerate(TASKS):
+            created_at = 1_794_000_000.0 + number
+            times = {"created_at": created_at, "updated_at": created_at, "expires_at": created_at + 3600}
+            await store.create(TaskRecord(**common | times | fields))
+        await store.close()
+
+    asyncio.run(create())
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail.cli.target_argument import TargetOptions, build_client_options, can_connect_unasked
+from dovetail.errors import MCPError
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
@@ -122,6 +123,8 @@ def _complete_command(
     args: tuple[str, ...] = ctx.params.get("args") or ()
     if "args" not in ctx.params:
         return _list_files(prefix)
+    if name.startswith("tasks "):
+        return _complete_tasks(name, ctx.params, prefix)
     known_params = {name: value for name, value in ctx.params.items() if name in TargetOptions.__struct_fields__}
     target_options = TargetOptions(command=target_command, **known_params)
     argument_count = len(args) if target_command or target_options.module else len(args) - 1
@@ -194,6 +197,23 @@ def _complete_arguments(
     return [Candidate(f"{argument}=") for argument in arguments if argument not in used_names]
 
 
+def _complete_tasks(command: str, params: Mapping[str, Any], prefix: str) -> Iterable[Candidate]:
+    """Yield servers with a task store, or the short IDs of the tasks in a store that is not encrypted."""
+    from dovetail.cli.task_stores import SHORT_ID_CHARS, StoreOptions, list_known_ids, list_server_names
+
+    fields = {name: value for name, value in params.items() if name in StoreOptions.__struct_fields__}
+    options = StoreOptions(**fields)
+    if not (options.args or options.store or options.module):
+        return [*_list_files(prefix), *map(Candidate, list_server_names())]
+    if command == "tasks list":
+        return []
+    try:
+        records = asyncio.run(list_known_ids(options))
+    except (MCPError, click.UsageError, OSError, ValueError):
+        return []
+    return [Candidate(id[:SHORT_ID_CHARS], f"{record.tool} {record.status}") for id, record in records.items()]
+
+
 def _load_items(target_options: TargetOptions) -> dict[str, Any]:
     file = _get_memory_file(target_options)
     items, age = _read_memory(file)
@@ -254,7 +274,6 @@ def _write_memory(file: Path, items: dict[str, Any]) -> None:
 async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
     from dovetail.cli.command_runner import list_items
     from dovetail.client.client import Client
-    from dovetail.errors import MCPError
 
     try:
         target, _ = target_options.split_target(should_prompt=False)

@@ -37,6 +37,7 @@ COMMAND_GROUPS = {
         "lint": "Check tools and skills.",
         "conformance": "Run the official conformance suite.",
         "bench": "Run a short load test against a server.",
+        "tasks": "List, show, watch and cancel tasks.",
     },
     "Record and replay": {
         "record": "Record a session with a server.",

@@ -1,0 +1,225 @@
+"""Find and open the task stores that a command shows. A command never creates a store."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+import click
+
+from dovetail.cli.server_loader import load_server, split_object_name
+from dovetail.cli.tool_arguments import suggest_names
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
+from dovetail.protocol.task_store import TaskEncrypted, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.storage import MEMORY, get_data_dir
+from dovetail.wire.base import Struct
+
+SHORT_ID_CHARS: Final = 12  # how many characters of an ID are shown in lists
+_MAX_SUGGESTIONS: Final = 100  # how many tasks shell completion suggests
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class StoreOptions(Struct, frozen=True, kw_only=True):
+    """The task store of a command, and its other arguments."""
+
+    args: Sequence[str] = ()  # The positional arguments of the command, including the server.
+    module: str | None = None
+    store: str | None = None
+    json: bool = False
+
+    def split_server(self) -> tuple[str | None, list[str]]:
+        """Return the name or the file of the server, and the remaining arguments.
+
+        With a module or a store, the server is missing, unless it is a Python file with the keys of the store.
+        """
+        args = [*self.args]
+        if not args or ((self.module or self.store) and not is_python_file(args[0])):
+            return None, args
+        return args[0], args[1:]
+
+
+def store_options(*metavars: str) -> Callable[[F], F]:
+    """Add the SERVER argument and the options of a task store to a command."""
+    decorators = (
+        click.argument("args", nargs=-1, metavar=" ".join(("[SERVER]", *metavars))),
+        click.option("--store", type=click.Path(dir_okay=False), help="File with the tasks."),
+        click.option("-m", "--module", help="Python module that contains the server."),
+        click.option("--json", is_flag=True, help="Print JSON."),
+    )
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def is_python_file(arg: str) -> bool:
+    """Return whether an argument has the form `file.py` or `file.py:object`."""
+    return split_object_name(arg)[0].endswith(".py")
+
+
+class FoundTasks(NamedTuple):
+    """The tasks in a store that can be read, and the reason why others cannot."""
+
+    records: list[TaskRecord]
+    problem: str | None
+
+
+class TaskFile:
+    """The tasks in one store, and the name of the store in messages."""
+
+    def __init__(self, name: str, store: SQLiteTaskStore) -> None:
+        self.name = name
+        self.store = store
+
+    async def list(self, limit: int, statuses: Sequence[TaskStatus] = ()) -> FoundTasks:
+        """Return tasks, newest first."""
+        records: list[TaskRecord] = []
+        problem = None
+        for id in await self.store.list_ids(statuses=statuses, limit=limit):
+            try:
+                record = await self.store.get(id)
+            except TaskStoreUnavailable as exc:
+                problem = self._explain(exc)
+            else:
+                records += [record] if record is not None else []
+        return FoundTasks(records, problem)
+
+    async def find(self, id_prefix: str) -> TaskRecord:
+        """Return the task whose ID starts with a text. Raise UsageError if there is none, or more than one."""
+        ids = await self.store.list_ids(prefix=id_prefix, limit=2) if id_prefix else []
+        if len(ids) > 1 and id_prefix not in ids:
+            raise click.UsageError(f"several tasks have an ID that starts with {id_prefix!r}. Pass more characters")
+        record = await self.get(id_prefix if id_prefix in ids else ids[0]) if ids else None
+        if record is None:
+            raise click.UsageError(f"unknown task {id_prefix!r} in {self.name}")
+        return record
+
+    async def get(self, id: str) -> TaskRecord | None:
+        """Return a task, or None if it was deleted."""
+        try:
+            return await self.store.get(id)
+        except TaskStoreUnavailable as exc:
+            raise click.UsageError(self._explain(exc)) from None
+
+    def _explain(self, exc: TaskStoreUnavailable) -> str:
+        if isinstance(exc, TaskEncrypted):
+            return (
+                f"the tasks in {self.name} are encrypted. Pass the Python file of the server, which has the secret keys"
+            )
+        return f"cannot read a task in {self.name}: {exc}"
+
+
+@contextlib.asynccontextmanager
+async def open_task_file(options: StoreOptions) -> AsyncGenerator[tuple[TaskFile, list[str]]]:
+    """Open the store of a server. Return it with the remaining arguments."""
+    server_arg, args = options.split_server()
+    if server_arg is None and options.store is None and options.module is None:
+        raise click.UsageError(
+            "missing argument: SERVER. Pass the name or the Python file of a server, or --store FILE"
+        )
+    async with _open(_locate(options, server_arg)) as task_file:
+        yield task_file, args
+
+
+@contextlib.asynccontextmanager
+async def open_task_files(options: StoreOptions) -> AsyncGenerator[list[TaskFile]]:
+    """Open the store of a server, or the stores of all servers in the data directory."""
+    server_arg, args = options.split_server()
+    if args:
+        raise click.UsageError(f"unexpected argument: {args[0]}")
+    async with contextlib.AsyncExitStack() as stack:
+        if server_arg is None and options.store is None and options.module is None:
+            sources: list[_Source | SQLiteTaskStore] = [_Source(path) for path in _list_default_paths()]
+        else:
+            sources = [_locate(options, server_arg)]
+        yield [await stack.enter_async_context(_open(source)) for source in sources]
+
+
+async def list_known_ids(options: StoreOptions) -> dict[str, TaskRecord]:
+    """Return the newest tasks of a store by ID, without starting any code of the user."""
+    server_arg, _ = options.split_server()
+    if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
+        return {}
+    async with open_task_file(options) as (task_file, _):
+        return {record.id: record for record in (await task_file.list(_MAX_SUGGESTIONS)).records}
+
+
+def list_server_names() -> list[str]:
+    """Return the names of the servers that have a store in the data directory."""
+    return [unquote(path.stem) for path in _list_default_paths()]
+
+
+class _Source(NamedTuple):
+    path: Path
+    secret_keys: Sequence[str | bytes] = ()
+
+
+def _locate(options: StoreOptions, server_arg: str | None) -> _Source | SQLiteTaskStore:
+    """Return the file of a server, with the keys of its tasks, or the store that its options name."""
+    if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
+        return _read_server(server_arg, options)
+    if options.store is not None:
+        return _Source(Path(options.store))
+    assert server_arg is not None
+    path = get_default_path(server_arg)
+    if not path.is_file():
+        hint = suggest_names(server_arg, list_server_names())
+        raise click.UsageError(f"no tasks of a server named {server_arg!r}: {path} does not exist{hint}")
+    return _Source(path)
+
+
+def _read_server(server_arg: str | None, options: StoreOptions) -> _Source | SQLiteTaskStore:
+    from dovetail.server.server import get_task_settings
+
+    name = server_arg or options.module
+    server = load_server(server_arg, options.module)
+    if server is None:
+        raise click.UsageError(f"no Server in {name!r}")
+    settings = get_task_settings(server)
+    if settings is None:
+        raise click.UsageError(f"the server {server.name!r} in {name!r} has no tools that run as tasks")
+    task_options, secret_keys = settings
+    store = options.store or task_options.store or get_default_path(server.name)
+    if isinstance(store, str | Path) and str(store) != MEMORY:
+        return _Source(Path(store), secret_keys)
+    if not isinstance(store, SQLiteTaskStore):
+        raise click.UsageError(f"the server {server.name!r} does not store its tasks in a SQLite file")
+    return store
+
+
+def _list_default_paths() -> list[Path]:
+    return sorted((get_data_dir() / "tasks").glob("*.sqlite"))
+
+
+@contextlib.asynccontextmanager
+async def _open(source: _Source | SQLiteTaskStore) -> AsyncGenerator[TaskFile]:
+    if isinstance(source, SQLiteTaskStore):
+        name, store = "the store of the server", source
+    else:
+        _check_file(source.path)
+        name, store = str(source.path), SQLiteTaskStore(source.path, secret_keys=source.secret_keys)
+    try:
+        yield TaskFile(name, store)
+    except TaskStoreUnavailable as exc:
+        raise click.UsageError(f"{name}: {exc}") from None
+    finally:
+        await store.close()
+
+
+def _check_file(path: Path) -> None:
+    """Raise UsageError if a file is not a task store. A database of another program must not be changed."""
+    if not path.is_file():
+        raise click.UsageError(f"file not found: {str(path)!r}")
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            columns = [row[1] for row in database.execute("PRAGMA table_info(tasks)")]
+    except sqlite3.DatabaseError as exc:
+        raise click.UsageError(f"{path} cannot be read as a task store: {exc}") from None
+    if "record" not in columns:
+        raise click.UsageError(f"{path} is not a task store of dovetail")
