@@ -34,6 +34,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/openapi",
         "guide/extensions",
         "guide/skills",
+        "guide/tasks",
         "guide/developing",
         "guide/testing",
         "guide/desktop-hosts",

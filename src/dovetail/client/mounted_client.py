@@ -6,11 +6,12 @@ requests are rejected.
 """
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dovetail.callbacks import add_callback, call_all
 from dovetail.client.input_rounds import URL_ELICITATION_REQUIRED
@@ -24,6 +25,7 @@ from dovetail.errors import (
     InvalidParams,
     MCPError,
     MethodNotFound,
+    MissingClientCapability,
     NotFound,
     NotSupported,
     ProtocolError,
@@ -41,7 +43,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
 from dovetail.protocol.subscription_filter import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
 from dovetail.wire.base import Result, replace
-from dovetail.wire.codec import to_plain
+from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities, ServerCapabilities
 from dovetail.wire.logs import LEVELS, get_severity
@@ -61,6 +63,10 @@ from dovetail.wire.raw_message import (
     drop_repeated_members,
     may_ask_for_input,
 )
+
+if TYPE_CHECKING:
+    from dovetail.client.forwarded_tasks import ReportTask
+    from dovetail.extensions.tasks.task_messages import CreateTaskResult, Task
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
@@ -135,6 +141,10 @@ class ParkedCalls:
     def find(self, exchange: IncomingExchange) -> ParkedCall | None:
         """Return the paused call that the request continues, or None."""
         return self._calls_by_exchange.get(id(exchange))
+
+    def has_ticket(self, exchange: IncomingExchange) -> bool:
+        """Return whether the request state of a request names a waiting call."""
+        return str(exchange.params.get("requestState")) in self._tickets
 
     @property
     def is_busy(self) -> bool:
@@ -279,6 +289,7 @@ class MountedClient:
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._has_no_changes = False
         self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
@@ -364,10 +375,14 @@ class MountedClient:
             log.warning("the subscription to changes of %s ended: %s", self.name, exc)
         return True
 
-    async def handle(self, exchange: IncomingExchange, timeout: float | None = None) -> Result | bytes:
+    async def handle(
+        self, exchange: IncomingExchange, timeout: float | None = None, *, accepts_task: bool = False
+    ) -> Result | bytes:
         """Forward a request. If both sides use the same protocol version, return the result as bytes.
 
         `timeout` is the number of seconds for each attempt. Time that users need to answer the server does not count.
+        If `accepts_task` is True, the result of a call may be a `CreateTaskResult` with the ID of the server. Otherwise
+        the server runs the call in the foreground. If the server refuses this, wait for its task.
         """
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(exchange)
@@ -383,23 +398,42 @@ class MountedClient:
                 await self.start()
                 encoder = self._reconnector.encoder
             is_stateless_server = encoder is not None and encoder.is_stateless
-            if exchange.caller.is_stateless and not is_stateless_server and METHODS[exchange.method].may_require_input:
+            if (
+                exchange.caller.is_stateless
+                and METHODS[exchange.method].may_require_input
+                and (
+                    not is_stateless_server
+                    or ("requestState" in exchange.params and self._parked_calls.has_ticket(exchange))
+                )
+            ):
                 is_open = True
                 result = await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
             else:
                 params = exchange.params
                 if "_meta" in params:
                     params = {name: value for name, value in params.items() if name != "_meta"}
-                options = self._build_options(exchange, timeout, wants_progress=exchange.progress_token is not None)
+                wants_progress = exchange.progress_token is not None
+                options = self._build_options(
+                    exchange, timeout, wants_progress=wants_progress, accepts_task=accepts_task
+                )
                 row = METHODS[exchange.method]
                 is_open = True
-                result = ForwardedResult(await self._request_sender.forward(row, params, options))
+                try:
+                    result = ForwardedResult(await self._request_sender.forward(row, params, options))
+                except RemoteError as exc:
+                    if exc.code != MissingClientCapability.code or accepts_task:
+                        raise
+                    result = await self._wait_for_required_task(exc, exchange, params, timeout)
                 is_open = False
                 if self._callbacks.is_running:
                     # All notifications must be sent before the response.
                     await self._callbacks.flush(self._call_timeout)
-                if is_stateless_server and may_ask_for_input(result):
-                    result = await self._send_until_complete(exchange, params, result, timeout)
+                if is_stateless_server and type(result) is ForwardedResult and may_ask_for_input(result):
+                    result = await self._send_until_complete(
+                        exchange, params, result, timeout, accepts_task=accepts_task
+                    )
+                if accepts_task and isinstance(result, bytes) and (task := _decode_task(result)) is not None:
+                    return task
             encoder = self._reconnector.encoder
             if encoder is not None and exchange.caller.protocol_version == encoder.revision:
                 return result
@@ -423,9 +457,11 @@ class MountedClient:
         )
         self._other_caller = caller
 
-    async def _send(self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float) -> ForwardedResult:
+    async def _send(
+        self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float, accepts_task: bool = False
+    ) -> ForwardedResult:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
-        options = self._build_options(exchange, timeout, wants_progress=wants_progress)
+        options = self._build_options(exchange, timeout, wants_progress=wants_progress, accepts_task=accepts_task)
         try:
             result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
         except (asyncio.CancelledError, RequestTimeout):
@@ -436,9 +472,16 @@ class MountedClient:
         return result
 
     async def _send_until_complete(
-        self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
+        self,
+        exchange: IncomingExchange,
+        params: dict[str, Any],
+        raw: ForwardedResult,
+        timeout: float,
+        *,
+        accepts_task: bool,
     ) -> ForwardedResult | InputRequiredResult:
         rounds = 0
+        can_ask = not exchange.caller.is_stateless or self._parked_calls.find(exchange) is not None
         while self._request_sender.is_stateless:
             raw = ForwardedResult(drop_repeated_members(raw))
             input_required = decode_input_required(raw, exchange.method)
@@ -447,25 +490,73 @@ class MountedClient:
             if rounds >= self._limits.max_input_rounds:
                 raise InternalError(f"{self.name} asked for input in more than {rounds} rounds")
             requests = input_required.input_requests or {}
-            responses = (
-                self._filter_requests(requests)
-                if exchange.caller.is_stateless
-                else await self._ask_each(exchange, requests)
-            )
+            responses = await self._ask_each(exchange, requests) if can_ask else self._filter_requests(requests)
             if responses is None:
                 return input_required
             rounds += 1
             params = params | {"inputResponses": responses}
             if input_required.request_state is not None:
                 params["requestState"] = input_required.request_state
-            raw = await self._send(exchange, params, timeout=timeout)
+            raw = await self._send(exchange, params, timeout=timeout, accepts_task=accepts_task)
         return raw
 
     async def _ask_each(self, exchange: IncomingExchange, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
         return {
-            key: await self._ask_caller(exchange, request.method, request.params or {})
+            key: await self._answer_input_request(exchange, request.method, request.params or {})
             for key, request in requests.items()
         }
+
+    async def _wait_for_required_task(
+        self, error: RemoteError, exchange: IncomingExchange, params: dict[str, Any], timeout: float
+    ) -> ForwardedResult | InputRequiredResult:
+        """Send a call again that the server runs only as a task, and wait for the task. The server has not run it yet.
+
+        A caller without a handshake answers the questions of the task by sending its request again.
+        """
+        from dovetail.client.forwarded_tasks import requires_tasks
+
+        if not requires_tasks(error):
+            raise error
+        if exchange.caller.is_stateless:
+            return await self._parked_calls.run(exchange, partial(self._run_task, timeout=timeout))
+        return await self._run_task(exchange, params, timeout=timeout)
+
+    async def _run_task(
+        self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float
+    ) -> ForwardedResult | InputRequiredResult:
+        from dovetail.client.forwarded_tasks import ForwardedTasks
+
+        raw = await self._send(exchange, params, timeout=timeout, accepts_task=True)
+        result = await self._send_until_complete(exchange, params, raw, timeout, accepts_task=True)
+        if isinstance(result, InputRequiredResult) or (task := _decode_task(result)) is None:
+            return result
+        tasks = ForwardedTasks(self._request_sender, exchange.caller)
+        try:
+            outcome = await tasks.wait(
+                task, partial(self._ask_each, exchange), self._create_reporter(exchange), timeout
+            )
+        except RemoteError:
+            raise  # The task has ended.
+        except BaseException:
+            self._start_background(tasks.cancel(task.task_id))
+            raise
+        return ForwardedResult(encode({**outcome, "resultType": "complete"}))
+
+    def _create_reporter(self, exchange: IncomingExchange) -> "ReportTask":
+        """Return a function that reports the states of a task as progress, so that the caller keeps waiting."""
+        send_progress, count = self._create_progress_handler(exchange), itertools.count(1)
+
+        async def report(task: "Task") -> None:
+            await send_progress(next(count), None, task.status_message)
+
+        return report
+
+    def _start_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+        # The server ends the task by itself if the cancellation does not reach it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
         if self._input_filter is None:
@@ -479,7 +570,9 @@ class MountedClient:
             )
         return responses or None
 
-    def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
+    def _build_options(
+        self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool, accepts_task: bool
+    ) -> RequestOptions:
         """Return the options for a forwarded request, with the caller's `_meta`.
 
         In protocol versions without a handshake, they also contain the caller's identity.
@@ -489,12 +582,15 @@ class MountedClient:
         }
         encoder, caller = self._reconnector.encoder, exchange.caller
         if encoder is not None and encoder.is_stateless:
-            # The mounting server does not have the extensions of the mounted server.
-            meta[CLIENT_CAPABILITIES] = (
-                caller.client_capabilities
-                if caller.client_capabilities.extensions is None
-                else replace(caller.client_capabilities, extensions=None)
-            )
+            # The mounting server does not have the extensions of the mounted server, except tasks.
+            if accepts_task:
+                meta[CLIENT_CAPABILITIES] = _add_tasks(caller.client_capabilities)
+            else:
+                meta[CLIENT_CAPABILITIES] = (
+                    caller.client_capabilities
+                    if caller.client_capabilities.extensions is None
+                    else replace(caller.client_capabilities, extensions=None)
+                )
             if caller.client_info is not None:
                 meta[CLIENT_INFO] = caller.client_info
             if caller.log_level is not None:
@@ -619,6 +715,18 @@ class MountedClient:
 
 _MAX_CALL_TIMEOUT_S: Final = 86400.0  # Callers usually have a shorter timeout.
 _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
+
+
+def _add_tasks(capabilities: ClientCapabilities) -> ClientCapabilities:
+    from dovetail.client.forwarded_tasks import add_tasks  # Few calls become tasks.
+
+    return add_tasks(capabilities)
+
+
+def _decode_task(raw: bytes) -> "CreateTaskResult | None":
+    from dovetail.client.forwarded_tasks import decode_created_task
+
+    return decode_created_task(raw)
 
 
 def _is_resource_not_found(exc: MCPError) -> bool:

@@ -426,6 +426,8 @@ def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretR
         numbers = b',"ms":%.1f' % outcome.duration_ms
         if outcome.result_bytes is not None:
             numbers += b',"result_bytes":%d' % outcome.result_bytes
+        if outcome.task:
+            numbers += b',"task":"%b"' % outcome.task.encode()
         texts = {"outcome": outcome.outcome, "error": outcome.error}
         write_request(b"call", event.server, outcome.request, texts, numbers)
 

@@ -4,6 +4,7 @@ The host and its gateways both use this module, so the same rules and limits app
 callers.
 """
 
+import hashlib
 import re
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any, Final, Self
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidResult, PolicyError
+from dovetail.extensions.tasks.task_messages import CreateTaskResult
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.policy.argument_coercion import parse_pointer
@@ -125,10 +127,13 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a call."""
 
     request: PolicyRequest
-    outcome: str  # "ok", "error", or the name of the exception class
+    # "ok", "error", the name of the exception class, "task" for a call that became a task, or "failed" and "cancelled"
+    # for a task that ended without a result
+    outcome: str
     duration_ms: float
     error: str = ""
     result_bytes: int | None = None
+    task: str = ""  # a digest of the server's task ID, in the outcomes of the call and of its task
 
 
 def build_call_event(request: PolicyRequest) -> HostEvent:
@@ -140,15 +145,40 @@ def build_outcome_event(
     request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
 ) -> HostEvent:
     """Return the event for a call that has ended. `started_at` is a `perf_counter` time."""
-    outcome = type(error).__name__ if error is not None else "error" if _has_failed(result) else "ok"
+    task_id = result.task_id if isinstance(result, CreateTaskResult) else ""
+    outcome = (
+        type(error).__name__ if error is not None else "task" if task_id else "error" if _has_failed(result) else "ok"
+    )
     details = CallOutcome(
         request=request,
         outcome=outcome,
         duration_ms=(time.perf_counter() - started_at) * 1000,
         error="" if error is None else str(error),
         result_bytes=None if result is None else len(result) if isinstance(result, bytes) else len(encode(result)),
+        task=_hash_task_id(task_id),
     )
     return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
+
+
+def build_task_outcome_event(
+    request: PolicyRequest, task_id: str, created_at: float, status: str, result: CallToolResult | None, error: str
+) -> HostEvent:
+    """Return the event for a task that has ended. `task_id` is the ID of the server, and `status` is final."""
+    outcome = status if result is None else "error" if result.is_error else "ok"
+    details = CallOutcome(
+        request=request,
+        outcome=outcome,
+        duration_ms=max(0.0, time.time() - created_at) * 1000,
+        error=error,
+        result_bytes=None if result is None else len(encode(result)),
+        task=_hash_task_id(task_id),
+    )
+    return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
+
+
+def _hash_task_id(task_id: str) -> str:
+    """Return a short digest. A task ID may be a secret of its caller, so it must not be in a log."""
+    return hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()[:12] if task_id else ""
 
 
 class _ErrorFlag(WireStruct):

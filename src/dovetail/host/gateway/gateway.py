@@ -15,6 +15,8 @@ from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.gateway_skills import GatewaySkills
+from dovetail.host.gateway.gateway_tasks import GatewayTasks, TaskReviews
+from dovetail.host.gateway.task_ids import TaskIds
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
@@ -33,6 +35,7 @@ from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
+from dovetail.wire.base import Struct
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.tools import ListToolsResult
 
@@ -159,6 +162,14 @@ def make_uri_scheme(server: str) -> str:
     return uri_scheme if uri_scheme == server else f"{uri_scheme}-{make_model_name(server, '').rpartition('__')[2]}"
 
 
+class GatewayState(Struct, frozen=True):
+    """What the paths of a gateway share, so that an answer or a task of one path is valid on the others."""
+
+    consent_states: SingleUseStates
+    task_ids: TaskIds
+    task_reviews: TaskReviews
+
+
 class Gateway:
     """Serves all servers of a host as one MCP server."""
 
@@ -170,7 +181,7 @@ class Gateway:
         mode: GatewayMode = "merged",
         only_server: str | None = None,
         name: str = "gateway",
-        states: SingleUseStates | None = None,
+        state: GatewayState | None = None,
         **options: Any,
     ) -> None:
         if mode not in get_args(GatewayMode):
@@ -179,7 +190,7 @@ class Gateway:
         self._host_lifespan = host_lifespan  # a context manager that opens the host if it is closed
         self._mode = mode
         self._only_server = only_server
-        self._states = states or SingleUseStates(options.get("secret_keys", ()))
+        self._state = state or _create_state(options.get("secret_keys", ()))
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._name_maps: dict[str, NameMap] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
@@ -188,12 +199,16 @@ class Gateway:
         self._instructions_by_server: dict[str, str | None] = {}  # for servers that have run
         options.setdefault("version", VERSION)
         self.server = Server(name, lifespan=self._lifespan, **options)
-        if states is None:  # Only the main gateway serves the additional paths.
+        if state is None:  # Only the main gateway serves the additional paths.
             set_other_apps(self.server, self._create_paths)
         dispatcher = get_dispatcher(self.server)
         skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
-        if skills.extension.identifier not in (dispatcher.registry.declared_capabilities.extensions or {}):
-            dispatcher.add_extension(skills.extension)
+        tasks = GatewayTasks(parts, self._list_mounts, self._state.task_ids, self._state.task_reviews)
+        # The user may have added another extension with the same identifier. Then the gateway passes no tasks through.
+        self._serves_tasks = tasks.extension.identifier not in _list_extensions(self.server)
+        for extension in (skills.extension, tasks.extension):
+            if extension.identifier not in _list_extensions(self.server):
+                dispatcher.add_extension(extension)
         if mode == "search":
             self.server.middleware(self._handle_search)
         self.sync_mounts()
@@ -214,7 +229,7 @@ class Gateway:
                 mode=mode,
                 only_server=only_server,
                 name=only_server or self.server.name,
-                states=self._states,
+                state=self._state,
                 **self._options,
             )
             return variant.server.asgi(path=path, **shared_options)
@@ -239,7 +254,8 @@ class Gateway:
         for name, server in servers.items():
             if name not in self._mounted:
                 server.shared = True
-                upstream = Upstream(self._parts, server, self._states)
+                task_ids = self._state.task_ids if self._serves_tasks else None
+                upstream = Upstream(self._parts, server, self._state.consent_states, task_ids)
                 names = GatewayNameMap(name, upstream.list_known) if self._only_server is None else IdentityNameMap()
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
                 self._name_maps[name] = names
@@ -309,3 +325,11 @@ class Gateway:
             catalog = Catalog.from_servers({name: ServerDefinitions(tools=tools) for name, tools in tools_by_server})
             self._search_cache = tools_by_server, catalog
         return catalog
+
+
+def _list_extensions(server: Server) -> Mapping[str, Any]:
+    return get_dispatcher(server).registry.declared_capabilities.extensions or {}
+
+
+def _create_state(secret_keys: Sequence[str | bytes]) -> GatewayState:
+    return GatewayState(SingleUseStates(secret_keys), TaskIds(secret_keys), TaskReviews())

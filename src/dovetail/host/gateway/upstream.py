@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from dovetail.client.forwarded_tasks import declares_tasks
 from dovetail.error_context import clip
 from dovetail.errors import (
     InternalError,
@@ -22,10 +23,12 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
+from dovetail.extensions.tasks.task_messages import CreateTaskResult
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates
+from dovetail.host.gateway.task_ids import TaskIds, fits_into_id
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
@@ -60,7 +63,9 @@ class Upstream:
 
     is_remote = True
 
-    def __init__(self, parts: HostParts, supervisor: ServerSupervisor, states: SingleUseStates) -> None:
+    def __init__(
+        self, parts: HostParts, supervisor: ServerSupervisor, states: SingleUseStates, task_ids: TaskIds | None
+    ) -> None:
         self.name = supervisor.name
         self.supervisor = supervisor
         self._servers = parts.servers
@@ -69,6 +74,7 @@ class Upstream:
         self._executor = parts.executor
         self._secrets = parts.secrets
         self._states = states
+        self._task_ids = task_ids  # None if the gateway passes no tasks through
 
     def __mountable__(self) -> "Upstream":
         return self
@@ -139,9 +145,16 @@ class Upstream:
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
+            accepts_task = (
+                exchange.caller.client_capabilities.extensions is not None
+                and self._task_ids is not None
+                and _accepts_task(exchange, authorization)
+            )
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
-                use.result = await forwarder.handle(exchange, authorization.limits.timeout)
+                use.result = await forwarder.handle(exchange, authorization.limits.timeout, accepts_task=accepts_task)
+            if accepts_task and isinstance(use.result, CreateTaskResult):
+                return self._wrap_task(use.result, exchange, supervisor, authorization)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
             # The forwarder decodes only results that ask for input. The policy checks all other results.
@@ -165,6 +178,31 @@ class Upstream:
             raise InternalError(
                 f"the server {self.name} is not available: {self._describe_state(supervisor)}"
             ) from None
+
+    def _wrap_task(
+        self,
+        task: CreateTaskResult,
+        exchange: IncomingExchange,
+        supervisor: ServerSupervisor,
+        authorization: Authorization,
+    ) -> CreateTaskResult:
+        """Return a task of the server with a task ID of the gateway."""
+        assert self._task_ids is not None
+        record, request = authorization.record, authorization.request
+        id = self._task_ids.seal(
+            exchange.caller.principal,
+            server=self.name,
+            server_identity=supervisor.identity,
+            task_id=task.task_id,
+            tool=request.tool,
+            arguments=request.arguments if record is not None and record.result_needs_arguments else None,
+        )
+        return replace(task, task_id=id, meta=None)
+
+    async def review(self, authorization: Authorization, result: Any, exchange: IncomingExchange) -> Any:
+        """Check the result of a task with the policy, and return it. Raise PolicyError if the result is denied."""
+        consent_round = ConsentRound(exchange, self._states, (self.name, self.supervisor.identity))
+        return await self._executor.review(authorization, result, partial(self._ask_later, consent_round=consent_round))
 
     def _describe_state(self, supervisor: ServerSupervisor) -> str:
         error_text = (
@@ -249,6 +287,23 @@ class Upstream:
                 "allow it (dovetail gateway --policy FILE)"
             )
         return await self._authorizer.ask_for_caller(consent_round.owner, request)
+
+
+def _accepts_task(exchange: IncomingExchange, authorization: Authorization) -> bool:
+    """Return whether the server may run a call as a task.
+
+    The limits of a policy for time and concurrency apply only to calls in the foreground.
+    """
+    record, request, limits = authorization.record, authorization.request, authorization.limits
+    return (
+        record is not None
+        and not exchange.mount_path
+        and exchange.parent is None
+        and declares_tasks(exchange.caller)
+        and limits.timeout is None
+        and limits.max_concurrency is None
+        and (not record.result_needs_arguments or fits_into_id(request.arguments or {}))
+    )
 
 
 def _find_subject(exchange: IncomingExchange) -> PolicySubject:

@@ -1,0 +1,333 @@
+"""The tasks of the servers behind a gateway.
+
+Policy and consent apply to the call that creates a task. The policy for results applies when the result of the task is
+read. The questions of a task pass the same checks as other questions to callers. The client never sees the task ID of
+a server.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from dovetail.client.client import get_session
+from dovetail.client.forwarded_tasks import ForwardedTasks, get_poll_interval
+from dovetail.errors import (
+    InternalError,
+    InvalidParams,
+    MCPError,
+    NotFound,
+    NotSupported,
+    PolicyError,
+    ProtocolError,
+    RemoteError,
+    ServerBusy,
+)
+from dovetail.extensions.tasks.task_messages import (
+    TASKS_EXTENSION,
+    CancelTaskParams,
+    CancelTaskResult,
+    DetailedTask,
+    GetTaskParams,
+    TaskNotificationParams,
+    UpdateTaskParams,
+    UpdateTaskResult,
+)
+from dovetail.host.authorization import Authorization
+from dovetail.host.execution import build_task_outcome_event
+from dovetail.host.gateway.caller_pins import get_caller_id
+from dovetail.host.gateway.task_ids import TaskIds, UpstreamTask, create_unknown_error
+from dovetail.host.gateway.upstream import Upstream
+from dovetail.host.parts import HostParts
+from dovetail.host.policy.quotas import truncate_result
+from dovetail.host.supervisor import ServerSupervisor
+from dovetail.log import log
+from dovetail.protocol.exchange import Exchange, IncomingExchange
+from dovetail.protocol.extension import Extension
+from dovetail.protocol.task_store import is_final
+from dovetail.server.mounts.name_map import NameMap, rewrite_links
+from dovetail.server.tool import build_error_result
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.codec import convert, encode, to_plain
+from dovetail.wire.input_required import InputRequest
+from dovetail.wire.revisions import STATELESS_REVISIONS
+from dovetail.wire.tools import CallToolResult, Tool
+
+ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
+
+_REVIEW_WAIT_S: Final = 1.0  # A request waits this long for a user who decides about a result.
+_MAX_REVIEWS: Final = 1024
+_WATCH_TIMEOUT_S: Final = 10.0  # A slow server must not delay notifications about the tasks of other servers for long.
+_WATCH_RETRY_S: Final = 5.0
+# A server answers with one of these codes if it does not have the task.
+_UNKNOWN_TASK_CODES: Final = frozenset({-32601, -32602})
+_WAITS_FOR_USER: Final = "The task has ended. A user must allow its result"
+_REJECTED: Final = "The policy rejected a question of the task, and the task is being cancelled"
+
+
+class Review(Struct, frozen=True):
+    """What the policy or a user decided about the result of a task."""
+
+    edited_result: CallToolResult | None = None  # the result that a user entered instead of the original
+    denial: str = ""  # why the result is not allowed
+    is_hidden: bool = False
+
+
+class TaskReviews:
+    """Remembers what was decided about the results of tasks, so that nobody is asked twice about the same result.
+
+    If there are too many decisions, the oldest ones are dropped. Such a result is then checked again.
+    """
+
+    def __init__(self) -> None:
+        self._reviews: dict[bytes, asyncio.Task[Review]] = {}
+
+    async def get(self, key: bytes, start: Callable[[], "asyncio.Task[Review]"]) -> Review | None:
+        """Return the decision about a result, or None if a user has not decided yet. `start` starts the review."""
+        review = self._reviews.get(key)
+        if review is None:
+            self._make_room()
+            review = self._reviews[key] = start()
+        await asyncio.wait([review], timeout=_REVIEW_WAIT_S)
+        if not review.done():
+            return None
+        if review.cancelled() or review.exception() is not None:
+            self._reviews.pop(key, None)  # The next request tries again.
+            return None if review.cancelled() else review.result()
+        return review.result()
+
+    def _make_room(self) -> None:
+        if len(self._reviews) >= _MAX_REVIEWS:
+            ended = next((key for key, review in self._reviews.items() if review.done()), None)
+            if ended is None:
+                raise ServerBusy("Too many results of tasks wait for a decision of a user")
+            del self._reviews[ended]
+
+
+class FoundTask(Struct, frozen=True):
+    """A task of a server, with everything to send requests for it."""
+
+    task: UpstreamTask
+    upstream: Upstream
+    names: NameMap
+    supervisor: ServerSupervisor
+
+
+class GatewayTasks:
+    """Serves the tasks of the servers behind a gateway. `extension` is the extension for the gateway."""
+
+    def __init__(self, parts: HostParts, list_mounts: ListMounts, ids: TaskIds, reviews: TaskReviews) -> None:
+        self.extension = Extension(TASKS_EXTENSION, requires_client=True)
+        self._parts = parts
+        self._list_mounts = list_mounts
+        self._ids = ids
+        self._reviews = reviews
+        since = STATELESS_REVISIONS[0]
+        self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get)
+        self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update)
+        self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel)
+
+    async def _get(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
+        return await self.read(params.task_id, exchange)
+
+    async def _update(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
+        found = self._find(params.task_id, exchange)
+        async with _open_requests(found, exchange) as requests:
+            task = await requests.get(found.task.task_id)
+            open_requests = await self._filter_questions(found, requests, task) or {}
+            # Answers to questions that the policy declined must not reach the server.
+            responses = {key: value for key, value in params.input_responses.items() if key in open_requests}
+            if responses:
+                await requests.update(found.task.task_id, responses)
+        return UpdateTaskResult()
+
+    async def _cancel(self, params: CancelTaskParams, exchange: Exchange) -> CancelTaskResult:
+        found = self._find(params.task_id, exchange)
+        async with _open_requests(found, exchange) as requests:
+            await requests.cancel(found.task.task_id)
+        return CancelTaskResult()
+
+    async def read(self, id: str, exchange: Exchange) -> DetailedTask:
+        """Return the state of a task, as its caller may see it. Raise InvalidParams if the caller has no such task."""
+        found = self._find(id, exchange)
+        async with _open_requests(found, exchange) as requests:
+            task = await requests.get(found.task.task_id)
+            if task.status == "input_required":
+                open_requests = await self._filter_questions(found, requests, task)
+                task = _show_questions(task, open_requests)
+        task = replace(task, task_id=id, result_type=None)
+        if not is_final(task.status):
+            return task
+        return await self._finish(found, task, exchange)
+
+    async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
+        """Return the IDs of tasks that the caller can use."""
+        return [id for id in ids if self._has(id, exchange)]
+
+    def _has(self, id: str, exchange: Exchange) -> bool:
+        try:
+            self._find(id, exchange)
+        except InvalidParams:
+            return False
+        return True
+
+    async def _watch(self, ids: Sequence[str], exchange: Exchange) -> AsyncGenerator[TaskNotificationParams]:
+        """Yield the state of each task, and then each change until the tasks have ended. Tasks are polled.
+
+        Not every server sends notifications, and each state must pass the checks for questions and results.
+        """
+        loop = asyncio.get_running_loop()
+        poll_times, digests = dict.fromkeys(ids, loop.time()), dict[str, bytes]()
+        while poll_times:
+            id = min(poll_times, key=poll_times.__getitem__)
+            await asyncio.sleep(poll_times[id] - loop.time())
+            try:
+                async with asyncio.timeout(_WATCH_TIMEOUT_S):
+                    task = await self.read(id, exchange)
+            except InvalidParams:
+                del poll_times[id]  # The server does not know the task any more.
+                continue
+            except (ProtocolError, TimeoutError):
+                poll_times[id] = loop.time() + _WATCH_RETRY_S
+                continue
+            digest = hashlib.sha256(encode(task)).digest()
+            if digests.get(id) != digest:
+                digests[id] = digest
+                yield _build_notification(task)
+            if is_final(task.status):
+                del poll_times[id]
+            else:
+                poll_times[id] = loop.time() + get_poll_interval(task)
+
+    def _find(self, id: str, exchange: Exchange) -> FoundTask:
+        principal = exchange.caller.principal
+        task = self._ids.open(id, principal)
+        for upstream, names in self._list_mounts():
+            if upstream.name != task.server or upstream.supervisor.identity != task.server_identity:
+                continue
+            try:
+                supervisor = self._parts.servers.get_for_caller(upstream.supervisor, principal)
+            except PolicyError:
+                break
+            return FoundTask(task, upstream, names, supervisor)
+        raise create_unknown_error()
+
+    async def _filter_questions(
+        self, found: FoundTask, requests: ForwardedTasks, task: DetailedTask
+    ) -> Mapping[str, InputRequest] | None:
+        """Return the questions for the caller's user. Decline the questions that the policy denies.
+
+        Return None if the task cannot continue, because the policy rejects a question that cannot be declined.
+        """
+        questions, check = task.input_requests or {}, found.supervisor.screen
+        if check is None:
+            return questions
+        try:
+            answers = {key: check(question.method, question.params or {}) for key, question in questions.items()}
+        except ProtocolError:
+            await requests.cancel(found.task.task_id)
+            return None
+        declined = {key: answer for key, answer in answers.items() if answer is not None}
+        if declined:
+            await requests.update(found.task.task_id, declined)
+        return {key: question for key, question in questions.items() if key not in declined}
+
+    async def _finish(self, found: FoundTask, task: DetailedTask, exchange: Exchange) -> DetailedTask:
+        """Return a task that has ended, after its result was checked. Each result is checked and reported once."""
+        key = hashlib.sha256(encode([found.task, task.status, task.result, to_plain(task.error)])).digest()
+        result = None if task.result is None else _decode_result(found, task.result)
+        review = await self._reviews.get(
+            key, lambda: found.supervisor.spawn(self._review(found, task, result, exchange))
+        )
+        if review is None:
+            return replace(task, status="working", status_message=_WAITS_FOR_USER, result=None, error=None)
+        if review.is_hidden:
+            raise create_unknown_error()
+        if result is None:
+            return task
+        if review.denial:
+            result = build_error_result(review.denial)
+        elif review.edited_result is not None:
+            result = review.edited_result
+        else:
+            max_bytes = self._parts.authorizer.get_limits(found.supervisor, found.task.tool).max_result_bytes
+            result = truncate_result(result, max_bytes)
+        shown_result = rewrite_links(result, "tools/call", found.names)
+        return replace(task, result={"resultType": "complete", **to_plain(shown_result)})
+
+    async def _review(
+        self, found: FoundTask, task: DetailedTask, result: CallToolResult | None, exchange: Exchange
+    ) -> Review:
+        authorization = await self._create_authorization(found, exchange)
+        self._emit_outcome(authorization, found, task, result)
+        if result is None:
+            return Review()
+        assert isinstance(exchange, IncomingExchange)
+        try:
+            reviewed = await found.upstream.review(authorization, result, exchange)
+        except PolicyError as exc:
+            return Review(denial=f"Not allowed: {exc.args[0]}", is_hidden=exc.action == "hide")
+        is_edited = reviewed != truncate_result(result, authorization.limits.max_result_bytes)
+        return Review(edited_result=reviewed if is_edited else None)
+
+    async def _create_authorization(self, found: FoundTask, exchange: Exchange) -> Authorization:
+        """Return the authorization of the call that created a task, for the policy about its result."""
+        supervisor, tool = found.supervisor, found.task.tool
+        try:
+            record = await self._parts.catalog.get_record(supervisor, tool)
+        except NotFound:
+            # The tool was removed or hidden. Without its annotations, the stricter rules apply.
+            record = self._parts.authorizer.create_record(supervisor, Tool(name=tool, input_schema={"type": "object"}))
+        caller_id = get_caller_id(exchange.caller)
+        request = replace(record.request, arguments=found.task.arguments, caller=caller_id)
+        return Authorization(reason="", request=request, limits=record.limits, record=record)
+
+    def _emit_outcome(
+        self, authorization: Authorization, found: FoundTask, task: DetailedTask, result: CallToolResult | None
+    ) -> None:
+        events = self._parts.events
+        if events.has_listeners("tool.result"):
+            error = "" if task.error is None else task.error.message
+            events.emit(
+                build_task_outcome_event(
+                    authorization.request, found.task.task_id, found.task.created_at, task.status, result, error
+                )
+            )
+
+
+@asynccontextmanager
+async def _open_requests(found: FoundTask, exchange: Exchange) -> AsyncGenerator[ForwardedTasks]:
+    """Yield an object that sends task requests to the server. Translate the errors of the server."""
+    try:
+        async with found.supervisor.using() as client:
+            yield ForwardedTasks(get_session(client).sender, exchange.caller)
+    except ProtocolError:
+        raise
+    except NotSupported:
+        raise create_unknown_error() from None
+    except MCPError as exc:
+        if isinstance(exc, RemoteError) and exc.code in _UNKNOWN_TASK_CODES:
+            raise create_unknown_error() from None
+        log.warning("a request for a task of %s failed: %s", found.upstream.name, exc)
+        raise InternalError(f"the server {found.upstream.name} is not available") from None
+
+
+def _show_questions(task: DetailedTask, questions: Mapping[str, InputRequest] | None) -> DetailedTask:
+    if questions:
+        return replace(task, input_requests=dict(questions))
+    message = _REJECTED if questions is None else task.status_message
+    return replace(task, status="working", status_message=message, input_requests=None)
+
+
+def _build_notification(task: DetailedTask) -> TaskNotificationParams:
+    fields = {name: getattr(task, name) for name in TaskNotificationParams.__struct_fields__ if name != "meta"}
+    return TaskNotificationParams(**fields)
+
+
+def _decode_result(found: FoundTask, result: dict[str, Any]) -> CallToolResult:
+    try:
+        return convert(result, CallToolResult, label="the result of a task")
+    except InvalidParams as exc:
+        log.warning("%s sent an invalid result for a task: %s", found.upstream.name, exc)
+        raise InternalError(f"the server {found.upstream.name} sent an invalid result") from None
