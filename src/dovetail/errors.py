@@ -41,6 +41,8 @@ MCPError
 ├── ModelError                     the language model failed
 ├── NotSupported                   the server lacks a capability
 ├── InputRequestError              an input request could not be answered
+├── TaskLost                       the server does not know a task, for example because it has expired
+├── TaskCancelled                  a task was cancelled
 ├── InvalidResult                  a result violates the method or the tool's schema
 │   └── SkillMismatch              a file of a skill differs from the listed size, digest or front matter
 ├── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
@@ -91,6 +93,8 @@ __all__ = [
     "ScriptNotFound",
     "ServerBusy",
     "SkillMismatch",
+    "TaskCancelled",
+    "TaskLost",
     "ToolError",
     "ToolNotFound",
     "TransportError",
@@ -419,6 +423,14 @@ class NotSupported(MCPError):
 
 class InputRequestError(MCPError):
     """Raised if the client has no handler for an input request of the server, or the handler's answer is invalid."""
+
+
+class TaskLost(MCPError):
+    """Raised if the server does not know a task: it has expired, it never existed, or it belongs to another caller."""
+
+
+class TaskCancelled(MCPError):
+    """Raised if a call runs as a task, and the task was cancelled."""
 
 
 class InvalidResult(MCPError):

@@ -398,6 +398,29 @@ async def test_a_final_result_has_the_type_of_the_method() -> None:
             await client.call("work")
 
 
+async def test_an_extension_sees_the_options_of_the_request() -> None:
+    extension = Extension("com.example/later")
+    timeouts: list[Any] = []
+
+    async def finish(result: LaterResult, client: ExtensionClient) -> CallToolResult:
+        timeouts.append((client.timeout, client.total_timeout))
+        client.report_progress(1, 2, "half")
+        client.report_progress(2)
+        return CallToolResult(content=[])
+
+    extension.add_result_type("tools/call", "later", LaterResult, finish)
+    progress: list[Any] = []
+    async with Client(create_slow_server(create_later()), extensions=[extension]) as client:
+        await client.call_tool("work")
+        await client.call_tool(
+            "work", timeout=50, total_timeout=100, progress_handler=lambda *values: progress.append(values)
+        )
+    assert [timeout for timeout, _ in timeouts] == [None, 50]
+    assert 500 < timeouts[0][1] <= 600
+    assert 0 < timeouts[1][1] <= 100
+    assert progress == [(1, 2, "half"), (2, None, None)]
+
+
 # Mounted servers
 
 

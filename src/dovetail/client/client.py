@@ -58,7 +58,9 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
     from dovetail.client.mounted_client import InputFilter, MountedClient
+    from dovetail.client.tasks import ClientTasks
     from dovetail.extensions.skills.remote_skill import Skill
+    from dovetail.extensions.tasks.task_handle import TaskHandle
     from dovetail.protocol.extension import Extension, ExtensionMethod
 
 T = TypeVar("T")
@@ -90,6 +92,7 @@ class ManagedClientOptions(TypedDict, total=False):
     validate_results: bool
     middleware: Sequence[Middleware]
     extensions: "Sequence[Extension]"
+    tasks: bool
     recording: str | Path | None
 
 
@@ -133,6 +136,8 @@ class Client:
         validate_results: Whether to check results of tools against their output schemas.
         middleware: Functions that wrap every request. The first function is the outermost.
         extensions: Extensions of the protocol that the client declares and handles.
+        tasks: Whether the server may run a call as a task. `call` and `call_tool` then wait for the task. `start_task`
+            works without this option.
         recording: A file to which every message is written.
     """
 
@@ -162,6 +167,7 @@ class Client:
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
         extensions: "Sequence[Extension]" = (),
+        tasks: bool = False,
         recording: str | Path | None = None,
         **unknown_options: Never,
     ) -> None:
@@ -169,11 +175,16 @@ class Client:
             raise TypeError(explain_unknown_option(next(iter(unknown_options)), ClientOptions.__annotations__))
         check_type("name=", name, str, "a text")
         check_type("limits=", limits, ClientLimits, "a ClientLimits(...)")
+        check_type("tasks=", tasks, bool, "True or False")
         check_type("recording=", recording, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
         resolved = resolve_target(
             target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
         )
+        self._tasks: ClientTasks | None = None
+        if tasks:
+            self._tasks = _create_tasks()
+            extensions = [*extensions, self._tasks.extension]
         self._session = session = Session(
             resolved.create_transport,
             name=name or resolved.name,
@@ -203,6 +214,8 @@ class Client:
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
         if extensions:
             session.set_extension_client(self)
+        if self._tasks is not None:
+            self._tasks.bind(session)
         self._sender = session.sender
         # Every request must run in the event loop of the session.
         self._run = session.run_on_loop
@@ -440,6 +453,43 @@ class Client:
         options = _build_options(timeout, total_timeout, progress_handler, meta, None)
         options = await self._declare_capabilities(options)
         return await self._run(self._sender.send, row, params, options, pending.round)
+
+    async def start_task(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+    ) -> "TaskHandle":
+        """Call a tool that may take long, and return a handle as soon as the server has created a task.
+
+        If the server answers without a task, the handle has already ended. If the server does not support tasks, the
+        call runs in the background of this client, and ends with the client.
+
+        Args:
+            arguments: The arguments of the tool.
+            timeout: Seconds without progress after which the server must have created the task, or answered without
+                one. Defaults to `Timeouts.call`.
+            meta: The `_meta` of the request. The client adds its version, name and capabilities.
+        """
+        check_type("arguments=", arguments, Mapping, "a dict")
+        options = _build_options(timeout, None, None, meta, None)
+        return await self._run(self._get_tasks().start, name, arguments or {}, options)
+
+    async def get_task(self, reference: str) -> "TaskHandle":
+        """Return a handle of a task that this or another process has started. Raise TaskLost if it does not exist.
+
+        Args:
+            reference: The `reference` of the first handle.
+        """
+        return await self._run(self._get_tasks().get, reference)
+
+    def _get_tasks(self) -> "ClientTasks":
+        if self._tasks is None:
+            self._tasks = _create_tasks()
+            self._tasks.bind(self._session)
+        return self._tasks
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.
@@ -787,6 +837,12 @@ def _build_options(
     return RequestOptions(
         timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry
     )
+
+
+def _create_tasks() -> "ClientTasks":
+    from dovetail.client.tasks import ClientTasks  # Few clients use tasks.
+
+    return ClientTasks()
 
 
 def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:

@@ -78,6 +78,11 @@ class Reconnector:
         return connection if connection is not None and connection.lost_error is None else None
 
     @property
+    def is_closed(self) -> bool:
+        """Return whether the client was closed, so that no request opens a connection."""
+        return self._is_closed
+
+    @property
     def encoder(self) -> RequestEncoder | None:
         """Return the request encoder for the open connection, or None."""
         connection = self._connection

@@ -69,6 +69,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     retry: bool | None = None
+    extensions: "ClientExtensions | None" = None  # Extensions for this request instead of those of the client.
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -181,6 +182,7 @@ class RequestSender:
     async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
         send_options = self._build_send_options(row, options, can_repeat=True)
         headers = build_name_header(row, params) if row.extension is not None else ()
+        started_at = 0.0 if self.extensions is None else time.monotonic()
         token = self._start_tracking() if self.tracks_own_requests else None
         try:
             raw = await self._reconnector.request(row.name, params, send_options, headers)
@@ -197,7 +199,9 @@ class RequestSender:
                 self._stop_tracking(token)
         try:
             result = decode_result(raw, row, params, rounds, self.extensions)
-            return result if self.extensions is None else await self.extensions.complete(result, row)
+            if self.extensions is not None and type(result) is not row.result:
+                return await self._complete_added(result, row, params, options, self.extensions, started_at)
+            return result
         except InvalidResult as exc:
             raise self.add_request_context(exc, row.name, params) from None
 
@@ -380,6 +384,8 @@ class RequestSender:
         tool = self.tool_index.entries.get(name)
         send_options = self._build_send_options(CALL_TOOL, options, can_repeat=tool is not None and tool.can_repeat)
         headers = _build_headers(tool, params) if tool is not None and tool.header_paths else ()
+        extensions = self.extensions if options.extensions is None else options.extensions
+        started_at = 0.0 if extensions is None else time.monotonic()
         token = self._start_tracking() if self.tracks_own_requests else None
         try:
             raw = await self._reconnector.request(CALL_TOOL.name, params, send_options, headers)
@@ -403,9 +409,9 @@ class RequestSender:
             if token is not None:
                 self._stop_tracking(token)
         try:
-            result = decode_result(raw, CALL_TOOL, params, rounds, self.extensions)
-            if self.extensions is not None:
-                result = await self.extensions.complete(result, CALL_TOOL)
+            result = decode_result(raw, CALL_TOOL, params, rounds, extensions)
+            if extensions is not None and type(result) is not CallToolResult:
+                result = await self._complete_added(result, CALL_TOOL, params, options, extensions, started_at)
             # The call opened a new connection, so the known definition of the tool may be outdated.
             if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)
@@ -414,6 +420,28 @@ class RequestSender:
         except InvalidResult as exc:
             raise self.add_request_context(exc, CALL_TOOL.name, params) from None
         return result
+
+    async def _complete_added(
+        self,
+        result: Any,
+        row: Method,
+        params: dict[str, Any],
+        options: RequestOptions,
+        extensions: "ClientExtensions",
+        started_at: float,
+    ) -> Any:
+        """Complete a result whose type an extension may have added, within the timeouts of the request."""
+        ends_at = started_at + self._build_send_options(row, options, can_repeat=True).total_timeout
+        try:
+            return await extensions.complete(result, row, options.timeout, ends_at, options.progress_handler)
+        except MCPError as exc:
+            raise self.add_request_context(exc, row.name, params) from exc.__cause__
+
+    def validate_result(self, name: str, result: CallToolResult) -> None:
+        """Check the result of a tool against its output schema. Tools that were not listed are not checked."""
+        tool = self.tool_index.entries.get(name)
+        if tool is not None and self._validate_results:
+            tool.validate_result(result, self._name)
 
     def _requires_url_elicitation(self, exc: RemoteError) -> bool:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.connection import Connection
@@ -45,12 +45,21 @@ from dovetail.wire.raw_message import decode_body, to_plain
 
 if TYPE_CHECKING:  # Few programs need these modules.
     from dovetail.client.client_extensions import ClientExtensions
-    from dovetail.protocol.extension import ExtensionClient
     from dovetail.protocol.recording_format import Recorder
 
 T = TypeVar("T")
 
+TASK_CHANGED = "notifications/tasks"
 ELICITATION_COMPLETE = "notifications/elicitation/complete"
+
+
+class TaskListener(Protocol):
+    """The part of a client that waits for tasks of the server."""
+
+    def handle_acknowledged(self, params: Any) -> None: ...
+    def handle_notification(self, method: str, params: Any) -> None: ...
+    def wake(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 class Session:
@@ -135,6 +144,7 @@ class Session:
         )
         self.callbacks = CallbackQueue(self.limits.max_queued_notifications)
         self.subscriptions: set[ReconnectingSubscription] = set()
+        self.task_listener: TaskListener | None = None  # set by clients that use tasks
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
         self._loop_pid = 0
@@ -150,6 +160,7 @@ class Session:
             validate_results=validate_results,
         )
         if self._extensions is not None and self._extensions.result_types:
+            self._extensions.call_handler = self.callbacks.call
             self.sender.extensions = self._extensions
         self._middleware: list[Middleware] = []
         self._set_middleware()
@@ -166,7 +177,7 @@ class Session:
         if self._middleware or inner:
             self.sender.set_middleware([*self._middleware, *inner], self._create_caller)
 
-    def set_extension_client(self, client: "ExtensionClient") -> None:
+    def set_extension_client(self, client: Any) -> None:
         """Set the client that functions of extensions can use."""
         if self._extensions is not None:
             self._extensions.client = client
@@ -267,6 +278,8 @@ class Session:
             try:
                 await self.reconnector.close()
             finally:
+                if self.task_listener is not None:
+                    self.task_listener.wake()
                 self.callbacks.close()
                 self.sender.clear()
                 self._loop = self._close_task = None
@@ -298,6 +311,8 @@ class Session:
         for subscription in self.subscriptions:
             subscription.abandon()
         self.subscriptions.clear()
+        if self.task_listener is not None:
+            self.task_listener.abandon()
         self.sender.clear()
         self._close_task = None
 
@@ -333,6 +348,10 @@ class Session:
             self.sender.invalidate(method)
             for subscription in tuple(self.subscriptions):
                 subscription.handle_notification(method, params)
+            if self.task_listener is not None and method == SUBSCRIPTION_ACKNOWLEDGED:
+                self.task_listener.handle_acknowledged(params)
+        elif method == TASK_CHANGED and self.task_listener is not None:
+            self.task_listener.handle_notification(method, params)
         elif method == ELICITATION_COMPLETE:
             with contextlib.suppress(InvalidResult):
                 self.sender.url_elicitations.mark_complete(

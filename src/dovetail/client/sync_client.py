@@ -34,6 +34,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
     from dovetail.extensions.skills.remote_skill import SyncSkill
+    from dovetail.extensions.tasks.task_handle import SyncTaskHandle
     from dovetail.protocol.extension import ExtensionMethod
 
 T = TypeVar("T")
@@ -330,6 +331,29 @@ class SyncClient:
                 meta=meta,
             )
         )
+
+    def start_task(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+    ) -> "SyncTaskHandle":
+        """Call a tool that may take long, and return a handle as soon as the server has created a task.
+
+        For the options, see `Client.start_task`.
+        """
+        from dovetail.extensions.tasks.task_handle import SyncTaskHandle
+
+        handle = run_blocking(self._client.start_task(name, arguments, timeout=timeout, meta=meta))
+        return SyncTaskHandle(handle, run_blocking)
+
+    def get_task(self, reference: str) -> "SyncTaskHandle":
+        """Return a handle of a task that this or another process has started. Raise TaskLost if it does not exist."""
+        from dovetail.extensions.tasks.task_handle import SyncTaskHandle
+
+        return SyncTaskHandle(run_blocking(self._client.get_task(reference)), run_blocking)
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from dovetail.extensions.skills.remote_skill import SyncSkill as SyncSkill
     from dovetail.extensions.skills.skill import SkillFile as SkillFile
     from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore as SQLiteTaskStore
+    from dovetail.extensions.tasks.task_handle import SyncTaskHandle as SyncTaskHandle
+    from dovetail.extensions.tasks.task_handle import TaskHandle as TaskHandle
+    from dovetail.extensions.tasks.task_handle import TaskUpdate as TaskUpdate
     from dovetail.extensions.tasks.task_options import TaskConfig as TaskConfig
     from dovetail.extensions.tasks.task_options import TaskOptions as TaskOptions
     from dovetail.protocol.extension import Extension as Extension
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
-    from dovetail.protocol.extension import ExtensionSubscription as ExtensionSubscription
     from dovetail.protocol.task_store import RunTask as RunTask
     from dovetail.protocol.task_store import StopSignal as StopSignal
     from dovetail.protocol.task_store import TaskEngine as TaskEngine
@@ -34,7 +36,6 @@ _MODULE_BY_NAME = {
     "Extension": "dovetail.protocol.extension",
     "ExtensionClient": "dovetail.protocol.extension",
     "ExtensionMethod": "dovetail.protocol.extension",
-    "ExtensionSubscription": "dovetail.protocol.extension",
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
     "Result": "dovetail.wire.base",
@@ -44,11 +45,14 @@ _MODULE_BY_NAME = {
     "SkillFile": "dovetail.extensions.skills.skill",
     "StopSignal": "dovetail.protocol.task_store",
     "SyncSkill": "dovetail.extensions.skills.remote_skill",
+    "SyncTaskHandle": "dovetail.extensions.tasks.task_handle",
     "TaskConfig": "dovetail.extensions.tasks.task_options",
     "TaskEngine": "dovetail.protocol.task_store",
+    "TaskHandle": "dovetail.extensions.tasks.task_handle",
     "TaskOptions": "dovetail.extensions.tasks.task_options",
     "TaskRecord": "dovetail.protocol.task_store",
     "TaskStore": "dovetail.protocol.task_store",
+    "TaskUpdate": "dovetail.extensions.tasks.task_handle",
     "WireStruct": "dovetail.wire.base",
 }
 

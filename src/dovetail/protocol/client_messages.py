@@ -216,6 +216,8 @@ def _missing_capability_hint(revision: str | None, data: Any) -> str:
         return obstacle
     extensions = required.get("extensions")
     if isinstance(extensions, dict):
+        if list(extensions) == ["io.modelcontextprotocol/tasks"]:
+            return "pass tasks=True to the client"
         identifiers = clip(", ".join(map(str, extensions)), 200)
         return f"pass extensions=[...] to the client, with the extension {identifiers}"
     names = [

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -24,7 +24,6 @@ from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.meta import is_valid_key
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.revisions import PUBLISHED_REVISIONS, REVISIONS, is_within
-from dovetail.wire.subscriptions import SubscriptionFilter
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=Result)
@@ -63,7 +62,27 @@ class ExtensionMethod(Generic[P, R]):
 
 
 class ExtensionClient(Protocol):
-    """The part of `Client` that a function of an extension may use."""
+    """The part of `Client` that an `on_client` function may use to complete the result of a request."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the `timeout` of the request in seconds without progress, or None if the caller passed none."""
+        ...
+
+    @property
+    def total_timeout(self) -> float:
+        """Return how many seconds are left for the request, regardless of progress. The function must obey this."""
+        ...
+
+    def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Call the `progress_handler` of the request, if the caller passed one.
+
+        Args:
+            progress: How much is done. The value must increase with every call.
+            total: The value of `progress` when the work is done, if you know it.
+            message: A message for the user.
+        """
+        ...
 
     async def request(
         self, method: ExtensionMethod[P, R], params: P | None = None, *, timeout: float | None = None
@@ -117,21 +136,6 @@ class NotificationFunction(Struct, frozen=True):
     function: Callable[..., Any]
 
 
-class ExtensionSubscription(Struct, frozen=True):
-    """The changes that a server sends for a field of a subscription filter."""
-
-    accepted: JSONValue  # the part of the requested value that the server accepts
-    # The notifications, each with its method and its parameters. The server closes the iterator at the end.
-    notifications: AsyncGenerator[tuple[str, Params], None]
-
-
-class SubscriptionFunction(Struct, frozen=True):
-    """A function that handles a field of a subscription filter."""
-
-    function: "Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]"
-    requires_client: bool  # whether the server refuses clients that do not declare the extension
-
-
 class ExtensionParts(Struct):
     """Everything that was registered on an extension."""
 
@@ -141,7 +145,6 @@ class ExtensionParts(Struct):
     result_types: dict[tuple[str, str], AddedResultType]
     middleware: list[Middleware]
     client_middleware: list[Middleware]
-    subscriptions: dict[str, SubscriptionFunction]
     lifespan: ExtensionLifespan | None = None
 
 
@@ -173,7 +176,7 @@ class Extension:
         self._settings = dict(settings or {})
         self._client_settings = dict(client_settings or {})
         self._requires_client = requires_client
-        self._parts = ExtensionParts({}, {}, {}, {}, [], [], {})
+        self._parts = ExtensionParts({}, {}, {}, {}, [], [])
         self._is_used = False
 
     @property
@@ -289,37 +292,6 @@ class Extension:
 
         return register
 
-    def subscription(
-        self, name: str
-    ) -> Callable[
-        [Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]],
-        Callable[[Any, Exchange], Awaitable[ExtensionSubscription]],
-    ]:
-        """Register an async function `(requested, exchange)` for a field of the filter of `subscriptions/listen`.
-
-        The function checks the value that the client requests, and returns an `ExtensionSubscription`. The server
-        acknowledges its accepted value, and then sends its notifications. Only clients of stateless protocol versions
-        send subscription filters.
-
-        Args:
-            name: The JSON name of the field.
-        """
-        check_type("the name of the field", name, str, "a string")
-        if name in SubscriptionFilter.__struct_encode_fields__:
-            raise ValueError(f"{name!r} is a field of the protocol. Choose another name")
-
-        def register(
-            function: Callable[[Any, Exchange], Awaitable[ExtensionSubscription]],
-        ) -> Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]:
-            self._check_unused(name)
-            self._check_new(name, self._parts.subscriptions)
-            if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"{name}: the function must be `async def`")
-            self._parts.subscriptions[name] = SubscriptionFunction(function, self._requires_client)
-            return function
-
-        return register
-
     def add_result_type(
         self, method: str, result_type: str, struct: type[Result], on_client: ResultHook | None = None
     ) -> None:
@@ -333,7 +305,7 @@ class Extension:
             result_type: The `resultType` in the response, such as "task".
             struct: The type of the result.
             on_client: An async function `(result, client)` that returns the final result of the request. The client
-                calls it when a server sends this result type.
+                calls it when a server sends this result type. It gets an `ExtensionClient`.
         """
         row = METHODS.get(method)
         if row is None or row.result is None or row.sender == "server" or issubclass(row.params, PaginatedParams):

@@ -1,0 +1,315 @@
+"""Handles of tasks for users of a client, and the text with which another process finds a task."""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from dovetail.error_context import clip
+from dovetail.extensions.tasks.task_messages import Task
+from dovetail.protocol.task_store import TaskStatus, is_final
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode
+from dovetail.wire.tools import CallToolResult
+
+_REFERENCE_PREFIX: Final = "task"
+_REFERENCE_FORMAT: Final = "1"  # the format version of a reference
+_MAX_REFERENCE_CHARS: Final = 16_384
+
+
+class TaskUpdate(Struct, frozen=True, kw_only=True):
+    """The state of a task at one time."""
+
+    status: TaskStatus  # "working", "input_required", "completed", "failed" or "cancelled".
+    message: str | None = None  # What the task does now, for the user and for models.
+    created_at: str | None = None  # When the task was created, in ISO 8601. None if the server did not create a task.
+    updated_at: str | None = None  # When the task last changed, in ISO 8601.
+    ttl: float | None = None  # For how many seconds after its creation the server keeps the task. None for no limit.
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the task has ended."""
+        return is_final(self.status)
+
+
+class TaskReference(Struct, frozen=True, kw_only=True):
+    """The content of `TaskHandle.reference`."""
+
+    server: str | None
+    tool: str
+    id: str
+
+    def encode(self) -> str:
+        """Return the reference as a text, with the version of its format."""
+        data = base64.urlsafe_b64encode(encode(self)).decode("ascii").rstrip("=")
+        return f"{_REFERENCE_PREFIX}{_REFERENCE_FORMAT}.{data}"
+
+    @classmethod
+    def decode(cls, reference: Any) -> "TaskReference":
+        """Decode a text from `encode`. Raise ValueError if it is something else. The error does not show the text."""
+        if not isinstance(reference, str):
+            raise TypeError(f"a task reference must be a string, not {type(reference).__name__}")
+        prefix, _, data = reference.strip().partition(".")
+        version = prefix.removeprefix(_REFERENCE_PREFIX)
+        if prefix == version or not version.isdecimal() or not data or len(data) > _MAX_REFERENCE_CHARS:
+            raise ValueError("invalid task reference. Pass the text of TaskHandle.reference")
+        if version != _REFERENCE_FORMAT:
+            raise ValueError(
+                f"the task reference has the format version {clip(version)}, but this version of dovetail supports "
+                f"only {_REFERENCE_FORMAT}. Update dovetail"
+            )
+        try:
+            encoded = base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True)
+            return msgspec.json.decode(encoded, type=cls)
+        except (binascii.Error, UnicodeError, msgspec.DecodeError, RecursionError):
+            raise ValueError("the task reference is damaged. Pass the whole text of TaskHandle.reference") from None
+
+
+def build_update(task: Task) -> TaskUpdate:
+    """Return the state of a task for users."""
+    return TaskUpdate(
+        status=task.status,
+        message=task.status_message,
+        created_at=task.created_at,
+        updated_at=task.last_updated_at,
+        ttl=None if task.ttl_ms is None else min(task.ttl_ms, 1e15) / 1000,
+    )
+
+
+OnUpdate = Callable[[TaskUpdate], None]
+
+
+class TaskSource(Protocol):
+    """A call that a handle waits for. All functions run in the event loop of the client."""
+
+    update: TaskUpdate  # the state when the handle is created
+    is_local: bool  # True if the call runs in this client, so that it continues without waiters
+
+    async def wait(self, on_update: OnUpdate) -> CallToolResult:
+        """Wait for the result, and call `on_update` after each change."""
+        ...
+
+    async def fetch(self) -> TaskUpdate:
+        """Return the state of the task as it is now."""
+        ...
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task."""
+        ...
+
+    def get_reference(self) -> str:
+        """Return the reference of the task. Raise NotSupported if it has none."""
+        ...
+
+
+class TaskWatcher:
+    """Waits for a task as long as somebody is interested. All waiters share one watcher."""
+
+    def __init__(self, source: TaskSource) -> None:
+        self.source = source
+        self.update = source.update
+        self._watcher: asyncio.Task[CallToolResult] | None = None
+        self._waiter_count = 0
+        self._version = 0
+        self._changed = asyncio.Event()
+        if source.is_local:
+            self._start()
+
+    def _start(self) -> asyncio.Task[CallToolResult]:
+        """Start to watch the task, unless it is watched. A failure, such as a lost connection, may be temporary."""
+        loop, watcher = asyncio.get_running_loop(), self._watcher
+        if watcher is None or (
+            not self.source.is_local and (watcher.get_loop() is not loop or (watcher.done() and _has_failed(watcher)))
+        ):
+            self._changed = asyncio.Event()
+            watcher = self._watcher = loop.create_task(self.source.wait(self.set_update))
+            watcher.add_done_callback(self._handle_done)
+        return watcher
+
+    def _handle_done(self, watcher: asyncio.Task[CallToolResult]) -> None:
+        _has_failed(watcher)  # This marks the exception as read. The waiters raise it.
+        self._notify()
+
+    def set_update(self, update: TaskUpdate) -> None:
+        if update != self.update:
+            self.update = update
+            self._version += 1
+            self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def wait(self) -> CallToolResult:
+        self._waiter_count += 1
+        try:
+            return await asyncio.shield(self._start())
+        finally:
+            self.leave()
+
+    async def join(self) -> None:
+        """Count one more waiter, which calls `next_update` until it calls `leave`."""
+        self._waiter_count += 1
+        self._start()
+
+    def leave(self) -> None:
+        """Stop watching if no other waiter is left. This does not cancel the task."""
+        self._waiter_count -= 1
+        if self._waiter_count == 0 and not self.source.is_local and self._watcher is not None:
+            self._watcher.cancel()
+
+    async def next_update(self, seen_version: int | None) -> tuple[int, TaskUpdate] | None:
+        """Return the next state and its version. Return None after the final state."""
+        while seen_version == self._version:
+            if self.update.is_final:
+                return None
+            changed, watcher = self._changed, self._start()
+            if not watcher.done():
+                await changed.wait()
+            if watcher.done() and seen_version == self._version:
+                await watcher  # This raises the error.
+                return None
+        return self._version, self.update
+
+
+class TaskHandle:
+    """A call that runs as a task on the server. `Client.start_task` and `Client.get_task` create it.
+
+    `await handle` waits for the result, which is that of `Client.call_tool`, and raises the error of the call if the
+    task failed. `async for update in handle` yields a `TaskUpdate` for each change, and ends with the task. While you
+    wait, the handlers of the client answer the questions of the task. If you stop waiting, the task continues.
+    """
+
+    def __init__(self, _source: TaskSource, _run: Callable[..., Awaitable[Any]]) -> None:
+        self._source = _source
+        self._watcher = TaskWatcher(_source)
+        self._run = _run
+
+    @property
+    def status(self) -> TaskStatus:
+        """Return the last known status: "working", "input_required", "completed", "failed" or "cancelled".
+
+        The handle learns about changes only while you wait for it. `refresh` asks the server.
+        """
+        return self._watcher.update.status
+
+    @property
+    def reference(self) -> str:
+        """Return a text with which `Client.get_task` finds the task, also in another process.
+
+        Store it like a password, because it may be enough to read the result. It contains the name of the server, the
+        name of the tool and the task ID.
+
+        Raises:
+            NotSupported: the server ran the call without a task.
+        """
+        return self._source.get_reference()
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self.status}>"
+
+    def __await__(self) -> Generator[Any, Any, CallToolResult]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> CallToolResult:
+        return await self._run(self._watcher.wait)
+
+    async def __aiter__(self) -> AsyncIterator[TaskUpdate]:
+        version: int | None = None
+        await self._run(self._watcher.join)
+        try:
+            while (current := await self._run(self._watcher.next_update, version)) is not None:
+                version, update = current
+                yield update
+        finally:
+            await self._run(self._leave)
+
+    async def _leave(self) -> None:
+        self._watcher.leave()
+
+    async def refresh(self) -> TaskUpdate:
+        """Ask the server for the state of the task, and return it. This answers no questions of the task."""
+        return await self._run(self._refresh)
+
+    async def _refresh(self) -> TaskUpdate:
+        self._watcher.set_update(await self._source.fetch())
+        return self._watcher.update
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task.
+
+        The task may still end in another way. Await the handle to see how, which raises TaskCancelled if the task was
+        cancelled. If the task has ended already, nothing happens.
+        """
+        await self._run(self._source.cancel)
+
+
+class SyncTaskHandle:
+    """A call that runs as a task on the server. `SyncClient.start_task` and `SyncClient.get_task` create it.
+
+    `for update in handle` yields a `TaskUpdate` for each change.
+    """
+
+    def __init__(self, _handle: TaskHandle, _run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._handle = _handle
+        self._run = _run
+
+    @property
+    def status(self) -> TaskStatus:
+        """Return the last known status. The handle learns about changes only while you wait for it."""
+        return self._handle.status
+
+    @property
+    def reference(self) -> str:
+        """Return a text with which `SyncClient.get_task` finds the task. See `TaskHandle.reference`."""
+        return self._handle.reference
+
+    def __repr__(self) -> str:
+        return f"<SyncTaskHandle {self.status}>"
+
+    def result(self, timeout: float | None = None) -> CallToolResult:
+        """Wait for the result, which is that of `SyncClient.call_tool`.
+
+        Args:
+            timeout: Seconds to wait before TimeoutError is raised. The task continues. None for no limit.
+        """
+        return self._run(_wait_for(self._handle, timeout))
+
+    def __iter__(self) -> Iterator[TaskUpdate]:
+        updates: Any = aiter(self._handle)
+        try:
+            while True:
+                try:
+                    update = self._run(_next_update(updates))
+                except StopAsyncIteration:
+                    return
+                yield update
+        finally:
+            # At the end of the program, the event loop of the client may already be closed.
+            with contextlib.suppress(RuntimeError):
+                self._run(updates.aclose())
+
+    def refresh(self) -> TaskUpdate:
+        """Ask the server for the state of the task, and return it."""
+        return self._run(self._handle.refresh())
+
+    def cancel(self) -> None:
+        """Ask the server to cancel the task. See `TaskHandle.cancel`."""
+        self._run(self._handle.cancel())
+
+
+async def _wait_for(handle: TaskHandle, timeout: float | None) -> CallToolResult:
+    async with asyncio.timeout(timeout):
+        return await handle
+
+
+async def _next_update(updates: Any) -> TaskUpdate:
+    return await anext(updates)
+
+
+def _has_failed(watcher: asyncio.Task[Any]) -> bool:
+    return watcher.cancelled() or watcher.exception() is not None
