@@ -37,7 +37,7 @@ ROWS = (
     Requirement(
         "ext.name-header",
         "streamable-http#server-validation",
-        "If a method of an extension has a name parameter, the Mcp-Name header must have the same value.",
+        "If a method of an extension has a name parameter, a Mcp-Name header must have the same value.",
         revisions=(STATELESS,),
         transports=ALL_HTTP,
     ),

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 
 from dovetail import CallToolResult, Context, Server, TextContent
 from dovetail import Client as RealClient
-from dovetail.errors import InternalError, InvalidParams, MethodNotFound
-from dovetail.extensions import Extension, Params, Result
+from dovetail.errors import InternalError, InvalidParams, MethodNotFound, MissingClientCapability
+from dovetail.extensions import Extension, ExtensionSubscription, Params, Result
 from dovetail.middleware import CallNext, Exchange, ResponseCache
 from dovetail.server.server import get_dispatcher
 from dovetail.types import ServerCapabilities
@@ -351,3 +351,69 @@ async def test_an_extension_of_a_running_server_is_closed_with_its_last_user() -
         get_dispatcher(app).add_extension(extension)
         assert await client.call("slow") == "done"
     assert events == ["open", "closed"]
+
+
+# Subscriptions
+
+
+class TopicParams(Params):
+    topic: str
+
+
+def with_topics(extension: Extension, closed: list[str]) -> Extension:
+    async def watch(topics: list[str]) -> AsyncGenerator[tuple[str, Params], None]:
+        try:
+            for topic in topics:
+                yield "notifications/com.example/hello", TopicParams(topic=topic)
+            if "broken" in topics:
+                raise ValueError("broken")
+            await asyncio.Event().wait()
+        finally:
+            closed.append("closed")
+
+    @extension.subscription("helloTopics")
+    async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
+        topics = [topic for topic in requested if topic != "secret"]
+        return ExtensionSubscription(accepted=topics, notifications=watch(topics))
+
+    return extension
+
+
+async def test_an_extension_adds_a_field_to_the_filter_of_a_subscription() -> None:
+    closed: list[str] = []
+    app = add_slow(Server("x", extensions=[with_topics(Extension(HELLO), closed)]))
+    client = Client(app)
+    params = {"notifications": {"helloTopics": ["a", "secret", "b"], "toolsListChanged": True}}
+    request = asyncio.ensure_future(client.run(client.exchange("subscriptions/listen", params, id="s")))
+    async with asyncio.timeout(10):
+        while len(client.said) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    acknowledged, *notices = client.said
+    assert acknowledged["params"]["notifications"] == {"toolsListChanged": True, "helloTopics": ["a", "b"]}
+    meta = {"io.modelcontextprotocol/subscriptionId": "s"}
+    assert [notice["params"] for notice in notices] == [{"_meta": meta, "topic": topic} for topic in ("a", "b")]
+    await app.stop()
+    assert (await request)["_meta"] | meta == (await request)["_meta"]
+    assert closed == ["closed"]
+
+
+async def test_a_subscription_ends_if_its_extension_fails() -> None:
+    closed: list[str] = []
+    app = add_slow(Server("x", extensions=[with_topics(Extension(HELLO), closed)]))
+    await Client(app).request("subscriptions/listen", {"notifications": {"helloTopics": ["broken"]}})
+    assert closed == ["closed"]
+    await app.stop()
+
+
+async def test_a_subscription_can_require_the_extension() -> None:
+    app = add_slow(Server("x", extensions=[with_topics(Extension(HELLO, requires_client=True), [])]))
+    with pytest.raises(MissingClientCapability):
+        await Client(app).request("subscriptions/listen", {"notifications": {"helloTopics": []}})
+    await app.stop()
+
+
+def test_a_field_of_a_subscription_has_a_new_name() -> None:
+    extension = with_topics(Extension(HELLO), [])
+    for name in ("helloTopics", "toolsListChanged"):
+        with pytest.raises(ValueError, match=name):
+            extension.subscription(name)(say)  # pyright: ignore[reportArgumentType]

@@ -2,21 +2,28 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail import Context, Depends, Server, ToolError
 from dovetail.errors import InvalidParams, MethodNotFound, MissingClientCapability, ServerBusy
-from dovetail.extensions import TaskConfig, TaskOptions
+from dovetail.extensions import SQLiteTaskStore, TaskConfig, TaskOptions
+from dovetail.extensions.tasks import task_worker
+from dovetail.extensions.tasks.task_worker import WorkerOptions
 from dovetail.middleware import CallNext, Exchange, RateLimit
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
+from dovetail.server import task_call
 from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, Client, text
 
 TASKS = "io.modelcontextprotocol/tasks"
 DECLARED = ALL_CAPABILITIES | {"extensions": {TASKS: {}}}
+TIMEOUT_S = 30.0
 FINAL = ("completed", "failed", "cancelled")
 
 
@@ -35,7 +42,7 @@ class TaskClient(Client):
         return result["taskId"]
 
     async def wait(self, id: str, *statuses: str) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT_S):
             while (task := await self.get(id))["status"] not in (statuses or FINAL):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return task
@@ -49,6 +56,12 @@ class TaskClient(Client):
 
     async def cancel(self, id: str) -> dict[str, Any]:
         return await self.request("tasks/cancel", {"taskId": id})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -414,3 +427,433 @@ def test_a_server_declares_tasks_only_if_a_tool_has_the_option() -> None:
     app.add_tool(lambda: 1, name="task", task=True)
     assert get_dispatcher(app).capabilities().extensions == {TASKS: {}}
     assert get_dispatcher(Server("x", tasks=TaskOptions())).capabilities().extensions == {TASKS: {}}
+
+
+# Calls that start in the foreground
+
+
+async def test_a_call_that_ends_in_time_does_not_become_a_task(app: Server) -> None:
+    @app.tool(task=TaskConfig(after=30.0))
+    async def work(ctx: Context) -> str:
+        return f"attempt {ctx.attempt}"
+
+    result = await TaskClient(app).call("work")
+    assert (result["resultType"], text(result)) == ("complete", "attempt 1")
+
+
+async def test_a_call_becomes_a_task_when_it_takes_too_long(app: Server) -> None:
+    release, runs = asyncio.Event(), list[bool]()
+
+    @app.middleware
+    async def record(exchange: Exchange, call_next: CallNext) -> object:
+        result = await call_next(exchange)
+        if exchange.method == "tools/call":
+            runs.append(exchange.is_task)
+        return result
+
+    @app.tool(task=TaskConfig(after=0.01))
+    async def work() -> str:
+        await release.wait()
+        return "done"
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    assert (await client.get(id))["status"] == "working"
+    assert not runs
+    release.set()
+    assert text((await client.wait(id))["result"]) == "done"
+    # Middleware wraps the whole call once.
+    assert runs == [True]
+
+
+async def test_questions_before_the_task_are_rounds_and_those_after_it_belong_to_the_task(app: Server) -> None:
+    runs: list[int] = []
+
+    @app.tool(task=TaskConfig(after=0.01, required=True))
+    async def work(ctx: Context) -> str:
+        name = await ctx.elicit("Name?", str)
+        await ctx.once("step", lambda: runs.append(1))
+        await until(lambda: ctx._exchange.is_task)  # pyright: ignore[reportPrivateUsage]
+        city = await ctx.elicit("City?", str)
+        return f"{name} in {city}"
+
+    client = TaskClient(app)
+    first = await client.call("work")
+    assert (first["resultType"], [*first["inputRequests"]]) == ("input_required", ["q1"])
+    answers = {"q1": {"action": "accept", "content": {"value": "Ann"}}}
+    created = await client.call("work", inputResponses=answers, requestState=first["requestState"])
+    assert created["resultType"] == "task"
+    assert "requestState" not in created
+    task = await client.wait(created["taskId"], "input_required")
+    assert [*task["inputRequests"]] == ["q2"]
+    await client.answer(created["taskId"], q2={"value": "Rome"})
+    assert text((await client.wait(created["taskId"]))["result"]) == "Ann in Rome"
+    assert runs == [1]
+
+
+async def test_a_call_that_became_a_task_can_be_cancelled(app: Server) -> None:
+    @app.tool(task=TaskConfig(after=0.0))
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.cancel(id)
+    assert (await client.wait(id))["status"] == "cancelled"
+
+
+async def test_a_call_in_the_foreground_stops_with_its_request(app: Server) -> None:
+    stopped = asyncio.Event()
+    started = asyncio.Event()
+
+    @app.tool(task=TaskConfig(after=60.0))
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    request = asyncio.ensure_future(TaskClient(app).call("work"))
+    await started.wait()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await asyncio.wait_for(stopped.wait(), 10)
+
+
+async def test_a_call_stays_in_the_foreground_if_no_task_can_be_stored() -> None:
+    app = Server("app", tasks=TaskOptions(max_tasks=1))
+
+    @app.tool(task=TaskConfig(after=0.0))
+    async def work() -> str:
+        await asyncio.sleep(0.02)
+        return "done"
+
+    client = TaskClient(app)
+    await client.finish("work")
+    assert text(await client.call("work")) == "done"
+    await app.stop()
+
+
+async def test_a_call_in_the_foreground_sends_progress(app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_call, "_HEARTBEAT_INTERVAL_S", 0.001)
+    client = Client(app)
+
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str:
+        await until(lambda: len(client.said) >= 2)
+        await ctx.progress(1, 2, "half")
+        await until(lambda: len(client.said) >= 5)
+        return "done"
+
+    await client.request("tools/call", {"name": "work", "arguments": {}}, progressToken="t")
+    messages = [message["params"] for message in client.said]
+    values = [params["progress"] for params in messages]
+    assert values == sorted({*values})
+    assert [params for params in messages if params.get("message") == "half"]
+    count = len(client.said)
+    await asyncio.sleep(0.01)
+    assert len(client.said) == count
+
+
+# Progress
+
+
+async def test_progress_is_the_status_message(app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_call, "_PROGRESS_INTERVAL_S", 0.01)
+    release = asyncio.Event()
+
+    @app.tool(task=True)
+    async def work(ctx: Context) -> None:
+        for step in range(100):
+            await ctx.progress(step, 100, f"step {step}")
+        await ctx.progress(100, 100)
+        await release.wait()
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    messages = set[str]()
+    async with asyncio.timeout(TIMEOUT_S):
+        while "100 of 100" not in messages:
+            messages.add((await client.get(id)).get("statusMessage", ""))
+            await asyncio.sleep(0.001)
+    assert len(messages) < 50
+    release.set()
+    await client.wait(id)
+
+
+# Semantics
+
+
+class NoEngine:
+    """An engine that runs nothing, like a worker that is lost."""
+
+    async def submit(self, id: str) -> None: ...
+
+    async def serve(self, run: Any, stop: Any) -> None:
+        await stop.wait()
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find lost tasks soon, and park functions soon."""
+    options = WorkerOptions(lease_seconds=30.0, due_interval=0.01, park_after=0.01)
+    monkeypatch.setattr(task_worker, "DEFAULT_OPTIONS", options)
+
+
+def create_app(path: Path, max_retries: int = 0, engine: Any = None, **options: Any) -> tuple[Server, list[int]]:
+    """Create a server with a tool that counts its runs, and asks in the first one."""
+    app, runs = Server("app", tasks=TaskOptions(store=path, engine=engine), **options), list[int]()
+
+    @app.tool(task=TaskConfig(max_retries=max_retries))
+    async def work(ctx: Context, ask: bool = False) -> str:
+        runs.append(ctx.attempt)
+        number = await ctx.once("number", lambda: len(runs))
+        name = await ctx.elicit("Name?", str) if ask else "nobody"
+        return f"{name} {number} {ctx.attempt}"
+
+    return app, runs
+
+
+async def lose_worker(path: Path, id: str, **options: Any) -> None:
+    """Claim a task as a worker does, and let the lease expire."""
+    store = SQLiteTaskStore(path, **options)
+    claimed = await store.claim(id, "lost worker", time.time(), 0.001)
+    assert claimed is not None
+    await store.close()
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("max_retries", [0, 1])
+async def test_a_lost_task_starts_again_only_if_that_is_allowed(tmp_path: Path, max_retries: int) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, _ = create_app(path, max_retries, NoEngine())
+    id = await TaskClient(app).start("work")
+    await lose_worker(path, id)
+    await app.stop()
+    app, runs = create_app(path, max_retries)
+    task = await TaskClient(app).wait(id)
+    if max_retries:
+        assert text(task["result"]) == "nobody 1 2"
+        assert runs == [2]
+    else:
+        assert (task["status"], task["error"]["code"]) == ("failed", -32603)
+        assert not runs
+    await app.stop()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_task_that_was_created_but_not_started_runs_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, _ = create_app(path, engine=NoEngine())
+    id = await TaskClient(app).start("work")
+    await app.stop()
+    app, runs = create_app(path)
+    assert text((await TaskClient(app).wait(id))["result"]) == "nobody 1 1"
+    assert runs == [1]
+    await app.stop()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_parked_task_continues_in_another_process_without_a_retry(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, runs = create_app(path)
+    client = TaskClient(app)
+    id = await client.start("work", ask=True)
+    await client.wait(id, "input_required")
+    await app.stop()
+    assert runs == [1]
+    app, runs = create_app(path)
+    client = TaskClient(app)
+    assert (await client.get(id))["status"] == "input_required"
+    assert not runs
+    await client.answer(id, q1={"value": "Ann"})
+    # The step is not repeated, and the continuation is not a new attempt.
+    assert text((await client.wait(id))["result"]) == "Ann 1 1"
+    assert runs == [1]
+    await app.stop()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_an_explicit_input_request_continues_with_its_state(app: Server) -> None:
+    from dovetail import Elicit, InputRequired
+
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str | InputRequired:
+        answers = [*filter(None, (ctx.request_state or "").split(","))]
+        if "name" in ctx.input_responses:
+            answers.append(ctx.input_responses["name"]["content"]["value"])
+        if len(answers) < 2:
+            return InputRequired({"name": Elicit("Name?", str)}, ",".join(answers))
+        return " and ".join(answers)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.wait(id, "input_required")
+    await client.answer(id, name={"value": "Ann"})
+    while "name" in (task := await client.wait(id, "input_required"))["inputRequests"]:
+        pass
+    # The same question gets a new key, because the first one was answered.
+    assert [*task["inputRequests"]] == ["name-2"]
+    await client.answer(id, **{"name-2": {"value": "Bob"}})
+    assert text((await client.wait(id))["result"]) == "Ann and Bob"
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("change", ["removed", "arguments"])
+async def test_a_task_of_a_changed_tool_fails(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, _ = create_app(path, engine=NoEngine())
+    id = await TaskClient(app).start("work")
+    await app.stop()
+    app, ran = Server("app", tasks=TaskOptions(store=path)), list[int]()
+
+    @app.tool("work" if change == "arguments" else "other", task=True)
+    async def work(ask: int = 0) -> None:
+        ran.append(ask)
+
+    task = await TaskClient(app).wait(id)
+    assert (task["status"], task["error"]["code"]) == ("failed", -32603)
+    assert "work" in task["error"]["message"]
+    assert not ran
+    await app.stop()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_stopping_server_hands_over_what_may_run_again_and_fails_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    limits = ServerLimits(drain_timeout=0.05)
+    ids: dict[str, str] = {}
+
+    def create() -> Server:
+        app = Server("app", tasks=TaskOptions(store=path), limits=limits)
+
+        async def work(ctx: Context) -> str:
+            started.set()
+            if ctx.attempt == 1:
+                await asyncio.sleep(60)
+            return f"attempt {ctx.attempt}"
+
+        for name, config in {
+            "once": TaskConfig(),
+            "retried": TaskConfig(max_retries=1),
+            "switched": TaskConfig(after=0.0),
+        }.items():
+            app.add_tool(work, name=name, task=config)
+        return app
+
+    started = asyncio.Event()
+    app = create()
+    for name in ("once", "retried", "switched"):
+        started.clear()
+        ids[name] = await TaskClient(app).start(name)
+        await started.wait()
+    await app.stop()
+    client = TaskClient(app := create())
+    for name in ("once", "switched"):
+        task = await client.get(ids[name])
+        assert (task["status"], task["error"]["code"]) == ("failed", -32603)
+    assert text((await client.wait(ids["retried"]))["result"]) == "attempt 2"
+    await app.stop()
+
+
+async def test_a_stopping_server_waits_for_running_tasks(tmp_path: Path) -> None:
+    app, started = Server("app", tasks=TaskOptions(store=tmp_path / "tasks.sqlite")), asyncio.Event()
+
+    @app.tool(task=True)
+    async def work() -> str:
+        started.set()
+        await asyncio.sleep(0.02)
+        return "done"
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await started.wait()
+    await app.stop()
+    assert (await client.get(id))["status"] == "completed"
+    await app.stop()
+
+
+async def test_a_run_may_take_as_long_as_its_timeout(app: Server) -> None:
+    @app.tool(task=TaskConfig(timeout=0.05), timeout=60)
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    task = await TaskClient(app).finish("work")
+    assert (task["status"], task["result"]["isError"]) == ("completed", True)
+
+
+async def test_a_task_expires_after_its_ttl(app: Server) -> None:
+    @app.tool(task=TaskConfig(ttl=0.05))
+    async def work() -> str:
+        return "done"
+
+    client = TaskClient(app)
+    created = await client.call("work")
+    assert created["ttlMs"] == 50
+    with pytest.raises(InvalidParams):
+        await client.wait(created["taskId"], "expired")
+
+
+def list_files_with(folder: Path, data: bytes) -> list[Path]:
+    return [file for file in folder.iterdir() if data in file.read_bytes()]
+
+
+@pytest.mark.usefixtures("fast")
+async def test_records_are_encrypted_with_the_keys_of_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app = Server("app", tasks=TaskOptions(store=path), secret_keys=["a" * 32])
+
+    @app.tool(task=True)
+    async def work(secret: str) -> str:
+        return secret
+
+    client = TaskClient(app)
+    id = await client.start("work", secret="plain-text-secret")
+    assert text((await client.wait(id))["result"]) == "plain-text-secret"
+    await app.stop()
+    assert not list_files_with(tmp_path, b"plain-text-secret")
+
+
+# Subscriptions
+
+
+async def test_a_subscription_reports_each_change_of_a_task(app: Server) -> None:
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str:
+        return await ctx.elicit("Name?", str)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.wait(id, "input_required")
+    foreign = await TaskClient(app, principal=Principal("bob")).start("work")
+    params = {"notifications": {"taskIds": [id, foreign, "unknown"], "toolsListChanged": True}}
+    request = asyncio.ensure_future(client.run(client.exchange("subscriptions/listen", params, id="s")))
+    await until(lambda: len(client.said) >= 2)
+    await client.answer(id, q1={"value": "Ann"})
+    await until(lambda: client.said[-1]["params"].get("status") == "completed")
+    acknowledged, *notices = client.said
+    assert acknowledged["params"]["notifications"] == {"toolsListChanged": True, "taskIds": [id]}
+    assert {notice["method"] for notice in notices} == {"notifications/tasks"}
+    assert {notice["params"]["taskId"] for notice in notices} == {id}
+    assert notices[0]["params"]["status"] == "input_required"
+    assert [*notices[0]["params"]["inputRequests"]] == ["q1"]
+    last = notices[-1]["params"]
+    assert last.pop("_meta") == {"io.modelcontextprotocol/subscriptionId": "s"}
+    task = await client.get(id)
+    assert last == {name: value for name, value in task.items() if name not in ("_meta", "resultType")}
+    request.cancel()
+    await asyncio.wait([request])
+
+
+async def test_a_subscription_to_tasks_requires_the_extension(app: Server) -> None:
+    @app.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    with pytest.raises(MissingClientCapability):
+        await Client(app).request("subscriptions/listen", {"notifications": {"taskIds": ["x"]}})
+    for ids in ("x", [1], ["x"] * 1001, ["x" * 1000]):
+        with pytest.raises(InvalidParams):
+            await TaskClient(app).request("subscriptions/listen", {"notifications": {"taskIds": ids}})

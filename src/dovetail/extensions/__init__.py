@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.extension import Extension as Extension
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
+    from dovetail.protocol.extension import ExtensionSubscription as ExtensionSubscription
     from dovetail.protocol.task_store import RunTask as RunTask
     from dovetail.protocol.task_store import StopSignal as StopSignal
     from dovetail.protocol.task_store import TaskEngine as TaskEngine
@@ -36,6 +37,7 @@ _MODULE_BY_NAME = {
     "Extension": "dovetail.protocol.extension",
     "ExtensionClient": "dovetail.protocol.extension",
     "ExtensionMethod": "dovetail.protocol.extension",
+    "ExtensionSubscription": "dovetail.protocol.extension",
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
     "Result": "dovetail.wire.base",

@@ -117,6 +117,7 @@ class IncomingExchange(Exchange, eq=False):
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
+    last_progress: float | None = None  # the progress that was sent last
 
     @property
     def is_task(self) -> bool:
@@ -166,6 +167,29 @@ class IncomingExchange(Exchange, eq=False):
             ask=self.ask,
             close_stream=self.close_stream,
             parent=self,
+        )
+
+    def create_detached(self, task_call: "TaskCall") -> "IncomingExchange":
+        """Create a copy of this request that can continue after the response to it.
+
+        Messages are sent as long as this request is open.
+        """
+
+        async def emit(message: bytes) -> None:
+            if self.emit is not None:
+                await self.emit(message)
+
+        return IncomingExchange(
+            self.id,
+            self.method,
+            self.params,
+            self.meta,
+            self.caller,
+            self.headers,
+            size=self.size,
+            origin=self.origin,
+            emit=emit,
+            task_call=task_call,
         )
 
     def pause(self, now: float) -> None:

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +24,7 @@ from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.meta import is_valid_key
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.revisions import PUBLISHED_REVISIONS, REVISIONS, is_within
+from dovetail.wire.subscriptions import SubscriptionFilter
 
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=Result)
@@ -136,6 +137,21 @@ class NotificationFunction(Struct, frozen=True):
     function: Callable[..., Any]
 
 
+class ExtensionSubscription(Struct, frozen=True):
+    """The changes that a server sends for a field of a subscription filter."""
+
+    accepted: JSONValue  # the part of the requested value that the server accepts
+    # The notifications, each with its method and its parameters. The server closes the iterator at the end.
+    notifications: AsyncGenerator[tuple[str, Params], None]
+
+
+class SubscriptionFunction(Struct, frozen=True):
+    """A function that handles a field of a subscription filter."""
+
+    function: "Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]"
+    requires_client: bool  # whether the server refuses clients that do not declare the extension
+
+
 class ExtensionParts(Struct):
     """Everything that was registered on an extension."""
 
@@ -145,6 +161,7 @@ class ExtensionParts(Struct):
     result_types: dict[tuple[str, str], AddedResultType]
     middleware: list[Middleware]
     client_middleware: list[Middleware]
+    subscriptions: dict[str, SubscriptionFunction]
     lifespan: ExtensionLifespan | None = None
 
 
@@ -176,7 +193,7 @@ class Extension:
         self._settings = dict(settings or {})
         self._client_settings = dict(client_settings or {})
         self._requires_client = requires_client
-        self._parts = ExtensionParts({}, {}, {}, {}, [], [])
+        self._parts = ExtensionParts({}, {}, {}, {}, [], [], {})
         self._is_used = False
 
     @property
@@ -288,6 +305,37 @@ class Extension:
                 raise TypeError(f"{name}: the function must be `async def`")
             params_type = _read_hints(function, name, parameter_count, is_async=False)[0]
             handlers[name] = NotificationFunction(params_type, function)
+            return function
+
+        return register
+
+    def subscription(
+        self, name: str
+    ) -> Callable[
+        [Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]],
+        Callable[[Any, Exchange], Awaitable[ExtensionSubscription]],
+    ]:
+        """Register an async function `(requested, exchange)` for a field of the filter of `subscriptions/listen`.
+
+        The function checks the value that the client requests, and returns an `ExtensionSubscription`. The server
+        acknowledges its accepted value, and then sends its notifications. Only clients of stateless protocol versions
+        send subscription filters.
+
+        Args:
+            name: The JSON name of the field.
+        """
+        check_type("the name of the field", name, str, "a string")
+        if name in SubscriptionFilter.__struct_encode_fields__:
+            raise ValueError(f"{name!r} is a field of the protocol. Choose another name")
+
+        def register(
+            function: Callable[[Any, Exchange], Awaitable[ExtensionSubscription]],
+        ) -> Callable[[Any, Exchange], Awaitable[ExtensionSubscription]]:
+            self._check_unused(name)
+            self._check_new(name, self._parts.subscriptions)
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"{name}: the function must be `async def`")
+            self._parts.subscriptions[name] = SubscriptionFunction(function, self._requires_client)
             return function
 
         return register

@@ -98,7 +98,8 @@ class StatelessProtocol:
         row = self._server.requests[revision].get(method)
         if headers is not None:
             _check_mirrored_header(METHOD_HEADER, headers, method)
-            if row is not None and row.name_parameter is not None:
+            # Some clients do not send the name of an extension's request. A wrong name is always refused.
+            if row is not None and row.name_parameter is not None and (row.extension is None or NAME_HEADER in headers):
                 _check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
         level = _read_log_level(meta) if LOG_LEVEL in meta else None
         caller = Caller(

@@ -280,6 +280,11 @@ def has_valid_lease(record: TaskRecord, now: float) -> bool:
     return record.lease is not None and record.lease.expires_at > now
 
 
+def is_expired(record: TaskRecord, now: float) -> bool:
+    """Return whether a record may be deleted, because its time is over and no worker has the task."""
+    return record.expires_at is not None and record.expires_at <= now and not has_valid_lease(record, now)
+
+
 def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
     """Give the lease of a task to a worker. Return None if the task is not due.
 

@@ -6,7 +6,7 @@ listener has not yet received a change, a second change of the same kind is not 
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.callbacks import add_callback, call_all
@@ -16,7 +16,7 @@ from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
-from dovetail.wire.codec import as_raw, encode
+from dovetail.wire.codec import as_raw, encode, to_plain
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.subscriptions import SubscriptionFilter
 
@@ -178,17 +178,23 @@ class ChangeStream:
         """Acknowledge the subscription, and then send changes until `close` is called."""
         return self._worker.run()
 
+    async def acknowledge(self, extension_filters: Mapping[str, object] | None = None) -> None:
+        """Acknowledge the subscription, with the fields that extensions add to the filter."""
+        accepted_filter, self._acknowledged_filter = self._acknowledged_filter, None
+        notifications = to_plain(accepted_filter) | extension_filters if extension_filters else accepted_filter
+        await self.send(ACKNOWLEDGED, notifications=notifications)
+
     async def _send_pending(self) -> None:
         if self._acknowledged_filter is not None:
-            await self._send(ACKNOWLEDGED, notifications=self._acknowledged_filter)
-            self._acknowledged_filter = None
+            await self.acknowledge()
         while self._pending:
             changes, self._pending = self._pending, {}
             for method, key in changes:
                 for uri in topics.find_subscribed_uris(self._uris_by_key, key):
-                    await (self._send(method) if uri is None else self._send(method, uri=uri))
+                    await (self.send(method) if uri is None else self.send(method, uri=uri))
 
-    async def _send(self, method: str, **params: Any) -> None:
+    async def send(self, method: str, **params: Any) -> None:
+        """Send a notification with the ID of the subscription."""
         emit = self._exchange.emit
         if emit is not None:
             await emit(jsonrpc.encode_notification(method, {"_meta": self._meta, **params}))

@@ -69,7 +69,7 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The current call and its caller. In `Context[State]`, `State` is the type of the value from the lifespan."""
 
-    __slots__ = ("_exchange", "_handle_nested", "_input_requests", "_last_progress", "_logger", "lifespan")
+    __slots__ = ("_exchange", "_handle_nested", "_input_requests", "_logger", "lifespan")
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class Context(Generic[State]):
         self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
-        self._last_progress: float | None = None
 
     @property
     def request_id(self) -> RequestId:
@@ -193,9 +192,10 @@ class Context(Generic[State]):
                 return
             token = self._exchange.id
         # spec: progress#progress-flow
-        if self._last_progress is not None and progress <= self._last_progress:
+        last_progress = self._exchange.last_progress
+        if last_progress is not None and progress <= last_progress:
             return
-        self._last_progress = progress
+        self._exchange.last_progress = progress
         params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
         await self._exchange.notify("notifications/progress", params)
 

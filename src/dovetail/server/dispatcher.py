@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from dovetail.errors import (
     InsufficientScope,
@@ -88,6 +88,16 @@ _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
 }
 
 
+class TaskSwitch(Protocol):
+    """Starts the calls of some tools in the foreground, and turns calls that take too long into tasks."""
+
+    tools: tuple[str, ...]  # the names of the tools
+
+    async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
+        """Handle a call. Return the result, or the task that the call has become."""
+        ...
+
+
 class Dispatcher:
     """Handles the requests of one server, and applies middleware and limits."""
 
@@ -115,6 +125,7 @@ class Dispatcher:
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
+        self.task_switch: TaskSwitch | None = None  # This attribute is None until a tool has `TaskConfig.after`.
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
         self._call_timeout = limits.call_timeout
@@ -537,8 +548,12 @@ class Dispatcher:
             state.large_bytes_by_origin[origin] += exchange.size
         if self._has_middleware:
             exchange.check = self._check_exchange
+        switch = self.task_switch
         try:
-            result = await handler(exchange)
+            if switch is not None and exchange.method == "tools/call" and exchange.params.get("name") in switch.tools:
+                result = await switch.call(exchange, handler)
+            else:
+                result = await handler(exchange)
             buffer = exchange.buffer
             if buffer is not None and buffer.is_crowded and (size := estimate_size(result)) >= LARGE_RESULT_BYTES:
                 await buffer.wait_for_turn(size)
@@ -662,6 +677,7 @@ class Dispatcher:
 
     async def _listen(self, exchange: IncomingExchange) -> Result:
         granted_filter = await self._grant_filter(exchange)
+        subscriptions = None if self._extensions is None else await self._extensions.open_subscriptions(exchange)
         state = self._state_by_loop.get(asyncio.get_running_loop())
         # The server may have stopped in the meantime, and would never close a new stream.
         if state is None or state.is_closing:
@@ -671,7 +687,13 @@ class Dispatcher:
         state.change_streams.add(stream)
         expiry_timer = _call_at_expiry(exchange.caller.principal, stream.close)
         try:
-            await stream.run()
+            if subscriptions:
+                from dovetail.server.extension_handlers import forward_notifications
+
+                async with forward_notifications(stream, subscriptions):
+                    await stream.run()
+            else:
+                await stream.run()
         finally:
             stop()
             state.change_streams.discard(stream)

@@ -1,26 +1,33 @@
 """The extensions of a server: their methods, notifications, result types, middleware and lifespans."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
 
 from dovetail.errors import MissingClientCapability
+from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.extension import (
     AddedResultType,
     Extension,
     ExtensionLifespan,
     ExtensionParts,
+    ExtensionSubscription,
     NotificationFunction,
     RequestFunction,
+    SubscriptionFunction,
     check_new_extension,
     freeze_extension,
     get_parts,
 )
 from dovetail.protocol.handshake import EMPTY_RESULT
 from dovetail.protocol.middleware import Handler, Middleware, compose_middleware
+from dovetail.server.change_notices import ChangeStream
 from dovetail.server.lifespan import Lifespan
 from dovetail.server.registry import Registry
 from dovetail.wire.base import Result, replace
+from dovetail.wire.codec import to_plain
 from dovetail.wire.methods import REQUESTS, Method
 
 Requests = Mapping[str, Mapping[str, Method]]
@@ -39,6 +46,7 @@ class ServerExtensions:
         self._server_lifespan = lifespan
         self._lifespans: list[ExtensionLifespan] = []
         self._result_types: dict[tuple[str, str], AddedResultType] = {}
+        self._subscriptions: dict[str, tuple[Extension, SubscriptionFunction]] = {}
 
     def add(self, extension: Extension, used_names: Collection[str]) -> ExtensionParts:
         """Add and declare an extension, and return its parts. Raise ValueError if the server already has a part."""
@@ -57,10 +65,23 @@ class ServerExtensions:
             self.notification_handlers[name] = _create_notification_handler(notification)
         self.middleware += parts.middleware
         self._result_types |= parts.result_types
+        for name, subscription in parts.subscriptions.items():
+            self._subscriptions[name] = (extension, subscription)
         if parts.lifespan is not None:
             self._lifespans.append(parts.lifespan)
             self.lifespan = _combine_lifespans((*self._lifespans,), self._server_lifespan)
         return parts
+
+    async def open_subscriptions(self, exchange: IncomingExchange) -> dict[str, ExtensionSubscription]:
+        """Open the parts of a `subscriptions/listen` request that belong to extensions, by field of the filter."""
+        requested: dict[str, Any] = exchange.params["notifications"]
+        opened: dict[str, ExtensionSubscription] = {}
+        for name, (extension, subscription) in self._subscriptions.items():
+            if requested.get(name) is not None:
+                if subscription.requires_client and extension.get_client_settings(exchange) is None:
+                    raise MissingClientCapability({"extensions": {extension.identifier: {}}})
+                opened[name] = await subscription.function(requested[name], exchange)
+        return opened
 
     def wrap(self, method: str, handler: Handler) -> Handler:
         """Wrap the handler of a method in the middleware of the extensions, and check the result types they add."""
@@ -68,6 +89,33 @@ class ServerExtensions:
             handler = compose_middleware(self.middleware, handler)
         added_types = [added for added in self._result_types.values() if added.method == method]
         return _create_result_check(added_types, handler) if added_types else handler
+
+
+@asynccontextmanager
+async def forward_notifications(
+    stream: ChangeStream, subscriptions: Mapping[str, ExtensionSubscription]
+) -> AsyncGenerator[None]:
+    """Acknowledge a subscription, and send the notifications of extensions while the context is open."""
+    await stream.acknowledge({name: subscription.accepted for name, subscription in subscriptions.items()})
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(_forward(stream, subscription)) for subscription in subscriptions.values()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _forward(stream: ChangeStream, subscription: ExtensionSubscription) -> None:
+    try:
+        async with aclosing(subscription.notifications) as notifications:
+            async for method, params in notifications:
+                await stream.send(method, **to_plain(params))
+    except Exception as exc:
+        # The client subscribes again, or asks for the changes.
+        log.error("the subscription of an extension failed", exc_info=exc)
+        stream.close()
 
 
 def _add_requests(requests: Requests, rows: Collection[Method]) -> Requests:

@@ -35,7 +35,7 @@ from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.registry import Registry
 from dovetail.server.results import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
 from dovetail.server.thread_pool import ThreadPool
-from dovetail.server.tool import build_error_result
+from dovetail.server.tool import TaskSupport, Tool, build_error_result
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
@@ -94,14 +94,10 @@ class ItemHandlers:
         if tool.headers and exchange.headers is not None and exchange.caller.is_stateless and exchange.parent is None:
             check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
-        runner = tool.runner
         try:
             if tool.task is not None:
-                task = await tool.task.start(exchange, tool, arguments, self._open_round_state)
-                if task is not None:
-                    return task
-                runner = tool.task.get_runner(exchange, tool)
-            return tool.output.to_result(await self._run_function(exchange, runner, tool.signature, arguments))
+                return await self._call_task_tool(exchange, tool, tool.task, arguments)
+            return tool.output.to_result(await self._run_function(exchange, tool.runner, tool.signature, arguments))
         except ProtocolError:
             raise
         except BaseException as exc:
@@ -114,6 +110,17 @@ class ItemHandlers:
                 exchange, exc, f"tool {tool.name}", server=self._server_name, debug=self._debug
             )
             return build_error_result(masked_error.message)
+
+    async def _call_task_tool(
+        self, exchange: IncomingExchange, tool: Tool, task_support: TaskSupport, arguments: dict[str, Any]
+    ) -> Result:
+        """Create a task for the call of a tool, or run the tool if the call is a task already or cannot become one."""
+        created_task = await task_support.start(exchange, tool, arguments, self._open_round_state)
+        if created_task is not None:
+            return created_task
+        runner = task_support.get_runner(exchange, tool)
+        with task_support.report_alive(exchange):
+            return tool.output.to_result(await self._run_function(exchange, runner, tool.signature, arguments))
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
         """Call a tool. Store the parts of the result that are too large to send."""

@@ -101,7 +101,7 @@ class Registry:
 
     def add_tool(
         self, function: Callable[..., Any], task_support: TaskSupport | None = None, /, **options: Unpack[ToolOptions]
-    ) -> None:
+    ) -> Tool:
         access, item_options = _split_access_options("tool", options)
         item_options["task"] = task_support
         tool = Tool(function, wrap_results=self._wrap_results, **item_options)
@@ -115,6 +115,7 @@ class Registry:
             from dovetail.server.lint import log_issues
 
             log_issues(tool)
+        return tool
 
     def add_resource(
         self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]

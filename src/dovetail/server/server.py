@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.server.openapi.operation_call import HeaderFactory
     from dovetail.server.runners import Runnable
     from dovetail.server.skill_resources import SkillResources
-    from dovetail.server.tool_tasks import ToolTask, ToolTasks
+    from dovetail.server.tool_tasks import ToolTasks
     from dovetail.transports.duplex_server import DuplexServer
     from dovetail.transports.http_server.endpoint import Endpoint
     from dovetail.transports.http_server.http_request import OtherApps
@@ -156,7 +156,8 @@ class Server:
         self._page_size = page_size
         self._skills: SkillResources | None = None  # None until a skill is added.
         self._tasks: ToolTasks | None = None  # None until a tool with `task=` is added.
-        self._keeps_tasks = False  # True if the server is served to several clients, so that it outlives each of them
+        # Whether tasks are stored in a file, because the server outlives its clients. It is None until that is known.
+        self._keeps_tasks: bool | None = None
         self._secret_keys = secret_keys
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
@@ -226,16 +227,17 @@ class Server:
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool. This method takes the same options as `tool`."""
-        self._registry.add_tool(function, self._read_task(options.get("task")), **options)
-
-    def _read_task(self, task: object) -> "ToolTask | None":
-        if task is None or task is False:
-            return None
+        if not options.get("task"):
+            self._registry.add_tool(function, **options)
+            return
         from dovetail.extensions.tasks.task_options import read_task_option
-        from dovetail.server.tool_tasks import ToolTask
 
-        config = read_task_option(task)
-        return None if config is None else ToolTask(self._open_tasks(), config)
+        config = read_task_option(options.get("task"))
+        tasks = self._open_tasks()
+        tool = self._registry.add_tool(function, tasks.create_support(config), **options)
+        if config.after is not None:
+            tasks.add_tool(tool.name)
+            self._dispatcher.task_switch = tasks
 
     def _open_tasks(self, options: "TaskOptions | None" = None) -> "ToolTasks":
         """Return the tasks of this server. The first call adds the extension for tasks."""
@@ -251,7 +253,7 @@ class Server:
                 options or TaskOptions(),
                 limits=dispatcher.limits,
                 secret_keys=self._secret_keys,
-                keeps_tasks=lambda: self._keeps_tasks,
+                keeps_tasks=lambda: bool(self._keeps_tasks),
                 handle_in_background=dispatcher.handle_in_background,
             )
             dispatcher.add_extension(self._tasks.extension)
@@ -670,7 +672,7 @@ class Server:
         from dovetail.server import runners
 
         check_run_options("run", transport, options)
-        self._keeps_tasks = self._keeps_tasks or transport != "stdio"
+        self._keeps_tasks = transport != "stdio"
         runners.run(self._make_runnable(), transport, options, reload=reload)
 
     @overload
@@ -695,7 +697,7 @@ class Server:
         from dovetail.server import runners
 
         check_run_options("serve", transport, options)
-        self._keeps_tasks = self._keeps_tasks or transport != "stdio"
+        self._keeps_tasks = transport != "stdio"
         await runners.serve(self._make_runnable(), transport, options)
 
     def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
@@ -747,6 +749,8 @@ class Server:
         Args:
             user: Any object that identifies the caller. The lifespan closes after the last `stop(user)`.
         """
+        if user is None and self._keeps_tasks is None:
+            self._keeps_tasks = True
         await self._dispatcher.start(user)
 
     async def stop(self, user: object = None) -> None:

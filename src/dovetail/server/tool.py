@@ -5,6 +5,7 @@ signature or the schema again.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
 from dovetail.protocol.downgrade import must_wrap
@@ -36,6 +37,10 @@ class TaskSupport(Protocol):
 
     def get_runner(self, exchange: IncomingExchange, tool: "Tool") -> Runner:
         """Return the runner for a call."""
+        ...
+
+    def report_alive(self, exchange: IncomingExchange) -> AbstractContextManager[None]:
+        """Send progress while the call runs in the foreground, so that the client keeps waiting."""
         ...
 
     def get_digest(self, tool: "Tool") -> str:

@@ -4,42 +4,46 @@ A worker runs the stored call with the dispatcher, so middleware, access rules a
 foreground. Middleware wraps the request that creates a task, and then each run of the task.
 """
 
+import asyncio
 import copy
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from dovetail.errors import InternalError, MissingClientCapability
+from dovetail.errors import InternalError, MissingClientCapability, ProtocolError
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION, CreateTaskResult, build_create_result
 from dovetail.extensions.tasks.task_options import TaskConfig, TaskOptions
 from dovetail.extensions.tasks.task_worker import TaskParked, TaskRun
 from dovetail.extensions.tasks.tasks_extension import RunningWorker, TasksExtension, get_owner
+from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange, check_result_size
 from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestState
 from dovetail.protocol.task_store import (
     TaskRecord,
     create_task_id,
-    report_progress,
     restore_caller,
     save_caller,
-    save_once_value,
-    save_round,
 )
 from dovetail.server.invocation import Runner
 from dovetail.server.registry import Registry
+from dovetail.server.task_call import Heartbeat, TaskToolCall
 from dovetail.server.tool import Tool
-from dovetail.wire.base import Result
+from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import decode, encode_canonical, to_plain
-from dovetail.wire.input_required import InputRequest, InputRequiredResult
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
 _TRACE_PARENT: Final = "traceparent"
+# Calls that became tasks do not count as running calls. Above this number, calls stay in the foreground.
+_MAX_SWITCHED_CALLS: Final = 1_000
 _REQUIRED_CAPABILITY: Final = {"extensions": {TASKS_EXTENSION: {}}}
 
-HandleInBackground = Callable[[IncomingExchange], Awaitable[Result | bytes]]
+HandleInBackground = Callable[[IncomingExchange], Coroutine[Any, Any, Result | bytes]]
 OpenRoundState = Callable[[IncomingExchange], RequestState]
 
 
@@ -85,6 +89,19 @@ class ToolTask:
             self._runner.timeout = self.config.timeout
         return self._runner
 
+    @contextmanager
+    def report_alive(self, exchange: IncomingExchange) -> Generator[None]:
+        """Send progress while the call runs in the foreground, so that the client keeps waiting."""
+        if exchange.is_task or exchange.progress_token is None:
+            yield
+            return
+        heartbeat = Heartbeat(exchange)
+        heartbeat.start()
+        try:
+            yield
+        finally:
+            heartbeat.stop()
+
     def get_digest(self, tool: Tool) -> str:
         """Return a digest of everything on which the stored arguments and the result of a task depend."""
         if self._digest is None:
@@ -122,6 +139,16 @@ class ToolTasks:
         self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
+        self.tools: tuple[str, ...] = ()  # the names of tools whose calls start in the foreground
+
+    def create_support(self, config: TaskConfig) -> ToolTask:
+        """Return the object that turns calls of one tool into tasks."""
+        return ToolTask(self, config)
+
+    def add_tool(self, name: str) -> None:
+        """Start the calls of a tool in the foreground."""
+        if name not in self.tools:
+            self.tools = (*self.tools, name)
 
     def is_declared(self, exchange: IncomingExchange) -> bool:
         """Return whether the client of a call accepts a task as its result."""
@@ -140,6 +167,71 @@ class ToolTasks:
         record = self._build_record(exchange, tool, tool_task, arguments, round_state)
         await self._tasks.create(record)
         await worker.worker.submit(record.id)
+        return build_create_result(record)
+
+    async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
+        """Start a call in the foreground. If it takes longer than `TaskConfig.after`, turn it into a task."""
+        tool, worker = self._registry.tools.get(exchange.params["name"]), self.get_worker()
+        task_support = None if tool is None else tool.task
+        if (
+            tool is None
+            or not isinstance(task_support, ToolTask)
+            or task_support.config.after is None
+            or worker is None
+            or not self.is_declared(exchange)
+        ):
+            return await handler(exchange)
+        task_call = TaskToolCall()
+        detached = exchange.create_detached(task_call)
+        running_call = asyncio.get_running_loop().create_task(self._handle_in_background(detached))
+        detached.task = running_call
+        try:
+            await asyncio.wait([running_call], timeout=task_support.config.after)
+            if not running_call.done() and len(worker.runs) < _MAX_SWITCHED_CALLS:
+                created_task = await self._switch(detached, running_call, task_call, tool, task_support, worker)
+                if created_task is not None:
+                    return created_task
+            return await running_call
+        except asyncio.CancelledError:
+            # The caller has gone, or the call takes too long. Its function gets the same reason.
+            detached.end(exchange.verdict or "cancelled")
+            await asyncio.gather(running_call, return_exceptions=True)
+            raise
+
+    async def _switch(
+        self,
+        exchange: IncomingExchange,
+        running_call: "asyncio.Task[Result | bytes]",
+        task_call: TaskToolCall,
+        tool: Tool,
+        tool_task: ToolTask,
+        worker: RunningWorker,
+    ) -> CreateTaskResult | None:
+        """Store a running call as a task, which this process continues. Return None if it cannot be stored."""
+        record = replace(
+            self._build_record(
+                exchange, tool, tool_task, exchange.params.get("arguments") or {}, task_call.round_state
+            ),
+            phase="running",
+            attempt=1,
+            lease=self._tasks.create_lease(worker.worker),
+        )
+        try:
+            await self._tasks.create(record)
+        except ProtocolError as exc:
+            log.warning("a call of %s stays in the foreground: %s", tool.name, exc)
+            return None
+
+        async def continue_call(run: TaskRun) -> dict[str, Any]:
+            try:
+                await task_call.become_task(run)
+                return self._read_result(exchange, await running_call)
+            finally:
+                task_call.close()
+
+        run_task = asyncio.get_running_loop().create_task(worker.worker.run_claimed(record, continue_call))
+        worker.runs.add(run_task)
+        run_task.add_done_callback(worker.runs.discard)
         return build_create_result(record)
 
     def _build_record(
@@ -189,9 +281,12 @@ class ToolTasks:
             record.request_meta,
             restore_caller(record),
             origin=record.owner,
-            task_call=TaskToolCall(run),
+            task_call=(task_call := TaskToolCall(run)),
         )
-        return self._read_result(exchange, await self._handle_in_background(exchange))
+        try:
+            return self._read_result(exchange, await self._handle_in_background(exchange))
+        finally:
+            task_call.close()
 
     def _check_unchanged(self, record: TaskRecord) -> None:
         """Raise InternalError if the arguments of a task were made for another version of its tool."""
@@ -208,52 +303,9 @@ class ToolTasks:
         return decode(result) if isinstance(result, bytes) else to_plain(result)
 
 
-class TaskToolCall:
-    """A call of a tool that runs as a task. The context of the call uses it to change the record of the task."""
-
-    __slots__ = ("_run", "round_state")
-
-    def __init__(self, run: TaskRun) -> None:
-        record = run.record
-        self._run = run
-        self.round_state: RequestState | None = RequestState(
-            input_responses=dict(record.input_responses),
-            request_digests=dict(record.request_digests),
-            once_values=dict(record.once_values),
-            author_state=record.author_state,
-        )
-
-    @property
-    def is_task(self) -> bool:
-        return True
-
-    @property
-    def attempt(self) -> int:
-        return self._run.record.attempt
-
-    async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        try:
-            return await self._run.ask(requests)
-        except TaskParked:
-            return None
-
-    async def save_once_value(self, key: str, value: Any) -> None:
-        await self._run.change(lambda record: save_once_value(record, key, value, time.time()))
-
-    async def save_round(self, responses: Mapping[str, Any], author_state: str | None) -> None:
-        keys = [self._run.keys[key] for key in responses]
-        await self._run.change(lambda record: save_round(record, responses, author_state, keys, time.time()))
-
-    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        text = message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}")
-        await self._run.change(
-            lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)
-        )
-
-
 def _is_direct(exchange: IncomingExchange) -> bool:
     """Return whether a client of a stateless version sent this request itself to this server."""
-    return exchange.caller.is_stateless and not exchange.mount_path and exchange.parent is None
+    return exchange.caller.is_stateless and not exchange.is_forwarded and exchange.parent is None
 
 
 def _continues_round(exchange: IncomingExchange) -> bool:

@@ -55,11 +55,9 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
             raise TypeError(f"engine must be a TaskEngine, not {describe_value(self.engine)}")
 
 
-def read_task_option(task: Any) -> TaskConfig | None:
-    """Return the value of `task=` as a TaskConfig, or None if the tool never becomes a task."""
+def read_task_option(task: Any) -> TaskConfig:
+    """Return the value of `task=` as a TaskConfig. Raise TypeError if it is not valid."""
     match task:
-        case None | False:
-            return None
         case True:
             return TaskConfig()
         case "required":

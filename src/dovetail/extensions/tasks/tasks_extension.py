@@ -4,6 +4,7 @@ The extension knows nothing about tools. The server passes the function that run
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,16 +21,20 @@ from dovetail.extensions.tasks.task_messages import (
     CancelTaskResult,
     DetailedTask,
     GetTaskParams,
+    TaskNotificationParams,
     UpdateTaskParams,
     UpdateTaskResult,
     build_detailed_task,
+    build_notification,
 )
 from dovetail.extensions.tasks.task_options import TaskOptions
+from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
 from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.task_store import (
+    TaskLease,
     TaskLimits,
     TaskRecord,
     TaskStore,
@@ -37,11 +42,13 @@ from dovetail.protocol.task_store import (
     TaskStoreUnavailable,
     answer_requests,
     change_task,
+    is_expired,
     request_cancel,
 )
 from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
+_HAND_OVER_TIMEOUT_S: Final = 2.0  # the time for storing the tasks that are handed over
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
 
@@ -91,6 +98,7 @@ class TasksExtension:
         self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get_task)
         self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update_task)
         self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel_task)
+        add_task_subscription(self.extension, self._list_own, self._watch)
         self.extension.lifespan(self._serve)
 
     @property
@@ -110,6 +118,11 @@ class TasksExtension:
         """Return the worker of this event loop. It is None if the extension was added after the server started."""
         running = self._workers.get(asyncio.get_running_loop())
         return None if running is None or running.stop.is_set() else running
+
+    def create_lease(self, worker: TaskWorker) -> TaskLease:
+        """Return the lease of a new task that already runs in this process."""
+        lease_seconds = task_worker.DEFAULT_OPTIONS.lease_seconds
+        return TaskLease(holder=worker.create_holder(), expires_at=time.time() + lease_seconds)
 
     async def create(self, record: TaskRecord) -> None:
         """Store the record of a new task."""
@@ -140,13 +153,37 @@ class TasksExtension:
         await self._change(record.id, lambda record: request_cancel(record, time.time()))
         return CancelTaskResult()
 
+    async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
+        """Return the IDs of tasks that belong to the caller."""
+        own_ids: list[str] = []
+        for id in ids:
+            with contextlib.suppress(InvalidParams):
+                await self._find(id, exchange)
+                own_ids.append(id)
+        return own_ids
+
+    async def _watch(self, ids: Sequence[str]) -> AsyncGenerator[TaskNotificationParams]:
+        """Return the state of each task now, and then again after each change."""
+        versions: dict[str, int] = {}
+        with self.store.watch(ids) as changed_ids:
+            async for id in changed_ids:
+                record = await self.store.get(id)
+                if record is not None and versions.get(id) != record.version:
+                    versions[id] = record.version
+                    yield build_notification(record)
+
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
-        """Return the task of a caller. The tasks of other callers and servers count as unknown."""
+        """Return the task of a caller. Expired tasks, and those of other callers and servers, count as unknown."""
         try:
             record = await self.store.get(id)
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
-        if record is None or record.server != self._server or record.owner != get_owner(exchange):
+        if (
+            record is None
+            or record.server != self._server
+            or record.owner != get_owner(exchange)
+            or is_expired(record, time.time())
+        ):
             raise _create_unknown_error()
         return record
 
@@ -179,11 +216,19 @@ class TasksExtension:
         finally:
             running.stop.set()
             try:
-                await asyncio.wait([task])
+                await self._stop_worker(task, running)
             finally:
-                task.cancel()
                 del self._workers[loop]
                 await self._close_store()
+
+    async def _stop_worker(self, worker_task: "asyncio.Task[None]", running: RunningWorker) -> None:
+        """Wait for running tasks for a limited time, and hand over the rest."""
+        await asyncio.wait([worker_task, *running.runs], timeout=self._drain_timeout_s)
+        for run in running.runs:
+            run.cancel()
+        await asyncio.wait([worker_task, *running.runs], timeout=_HAND_OVER_TIMEOUT_S)
+        worker_task.cancel()
+        await asyncio.wait([worker_task], timeout=_HAND_OVER_TIMEOUT_S)
 
     async def _close_store(self) -> None:
         """Close the file that this extension opened. Tasks in memory are kept as long as the server exists."""

@@ -39,7 +39,7 @@ from dovetail.server.mounts.transforms import (
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import UNSET, Result, replace
-from dovetail.wire.codec import encode, to_plain
+from dovetail.wire.codec import encode
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -513,9 +513,9 @@ class MountedServers:
         try:
             accepted_uris = await self._remote_subscriptions.open(subscription)
             uris = [uri for uri in requested_uris if uri in accepted_uris or not self._is_only_remote(uri, exchange)]
-            exchange.params = original_params | {
-                "notifications": to_plain(replace(requested_filter, resource_subscriptions=uris))
-            }
+            # The filter may have fields of extensions.
+            notifications = original_params["notifications"] | {"resourceSubscriptions": uris}
+            exchange.params = original_params | {"notifications": notifications}
             return await self._own_handlers["subscriptions/listen"](exchange)
         finally:
             exchange.params = original_params

@@ -1,0 +1,50 @@
+"""The field `taskIds` of a subscription filter, for servers and gateways. This module does not know task stores."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from dovetail.errors import InvalidParams
+from dovetail.extensions.tasks.task_messages import TaskNotificationParams
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.extension import Extension, ExtensionSubscription
+from dovetail.wire.base import Params
+
+TASK_IDS_FIELD: Final = "taskIds"
+TASK_NOTIFICATION: Final = "notifications/tasks"
+
+_MAX_IDS: Final = 1000
+_MAX_ID_CHARS: Final = 512
+
+# Returns those of the requested IDs whose tasks belong to the caller.
+ListOwnTasks: TypeAlias = Callable[[Sequence[str], Exchange], Awaitable[list[str]]]
+# Returns the state of each task now, and then again after each change.
+WatchTasks: TypeAlias = Callable[[Sequence[str]], AsyncGenerator[TaskNotificationParams, None]]
+
+
+def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: WatchTasks) -> None:
+    """Serve `taskIds` in `subscriptions/listen`. Unknown IDs, and the tasks of other callers, are not acknowledged."""
+
+    async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
+        ids = await list_own(_read_ids(requested), exchange)
+        return ExtensionSubscription(accepted=[*ids], notifications=_convert(watch(ids)))
+
+    extension.subscription(TASK_IDS_FIELD)(subscribe)
+
+
+async def _convert(tasks: AsyncGenerator[TaskNotificationParams, None]) -> AsyncGenerator[tuple[str, Params], None]:
+    try:
+        async for task in tasks:
+            yield TASK_NOTIFICATION, task
+    finally:
+        await tasks.aclose()
+
+
+def _read_ids(requested: Any) -> list[str]:
+    field = f"notifications.{TASK_IDS_FIELD}"
+    if not isinstance(requested, list) or not all(isinstance(id, str) for id in requested):
+        raise InvalidParams(f"Invalid params: {field} must be a list of strings", {"field": field})
+    if len(requested) > _MAX_IDS or any(len(id) > _MAX_ID_CHARS for id in requested):
+        raise InvalidParams(
+            f"Invalid params: {field} can have at most {_MAX_IDS} IDs with {_MAX_ID_CHARS} characters", {"field": field}
+        )
+    return list(dict.fromkeys(requested))
