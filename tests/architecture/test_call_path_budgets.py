@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from dovetail import Client, Host, Policy, Server
+from dovetail.extensions import TaskConfig, TaskOptions
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.wire.raw_message import RawMessage
 
@@ -54,8 +55,8 @@ def is_ours(frame: FrameType) -> bool:
 class Counter:
     """A profiler that collects the functions that are entered, and a tool that splits them into way in and way out."""
 
-    def __init__(self) -> None:
-        self.app = Server("budgets")
+    def __init__(self, app: Server) -> None:
+        self.app = app
         self.app.add_tool(self.add)
         self.frames = 0
         self.way_in: set[CodeType] = set()
@@ -170,13 +171,23 @@ async def socket(server: Server, era: str, folder: Path) -> AsyncIterator[Call]:
 TRANSPORTS = {"http": http, "socket": socket}
 
 
+def create_server_with_tasks() -> Server:
+    """Create a server with tools that run as tasks, beside the tool that the tests call."""
+    app = Server("budgets", tasks=TaskOptions(store=":memory:"))
+    app.add_tool(lambda: None, name="task", task=True)
+    app.add_tool(lambda: None, name="later", task=TaskConfig(after=1.0))
+    return app
+
+
+@pytest.mark.parametrize("create", [lambda: Server("budgets"), create_server_with_tasks], ids=["plain", "tasks"])
 @pytest.mark.parametrize("path", BUDGETS)
-async def test_a_call_stays_within_its_budget(path: str, tmp_path: Path) -> None:
+async def test_a_call_stays_within_its_budget(path: str, create: Callable[[], Server], tmp_path: Path) -> None:
     transport, era = path.split()
-    counter = Counter()
+    counter = Counter(create())
     async with asyncio.timeout(TIMEOUT_S), TRANSPORTS[transport](counter.app, era, tmp_path) as call:
         await counter.count(call)  # the first call may compile and import
         costs = [await counter.count(call) for _ in range(CALLS)]
+    await counter.app.stop()
     cost = Cost(*map(min, zip(*costs, strict=True)))
     budget = BUDGETS[path]
     assert all(count <= limit for count, limit in zip(cost, budget, strict=True)), f"{path}: {cost}, budget {budget}"

@@ -24,12 +24,28 @@ from dovetail import (
     TextContent,
     ToolError,
 )
+from dovetail.errors import InternalError
+from dovetail.extensions import TaskConfig, TaskOptions
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 PAUSE = 0.05
 
-app = Server("conformance", version="1.0.0", instructions="Answers the official conformance suite.")
+
+class Name(Struct):
+    name: str
+
+
+class Confirmation(Struct):
+    confirm: bool
+
+
+app = Server(
+    "conformance",
+    version="1.0.0",
+    instructions="Answers the official conformance suite.",
+    tasks=TaskOptions(store=":memory:"),
+)
 app.add_skills(Path(__file__).parent / "skills")
 
 
@@ -407,6 +423,56 @@ async def test_input_required_result_prompt(ctx: Context) -> str:
     """A prompt that asks before it is written."""
     answer = await ctx.elicit("What context should the prompt use?", SETTING, key="user_context")
     return f"Use this context: {answer['context']}"
+
+
+# The tools of the tasks extension.
+
+
+@app.tool
+def greet(name: str) -> str:
+    """Greet someone. It never becomes a task."""
+    return f"Hello, {name}!"
+
+
+@app.tool(task=True)
+async def slow_compute(seconds: float = 2.0, label: str = "") -> str:
+    """Work for some seconds."""
+    await asyncio.sleep(seconds)
+    return f"Computed {label} for {seconds:g} seconds"
+
+
+@app.tool(task="required")
+async def failing_job() -> str:
+    """Fail with an error that the model can read."""
+    raise ToolError("The job failed.")
+
+
+@app.tool(task=True)
+async def protocol_error_job() -> str:
+    """Fail with an error of the protocol."""
+    raise InternalError("The job cannot run.")
+
+
+@app.tool(task=True)
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """Ask the user before deleting a file."""
+    answer = await ctx.elicit(f"Delete {filename}?", Confirmation)
+    return f"Deleted {filename}" if answer.confirm else f"Kept {filename}"
+
+
+@app.tool(task=True)
+async def multi_input(ctx: Context) -> str:
+    """Ask two questions at once."""
+    answers = await ctx.request_inputs(name=Elicit("Name?", Name), confirm=Elicit("Continue?", Confirmation))
+    return f"{answers['name'].name}: {answers['confirm'].confirm}"
+
+
+@app.tool(task=TaskConfig(required=True, after=PAUSE))
+async def test_tool_with_task(ctx: Context) -> str:
+    """Ask for a name, and then greet slowly."""
+    answer = await ctx.elicit("What is your name?", Name)
+    await asyncio.sleep(10 * PAUSE)
+    return f"Hello, {answer.name}!"
 
 
 def _embedded(uri: str, mime_type: str, text: str) -> EmbeddedResource:

@@ -307,6 +307,44 @@ async def test_cancel_stops_a_coroutine_at_once_and_can_be_repeated(app: Server)
     assert (await client.get(id))["status"] == "cancelled"
 
 
+async def test_cancel_does_not_wait_for_a_thread(app: Server) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    @app.tool(task=True)
+    def work() -> None:
+        started.set()
+        release.wait(TIMEOUT_S)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await asyncio.to_thread(started.wait, TIMEOUT_S)
+    await client.cancel(id)
+    assert (await client.wait(id))["status"] == "cancelled"
+    release.set()
+
+
+async def test_tasks_do_not_use_the_threads_of_other_calls() -> None:
+    app = Server("app", limits=ServerLimits(max_threads=2, max_thread_queue=1, thread_queue_timeout=0.05))
+    release = threading.Event()
+
+    @app.tool(task=True)
+    def work() -> str:
+        release.wait(TIMEOUT_S)
+        return "done"
+
+    @app.tool
+    def plain() -> str:
+        return "plain"
+
+    client = TaskClient(app, principal=Principal("ann"))
+    ids = [await client.start("work") for _ in range(6)]
+    assert text(await client.call("plain")) == "plain"
+    await asyncio.sleep(0.1)
+    release.set()
+    assert [text((await client.wait(id))["result"]) for id in ids] == ["done"] * 6
+    await app.stop()
+
+
 # Middleware
 
 
@@ -854,6 +892,6 @@ async def test_a_subscription_to_tasks_requires_the_extension(app: Server) -> No
 
     with pytest.raises(MissingClientCapability):
         await Client(app).request("subscriptions/listen", {"notifications": {"taskIds": ["x"]}})
-    for ids in ("x", [1], ["x"] * 1001, ["x" * 1000]):
+    for ids in ("x", [1], [*map(str, range(1001))], ["x" * 7000], [str(number) * 1000 for number in range(300)]):
         with pytest.raises(InvalidParams):
             await TaskClient(app).request("subscriptions/listen", {"notifications": {"taskIds": ids}})

@@ -187,7 +187,6 @@ class IncomingExchange(Exchange, eq=False):
             self.caller,
             self.headers,
             size=self.size,
-            origin=self.origin,
             emit=emit,
             task_call=task_call,
         )

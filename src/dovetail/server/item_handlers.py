@@ -118,9 +118,10 @@ class ItemHandlers:
         created_task = await task_support.start(exchange, tool, arguments, self._open_round_state)
         if created_task is not None:
             return created_task
-        runner = task_support.get_runner(exchange, tool)
+        runner, thread_pool = task_support.get_runner(exchange, tool), task_support.get_thread_pool(exchange)
         with task_support.report_alive(exchange):
-            return tool.output.to_result(await self._run_function(exchange, runner, tool.signature, arguments))
+            value = await self._run_function(exchange, runner, tool.signature, arguments, thread_pool)
+            return tool.output.to_result(value)
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
         """Call a tool. Store the parts of the result that are too large to send."""
@@ -235,20 +236,31 @@ class ItemHandlers:
         return Context(exchange, input_requests, self._server_name, lifespan_value, self._handle_nested), input_requests
 
     def _run_function(
-        self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
+        self,
+        exchange: IncomingExchange,
+        runner: Runner,
+        signature: Any,
+        arguments: dict[str, Any],
+        thread_pool: ThreadPool | None = None,
     ) -> Awaitable[Any]:
         params = exchange.params
+        thread_pool = thread_pool or self._thread_pool
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
-            return self._run_with_context(exchange, runner, signature, arguments)
+            return self._run_with_context(exchange, runner, signature, arguments, thread_pool)
         args, kwargs = signature.bind(arguments, None)
         if runner.timeout is not None:
             exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
             if runner.timeout < _MAX_TIMER_TIMEOUT_S:
-                return _run_until_deadline(exchange, runner(args, kwargs, self._thread_pool, exchange.origin))
-        return runner(args, kwargs, self._thread_pool, exchange.origin)
+                return _run_until_deadline(exchange, runner(args, kwargs, thread_pool, exchange.origin))
+        return runner(args, kwargs, thread_pool, exchange.origin)
 
     async def _run_with_context(
-        self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
+        self,
+        exchange: IncomingExchange,
+        runner: Runner,
+        signature: Any,
+        arguments: dict[str, Any],
+        thread_pool: ThreadPool,
     ) -> Any:
         """Bind the arguments and call the function.
 
@@ -262,7 +274,7 @@ class ItemHandlers:
                 if runner.timeout is not None:
                     exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
                 try:
-                    awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
+                    awaitable = runner(args, kwargs, thread_pool, exchange.origin)
                     value = await (
                         _run_until_deadline(exchange, awaitable)
                         if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S

@@ -16,6 +16,7 @@ from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import Runner, get_description, get_function_name
 from dovetail.server.item_options import build_meta, read_annotations
 from dovetail.server.results import build_output, compile_output
+from dovetail.server.thread_pool import ThreadPool
 from dovetail.wire import tools as wire
 from dovetail.wire.base import Result, replace
 from dovetail.wire.content import Icon, TextContent
@@ -37,6 +38,10 @@ class TaskSupport(Protocol):
 
     def get_runner(self, exchange: IncomingExchange, tool: "Tool") -> Runner:
         """Return the runner for a call."""
+        ...
+
+    def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
+        """Return the threads for a call that is a task or may become one, or None for those of all calls."""
         ...
 
     def report_alive(self, exchange: IncomingExchange) -> AbstractContextManager[None]:

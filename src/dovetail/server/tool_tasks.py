@@ -31,6 +31,7 @@ from dovetail.protocol.task_store import (
 from dovetail.server.invocation import Runner
 from dovetail.server.registry import Registry
 from dovetail.server.task_call import Heartbeat, TaskToolCall
+from dovetail.server.thread_pool import ThreadPool
 from dovetail.server.tool import Tool
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import decode, encode_canonical, to_plain
@@ -39,6 +40,8 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
 _TRACE_PARENT: Final = "traceparent"
+_MAX_THREAD_QUEUE: Final = 1_000_000
+_THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
 # Calls that became tasks do not count as running calls. Above this number, calls stay in the foreground.
 _MAX_SWITCHED_CALLS: Final = 1_000
 _REQUIRED_CAPABILITY: Final = {"extensions": {TASKS_EXTENSION: {}}}
@@ -89,6 +92,10 @@ class ToolTask:
             self._runner.timeout = self.config.timeout
         return self._runner
 
+    def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
+        """Return the threads of tasks, so that long tasks do not use up the threads for other calls."""
+        return None if exchange.task_call is None else self._tasks.thread_pool
+
     @contextmanager
     def report_alive(self, exchange: IncomingExchange) -> Generator[None]:
         """Send progress while the call runs in the foreground, so that the client keeps waiting."""
@@ -134,11 +141,16 @@ class ToolTasks:
             secret_keys=secret_keys,
             keeps_tasks=keeps_tasks,
             run=self._run,
-            drain_timeout=limits.drain_timeout,
+            # Running calls and then tasks are drained, and both must end before the process does.
+            drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),
         )
         self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
+        # A task waits for a thread, and does not fail if no thread is free.
+        self.thread_pool = ThreadPool(
+            replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
+        )
         self.tools: tuple[str, ...] = ()  # the names of tools whose calls start in the foreground
 
     def create_support(self, config: TaskConfig) -> ToolTask:
@@ -280,7 +292,6 @@ class ToolTasks:
             params,
             record.request_meta,
             restore_caller(record),
-            origin=record.owner,
             task_call=(task_call := TaskToolCall(run)),
         )
         try:

@@ -13,12 +13,13 @@ TASK_IDS_FIELD: Final = "taskIds"
 TASK_NOTIFICATION: Final = "notifications/tasks"
 
 _MAX_IDS: Final = 1000
-_MAX_ID_CHARS: Final = 512
+_MAX_ID_CHARS: Final = 6 * 1024  # A gateway encrypts the ID of another server in its own.
+_MAX_TOTAL_CHARS: Final = 256 * 1024
 
 # Returns those of the requested IDs whose tasks belong to the caller.
 ListOwnTasks: TypeAlias = Callable[[Sequence[str], Exchange], Awaitable[list[str]]]
 # Returns the state of each task now, and then again after each change.
-WatchTasks: TypeAlias = Callable[[Sequence[str]], AsyncGenerator[TaskNotificationParams, None]]
+WatchTasks: TypeAlias = Callable[[Sequence[str], Exchange], AsyncGenerator[TaskNotificationParams, None]]
 
 
 def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: WatchTasks) -> None:
@@ -26,7 +27,7 @@ def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: W
 
     async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
         ids = await list_own(_read_ids(requested), exchange)
-        return ExtensionSubscription(accepted=[*ids], notifications=_convert(watch(ids)))
+        return ExtensionSubscription(accepted=[*ids], notifications=_convert(watch(ids, exchange)))
 
     extension.subscription(TASK_IDS_FIELD)(subscribe)
 
@@ -43,8 +44,8 @@ def _read_ids(requested: Any) -> list[str]:
     field = f"notifications.{TASK_IDS_FIELD}"
     if not isinstance(requested, list) or not all(isinstance(id, str) for id in requested):
         raise InvalidParams(f"Invalid params: {field} must be a list of strings", {"field": field})
-    if len(requested) > _MAX_IDS or any(len(id) > _MAX_ID_CHARS for id in requested):
-        raise InvalidParams(
-            f"Invalid params: {field} can have at most {_MAX_IDS} IDs with {_MAX_ID_CHARS} characters", {"field": field}
-        )
-    return list(dict.fromkeys(requested))
+    ids: list[str] = list(dict.fromkeys(requested))
+    if len(ids) > _MAX_IDS or sum(map(len, ids)) > _MAX_TOTAL_CHARS or any(len(id) > _MAX_ID_CHARS for id in ids):
+        limits = f"{_MAX_IDS} IDs and {_MAX_TOTAL_CHARS} characters, with {_MAX_ID_CHARS} characters in one ID"
+        raise InvalidParams(f"Invalid params: {field} can have at most {limits}", {"field": field})
+    return ids

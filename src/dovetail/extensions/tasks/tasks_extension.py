@@ -162,7 +162,7 @@ class TasksExtension:
                 own_ids.append(id)
         return own_ids
 
-    async def _watch(self, ids: Sequence[str]) -> AsyncGenerator[TaskNotificationParams]:
+    async def _watch(self, ids: Sequence[str], _: Exchange) -> AsyncGenerator[TaskNotificationParams]:
         """Return the state of each task now, and then again after each change."""
         versions: dict[str, int] = {}
         with self.store.watch(ids) as changed_ids:
