@@ -121,7 +121,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print JSON."),
     "protocol_version": click.option(
-        "--protocol-version", metavar="VERSION", help='Version such as 2025-11-25, "handshake" or "stateless".'
+        "--protocol-version", metavar="VERSION", help='Protocol version to use, or "handshake" or "stateless".'
     ),
     "timeout": click.option("--timeout", type=PositiveNumber(), help="Seconds to wait for the server."),
     "roots": click.option(
