@@ -1,6 +1,7 @@
 """Test what extensions add to a server: methods, result types, a lifespan, and nothing if there is no extension."""
 
 import asyncio
+import functools
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,7 +12,7 @@ import pytest
 
 from dovetail import CallToolResult, Context, Server, TextContent
 from dovetail import Client as RealClient
-from dovetail.errors import InternalError, InvalidParams, MethodNotFound, MissingClientCapability
+from dovetail.errors import InternalError, InvalidParams, MethodNotFound, MissingClientCapability, RemoteError
 from dovetail.extensions import Extension, ExtensionSubscription, Params, Result
 from dovetail.middleware import CallNext, Exchange, ResponseCache
 from dovetail.server.server import get_dispatcher
@@ -417,3 +418,95 @@ def test_a_field_of_a_subscription_has_a_new_name() -> None:
     for name in ("helloTopics", "toolsListChanged"):
         with pytest.raises(ValueError, match=name):
             extension.subscription(name)(say)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_running_server_opens_the_lifespan_of_an_added_extension(in_thread: bool) -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        events.append("open server")
+        yield "value"
+        events.append("close server")
+
+    app = add_slow(Server("x", lifespan=lifespan))
+
+    @app.tool
+    async def read(ctx: Context) -> str:
+        return ctx.lifespan
+
+    async with RealClient(app) as client:
+        assert await client.call("slow") == "done"
+        for name in ("a", "b"):
+            add = functools.partial(get_dispatcher(app).add_extension, with_lifespan(events, name))
+            if in_thread:
+                await asyncio.to_thread(add)
+            else:
+                add()
+        assert await client.call("read") == "value"
+        assert events == ["open server", "open a", "open b"]
+    assert events[3:] == ["close b", "close a", "close server"]
+
+
+async def test_a_lifespan_that_is_added_while_the_server_starts_is_opened() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        get_dispatcher(app).add_extension(with_lifespan(events, "a"))
+        await asyncio.sleep(0)
+        yield
+
+    app = Server("x", lifespan=lifespan)
+    await app.start()
+    assert events == ["open a"]
+    await app.stop()
+    assert events == ["open a", "close a"]
+
+
+async def test_a_server_that_stops_while_it_opens_an_added_lifespan_closes_all() -> None:
+    events: list[str] = []
+    is_opening, may_open = asyncio.Event(), asyncio.Event()
+    extension = Extension(HELLO)
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def open_slowly() -> AsyncIterator[None]:
+        is_opening.set()
+        await may_open.wait()
+        yield
+        events.append("close extension")
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        events.append("close server")
+
+    app = Server("x", lifespan=lifespan)
+    await app.start()
+    get_dispatcher(app).add_extension(extension)
+    await is_opening.wait()
+    stopping = asyncio.create_task(app.stop())
+    await asyncio.sleep(0)
+    may_open.set()
+    await stopping
+    assert events == ["close extension", "close server"]
+
+
+async def test_a_request_fails_if_an_added_lifespan_cannot_open() -> None:
+    extension = Extension(HELLO)
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def fail() -> AsyncIterator[None]:
+        raise RuntimeError("no database")
+        yield
+
+    app = add_slow(Server("x"))
+    async with RealClient(app) as client:
+        assert await client.call("slow") == "done"
+        get_dispatcher(app).add_extension(extension)
+        with pytest.raises(RemoteError) as caught:
+            await client.call("slow")
+    assert caught.value.code == InternalError.code

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -512,6 +513,27 @@ async def test_clients_are_notified_of_changes(
         assert await skill.read("notes.md") == "changed"
 
 
+async def test_a_folder_that_is_added_to_a_running_server_is_watched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skills_extension, "_WATCH_INTERVAL_S", 0.01)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+
+    app = Server("skills", lifespan=lifespan)
+    app.add_resource(lambda: "a", "notes://a")
+    async with asyncio.timeout(30), Client(app) as client, client.listen(resources=True) as changes:
+        assert await client.read("notes://a") == "a"
+        app.add_skills(folder)
+        async for _ in changes:
+            if not (folder / "docx").exists():
+                write_skill(folder, "docx")
+            elif "skill://docx/SKILL.md" in {resource.uri for resource in await client.list_resources()}:
+                break
+
+
 async def test_added_and_removed_skills_change_the_resources(
     folder: Path, app: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,6 +673,33 @@ async def test_a_function_that_hangs_uses_one_thread(monkeypatch: pytest.MonkeyP
                 may_return.set()
                 while not await client.list_skills():
                     pass
+    finally:
+        may_return.set()
+
+
+async def test_functions_run_in_the_threads_of_the_server() -> None:
+    app = Server("skills", limits=ServerLimits(max_threads=1))
+    running, may_return = threading.Event(), threading.Event()
+
+    @app.skill(description="Waits.")
+    def slow() -> str:
+        running.set()
+        may_return.wait(30)
+        return "x"
+
+    @app.tool
+    def count_threads() -> int:
+        return app.stats().busy_threads
+
+    try:
+        async with asyncio.timeout(30), Client(app) as client:
+            listing = asyncio.create_task(client.list_skills())
+            assert await asyncio.to_thread(running.wait, 30)
+            assert app.stats().busy_threads == 1
+            call = asyncio.create_task(client.call("count_threads"))
+            may_return.set()
+            assert await call == 1
+            assert [skill.name for skill in await listing] == ["slow"]
     finally:
         may_return.set()
 

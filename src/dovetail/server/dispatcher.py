@@ -133,16 +133,18 @@ class Dispatcher:
         self._recording = recording
         self._open_recorder: Recorder | None = None
         self._has_secret_keys = bool(secret_keys)
-        self._thread_pool = ThreadPool(limits)
+        self.thread_pool = ThreadPool(limits)
         self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
         self._last_state: LoopState | None = None
         self._lifespan = lifespan
+        self._extension_lifespans: list[Lifespan] = []
+        self._has_lifespan = lifespan is not None
         self._items = items = ItemHandlers(
             registry,
             visibility,
             server_name=implementation.name,
             limits=limits,
-            thread_pool=self._thread_pool,
+            thread_pool=self.thread_pool,
             sealer=RequestStateSealer(secret_keys),
             get_lifespan_value=None if lifespan is None else self._get_lifespan_value,
             handle_nested=self.handle_nested,
@@ -234,16 +236,17 @@ class Dispatcher:
         if self._extensions is None:
             from dovetail.server.extension_handlers import ServerExtensions
 
-            self._extensions = ServerExtensions(self.registry, self._lifespan)
+            self._extensions = ServerExtensions(self.registry)
         extensions = self._extensions
         parts = extensions.add(extension, (*self._handlers, *self._notification_handlers))
         self.requests = extensions.requests
-        self._lifespan = extensions.lifespan
         self._handlers |= extensions.handlers
         self._notification_handlers |= extensions.notification_handlers
         for function in parts.middleware:
             self._connect_middleware(function)
         self._wrap_handlers()
+        if parts.lifespan is not None:
+            self._add_lifespan(parts.lifespan)
 
     def add_notification_handler(self, method: str, function: Callable[..., Any]) -> None:
         """Call a function for each notification with this method. Raise ValueError if the method cannot be handled."""
@@ -347,8 +350,8 @@ class Dispatcher:
     async def handle_in_background(self, exchange: IncomingExchange) -> Result | bytes:
         """Handle a request for which no client waits, for example a task. Limits on running calls do not apply."""
         state = self._get_state()
-        if self._lifespan is not None:
-            await self._get_lifespan_run(state, self._lifespan).wait_until_ready()
+        if self._has_lifespan:
+            await self._get_lifespan_run(state).wait_until_ready()
         exchange.task = asyncio.current_task()
         state.nested_exchanges.add(exchange)
         self._start_sweeping(state)
@@ -400,25 +403,41 @@ class Dispatcher:
             self.registry.warn_unused_rules()
             if self.mounts is not None:
                 await self.mounts.start()
-            if self._lifespan is not None:
-                await self._get_lifespan_run(state, self._lifespan).wait_until_ready()
+            if self._has_lifespan:
+                await self._get_lifespan_run(state).wait_until_ready()
         except BaseException:
             await self._release_user(state, self if user is None else user)
             raise
 
-    def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
+    def _get_lifespan_run(self, state: LoopState) -> LifespanRun:
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
-            run = state.lifespan_run = LifespanRun(lifespan, self.name)
+            run = state.lifespan_run = LifespanRun(self._lifespan, self._extension_lifespans, self.name)
         return run
+
+    def _add_lifespan(self, lifespan: Lifespan) -> None:
+        """Add the lifespan of an extension. If the server is running, open it."""
+        self._extension_lifespans.append(lifespan)
+        self._has_lifespan = True
+        running_loop = _find_running_loop()
+        for state in tuple(self._state_by_loop.values()):
+            if state.loop is running_loop:
+                self._open_added_lifespans(state)
+            elif not state.loop.is_closed():
+                state.loop.call_soon_threadsafe(self._open_added_lifespans, state)
+
+    def _open_added_lifespans(self, state: LoopState) -> None:
+        # A server that was not started opens its lifespans at its first request.
+        if state.users and not state.is_closing:
+            self._get_lifespan_run(state).open_added()
 
     def _get_lifespan_value(self) -> Any:
         run = self._get_state().lifespan_run
         return None if run is None else run.value
 
-    async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
+    async def _open_lifespan_for_request(self, state: LoopState) -> None:
         """Open the lifespan at the first request if the server was not started."""
-        run = self._get_lifespan_run(state, lifespan)
+        run = self._get_lifespan_run(state)
         try:
             await run.wait_until_ready()
         except BaseException as exc:
@@ -486,7 +505,7 @@ class Dispatcher:
                 len(call.questions or ()) for state in states for call in tuple(state.running_exchanges)
             ),
             subscriptions=sum(len(state.change_streams) for state in states),
-            busy_threads=self._thread_pool.busy,
+            busy_threads=self.thread_pool.busy,
             sessions=sum(endpoint.sessions for endpoint in endpoints),
             streams=sum(endpoint.streams for endpoint in endpoints),
             buffered_bytes=sum(endpoint.buffered_bytes for endpoint in endpoints),
@@ -519,9 +538,9 @@ class Dispatcher:
             state = self._find_or_create_state(loop)
         if state.is_closing:
             raise ServerBusy("The server is shutting down")
-        if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
+        if self._has_lifespan and (state.lifespan_run is None or not state.lifespan_run.is_open):
             # A mounted server is not started explicitly. Its first request opens the lifespan.
-            await self._open_lifespan_for_request(state, self._lifespan)
+            await self._open_lifespan_for_request(state)
             # While this request waited for the lifespan, `stop` may have been called.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
@@ -764,6 +783,14 @@ class Dispatcher:
     def _mask_exception(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
         operation = f"{_ITEM_NOUNS.get(exchange.method, exchange.method)} {get_target_name(exchange)}".rstrip()
         return mask_exception(exchange, exc, operation, server=self.name, debug=self._debug)
+
+
+def _find_running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of this thread, or None if the thread has no running event loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _wait_for_calls(state: LoopState, timeout: float) -> None:

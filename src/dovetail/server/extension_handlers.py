@@ -1,8 +1,8 @@
-"""The extensions of a server: their methods, notifications, result types, middleware and lifespans."""
+"""The extensions of a server: their methods, notifications, result types and middleware."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from dovetail.errors import MissingClientCapability
@@ -11,7 +11,6 @@ from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.extension import (
     AddedResultType,
     Extension,
-    ExtensionLifespan,
     ExtensionParts,
     ExtensionSubscription,
     NotificationFunction,
@@ -24,7 +23,6 @@ from dovetail.protocol.extension import (
 from dovetail.protocol.handshake import EMPTY_RESULT
 from dovetail.protocol.middleware import Handler, Middleware, compose_middleware
 from dovetail.server.change_notices import ChangeStream
-from dovetail.server.lifespan import Lifespan
 from dovetail.server.registry import Registry
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import to_plain
@@ -36,15 +34,12 @@ Requests = Mapping[str, Mapping[str, Method]]
 class ServerExtensions:
     """Everything that the extensions of one server add to it."""
 
-    def __init__(self, registry: Registry, lifespan: Lifespan | None) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.requests: Requests = REQUESTS
         self.handlers: dict[str, Handler] = {}
         self.notification_handlers: dict[str, Handler] = {}
         self.middleware: list[Middleware] = []
-        self.lifespan = lifespan  # the lifespan of the server, inside those of the extensions
         self._registry = registry
-        self._server_lifespan = lifespan
-        self._lifespans: list[ExtensionLifespan] = []
         self._result_types: dict[tuple[str, str], AddedResultType] = {}
         self._subscriptions: dict[str, tuple[Extension, SubscriptionFunction]] = {}
 
@@ -67,9 +62,6 @@ class ServerExtensions:
         self._result_types |= parts.result_types
         for name, subscription in parts.subscriptions.items():
             self._subscriptions[name] = (extension, subscription)
-        if parts.lifespan is not None:
-            self._lifespans.append(parts.lifespan)
-            self.lifespan = _combine_lifespans((*self._lifespans,), self._server_lifespan)
         return parts
 
     async def open_subscriptions(self, exchange: IncomingExchange) -> dict[str, ExtensionSubscription]:
@@ -129,6 +121,7 @@ def _add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
 def _create_request_handler(extension: Extension, method: RequestFunction) -> Handler:
     """Return a handler that checks the client's declaration, and then calls the function of the extension."""
     row, function, requires_client = method.row, method.function, method.requires_client
+    assert function is not None, f"{extension.identifier} is only for clients"
     params_type, result_type = row.params, row.result or Result
 
     async def handle(exchange: IncomingExchange) -> Result:
@@ -170,20 +163,3 @@ def _create_result_check(added_types: Collection[AddedResultType], call_next: Ha
         return replace(result, result_type=added.name)
 
     return handle
-
-
-def _combine_lifespans(extensions: Sequence[ExtensionLifespan], server: Lifespan | None) -> Lifespan:
-    """Return a lifespan that opens the lifespan of the server, and then the lifespans of the extensions.
-
-    Its value is the value of the server's lifespan.
-    """
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncGenerator[object]:
-        async with AsyncExitStack() as stack:
-            value = None if server is None else await stack.enter_async_context(server())
-            for extension_lifespan in extensions:
-                await stack.enter_async_context(extension_lifespan())
-            yield value
-
-    return lifespan

@@ -11,8 +11,8 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -74,35 +74,54 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
 
 
 class LifespanRun:
-    def __init__(self, lifespan: Lifespan, name: str) -> None:
+    """The open lifespans of a server: first its own, and then those of its extensions.
+
+    `extension_lifespans` may become longer while the server runs. `open_added` then opens the new ones.
+    """
+
+    def __init__(self, lifespan: Lifespan | None, extension_lifespans: Sequence[Lifespan], name: str) -> None:
         self.value: Any = None
         self.is_open = False
         self.failure: BaseException | None = None  # the exception that the startup raised
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
-        self._exit_event = asyncio.Event()
-        self._task = loop.create_task(self._run(lifespan))
+        self._lifespan = lifespan
+        self._extension_lifespans = extension_lifespans
+        self._opened_count = 0  # how many lifespans of extensions were opened
+        self._last_opened = lifespan
+        self._has_started = False
+        self._is_ending = False
+        self._wake_event = asyncio.Event()
+        self._task = loop.create_task(self._run())
 
-    async def _run(self, lifespan: Lifespan) -> None:
+    def open_added(self) -> None:
+        """Open the lifespans of extensions that were added to a running server. New requests wait for them."""
+        if self.is_open and self._opened_count < len(self._extension_lifespans):
+            self.is_open = False
+            self._ready = asyncio.get_running_loop().create_future()
+            self._wake_event.set()
+
+    async def _run(self) -> None:
         try:
-            manager = lifespan()
-            if not hasattr(type(manager), "__aenter__"):
-                raise TypeError(
-                    f"lifespan= must return an async context manager, but {_describe_lifespan(lifespan)} returned "
-                    f"{manager!r}. Decorate it with contextlib.asynccontextmanager"
-                )
-            async with manager as self.value:
-                self.is_open = True
-                self._ready.set_result(None)
-                await self._exit_event.wait()
+            async with AsyncExitStack() as stack:
+                if self._lifespan is not None:
+                    self.value = await self._open(stack, self._lifespan)
+                await self._open_extensions(stack)
+                self._has_started = True
+                while not self._is_ending:
+                    await self._open_extensions(stack)
+                    self.is_open = True
+                    self._ready.set_result(None)
+                    await self._wake_event.wait()
+                    self._wake_event.clear()
         except asyncio.CancelledError as exc:
             # If the server stops before the lifespan has started, waiting callers must get an exception.
             if not self._ready.done():
                 self.failure = exc
             raise
         except BaseException as exc:
-            exc = _explain_yield_error(exc, lifespan)
+            exc = _explain_yield_error(exc, self._last_opened)
             if self.is_open:
                 log.error("the lifespan of %s failed during shutdown", self._name, exc_info=exc)
             else:
@@ -112,6 +131,21 @@ class LifespanRun:
             self.is_open = False
             if not self._ready.done():
                 self._ready.set_result(None)
+
+    async def _open_extensions(self, stack: AsyncExitStack) -> None:
+        while self._opened_count < len(self._extension_lifespans):
+            self._opened_count += 1
+            await self._open(stack, self._extension_lifespans[self._opened_count - 1])
+
+    async def _open(self, stack: AsyncExitStack, lifespan: Lifespan) -> Any:
+        self._last_opened = lifespan
+        manager = lifespan()
+        if not hasattr(type(manager), "__aenter__"):
+            raise TypeError(
+                f"lifespan= must return an async context manager, but {_describe_lifespan(lifespan)} returned "
+                f"{manager!r}. Decorate it with contextlib.asynccontextmanager"
+            )
+        return await stack.enter_async_context(manager)
 
     @property
     def is_starting(self) -> bool:
@@ -127,8 +161,9 @@ class LifespanRun:
 
     def end(self) -> None:
         """End the lifespan, but do not wait for its cleanup."""
-        self._exit_event.set()
-        if not self._ready.done():
+        self._is_ending = True
+        self._wake_event.set()
+        if not self._has_started:
             self._task.cancel()
 
     async def close(self) -> None:
@@ -178,7 +213,7 @@ def _get_author_traceback(exc: BaseException) -> TracebackType | None:
     return frame
 
 
-def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
+def _explain_yield_error(exc: BaseException, lifespan: Lifespan | None) -> BaseException:
     """Return a clearer exception if the lifespan does not yield exactly once. Otherwise return `exc`."""
     problem = _YIELD_PROBLEMS.get(str(exc)) if isinstance(exc, RuntimeError) else None
     if problem is None:

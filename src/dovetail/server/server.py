@@ -367,7 +367,9 @@ class Server:
             from dovetail.server.skill_resources import SkillResources
 
             dispatcher = self._dispatcher
-            self._skills = SkillResources(self._registry, dispatcher.visibility, dispatcher.limits, self._page_size)
+            self._skills = SkillResources(
+                self._registry, dispatcher.visibility, dispatcher.limits, self._page_size, dispatcher.thread_pool
+            )
             dispatcher.add_extension(self._skills.extension)
         return self._skills
 

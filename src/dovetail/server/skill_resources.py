@@ -43,12 +43,18 @@ class _RegisteredSkill(NamedTuple):
 class SkillResources:
     """Registers the skills of one server as resources."""
 
-    def __init__(self, registry: Registry, visibility: Visibility, limits: ServerLimits, page_size: int | None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        visibility: Visibility,
+        limits: ServerLimits,
+        page_size: int | None,
+        thread_pool: ThreadPool,
+    ) -> None:
         self._registry = registry
         self._visibility = visibility
         self.extension = SkillsExtension(self, limits, page_size).extension
-        # The functions of skills run here while skills are listed, so they cannot use up the threads for calls.
-        self._thread_pool = ThreadPool(limits)
+        self._thread_pool = thread_pool
         self._lock = threading.Lock()  # Only changes need this lock.
         self._refresh_lock = threading.Lock()
         self._refreshed_at = 0.0  # when the last scan of all folders began

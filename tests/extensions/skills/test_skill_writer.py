@@ -1,8 +1,10 @@
 """Test that a skill is written completely or not at all, and never outside of its folder."""
 
 import errno
+import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,19 @@ def test_a_skill_is_written_into_a_new_folder(tmp_path: Path) -> None:
     assert folder == tmp_path / "x" / "y" / "one"
     assert {path: (folder / path).read_bytes() for path in FILES} == FILES
     assert os.listdir(folder.parent) == ["one"]
+
+
+def test_a_skill_is_written_without_the_functions_of_posix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+        monkeypatch.delattr(os, name)
+    assert skill_writer.__file__ is not None
+    spec = importlib.util.spec_from_file_location("skill_writer_on_windows", skill_writer.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    copy: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    folder: Path = copy.write_skill(tmp_path, "one", FILES)
+    assert {path: (folder / path).read_bytes() for path in FILES} == FILES
 
 
 def test_the_mode_of_a_file_follows_the_umask_and_is_not_executable(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def import_yaml() -> Any:
     try:
         import yaml
     except ImportError:
-        raise ImportError('skills need PyYAML. Install it with: pip install "dovetail-mcp[skills]"') from None
+        raise ImportError('skills require PyYAML: pip install "dovetail-mcp[skills]"', name="yaml") from None
     return yaml
 
 

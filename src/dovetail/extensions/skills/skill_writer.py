@@ -27,7 +27,6 @@ _DEVICE: Final = re.compile(
     r"(?:con|prn|aux|nul|conin\$|conout\$|clock\$|com[0-9¹²³]|lpt[0-9¹²³])(?:[. ].*)?", re.DOTALL
 )
 _RESERVED_CHARACTERS: Final = re.compile(r'[<>:"|?*]')
-_CREATE_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SkillExists(SkillProblem):
@@ -71,7 +70,7 @@ def _find_unsafe_part(name: str) -> str | None:
     if (reason := find_unsafe_name(name)) is not None:
         return reason
     if name.startswith("."):
-        return "a hidden file does not belong into a skill"
+        return "a hidden file does not belong in a skill"
     if _RESERVED_CHARACTERS.search(name):
         return 'it contains one of the characters < > : " | ? *'
     if any(category(char) in ("Cc", "Cf", "Zl", "Zp") for char in name):
@@ -148,7 +147,7 @@ def write_skill(directory: Path, name: str, files: Mapping[str, bytes], *, force
 
 def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, _CREATE_FILE, 0o666), "wb") as file:
+    with path.open("xb") as file:  # This fails if the file or a link with its name exists.
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
