@@ -6,7 +6,9 @@ import pytest
 
 from dovetail import Client, Server
 from dovetail.errors import MCPError, NotFound, RemoteError, SkillMismatch
+from dovetail.extensions import Extension, Params, Result
 from dovetail.host import Host, Policy, rule
+from dovetail.middleware import Exchange
 
 pytest.importorskip("yaml")
 
@@ -78,6 +80,21 @@ async def test_a_directory_is_read_with_the_uris_of_the_gateway() -> None:
             with pytest.raises(RemoteError) as caught:
                 await client.request("resources/directory/read", {"uri": uri})
             assert caught.value.code == -32602
+
+
+async def test_a_server_that_does_not_declare_directories_is_not_asked_for_them() -> None:
+    extension, requests = Extension("io.modelcontextprotocol/skills"), list[Params]()
+
+    @extension.method("resources/directory/read")
+    async def read_directory(params: Params, exchange: Exchange) -> Result:
+        requests.append(params)
+        return Result()
+
+    host = create_host(Server("one", extensions=[extension]))
+    async with host, Client(host.as_server()) as client:
+        with pytest.raises(RemoteError) as caught:
+            await client.request("resources/directory/read", {"uri": "one+skill://forms"})
+    assert (caught.value.code, requests) == (-32602, [])
 
 
 async def test_what_the_policy_hides_does_not_exist() -> None:

@@ -1,5 +1,6 @@
 """Fetch complete lists page by page, with limits and a check for repeated cursors."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -17,17 +18,27 @@ from dovetail.wire.tools import Tool
 
 
 class ListMethod(Struct, frozen=True):
-    """A protocol method that returns a list. `field` is the result field that contains the items."""
+    """A method of the protocol or of an extension that returns a list."""
 
     method: Method
-    field: str
+    field: str  # the field of the result that contains the items
     item_type: type[Any]
+    calls: str  # the calls of a client that fetch the list, for hints
+    key: str = "name"  # the field of an item that requests use to name the item
+    # Returns the part of a name that makes it similar to other names.
+    shorten: Callable[[str], str] = str
 
 
-TOOLS: Final = ListMethod(METHODS["tools/list"], "tools", Tool)
-RESOURCES: Final = ListMethod(METHODS["resources/list"], "resources", Resource)
-TEMPLATES: Final = ListMethod(METHODS["resources/templates/list"], "resource_templates", ResourceTemplate)
-PROMPTS: Final = ListMethod(METHODS["prompts/list"], "prompts", Prompt)
+TOOLS: Final = ListMethod(METHODS["tools/list"], "tools", Tool, "list_tools()")
+RESOURCES: Final = ListMethod(
+    METHODS["resources/list"], "resources", Resource, "list_resources() and list_resource_templates()", key="uri"
+)
+TEMPLATES: Final = ListMethod(
+    METHODS["resources/templates/list"], "resource_templates", ResourceTemplate, "list_resource_templates()"
+)
+PROMPTS: Final = ListMethod(METHODS["prompts/list"], "prompts", Prompt, "list_prompts()")
+# The list that contains the items of a request.
+LIST_BY_METHOD: Final = {"tools/call": TOOLS, "prompts/get": PROMPTS, "resources/read": RESOURCES}
 
 
 class PageCollector:

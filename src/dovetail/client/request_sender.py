@@ -22,7 +22,15 @@ from dovetail.client.input_rounds import (
     build_resume_params,
     decode_result,
 )
-from dovetail.client.pagination import TEMPLATES, TOOLS, ListMethod, PageCollector, SkippedItems, skip_malformed_items
+from dovetail.client.pagination import (
+    LIST_BY_METHOD,
+    TEMPLATES,
+    TOOLS,
+    ListMethod,
+    PageCollector,
+    SkippedItems,
+    skip_malformed_items,
+)
 from dovetail.client.reconnect import Reconnector, SendOptions
 from dovetail.client.result_cache import ResultCache
 from dovetail.client.tool_index import NameIndex, ToolEntry, ToolIndex
@@ -321,10 +329,14 @@ class RequestSender:
         revision = None if current is None else current.revision
         return add_context(exc, server=self._name, step=describe_request(method, params), protocol_version=revision)
 
-    def add_name_hint(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
-        """Add a hint with similar names to an error."""
+    def add_name_hint(
+        self, exc: NotFound, method: str, params: dict[str, Any], listing: ListMethod | None = None
+    ) -> MCPError:
+        """Add a hint with similar names to an error. `listing` is the list of these names, if the method has one."""
+        listing = listing or LIST_BY_METHOD.get(method)
         name = str(params.get("name") or params.get("uri") or "")
-        return self.add_request_context(add_context(exc, hint=self._name_index.suggest(method, name)), method, params)
+        hint = None if listing is None else self._name_index.suggest(listing, name)
+        return self.add_request_context(add_context(exc, hint=hint), method, params)
 
     async def _answer_input_requests(self, pending: RequestAwaitingInput) -> dict[str, Any]:
         try:
@@ -530,7 +542,7 @@ class RequestSender:
                 raise
             self._cache.complete(fetch, page)
         if listing is not TEMPLATES:
-            self._name_index.add_page(row.name, getattr(page, listing.field), is_first_page=cursor is None)
+            self._name_index.add_page(listing, page, is_first_page=cursor is None)
         return page
 
     async def _fetch_page(self, listing: ListMethod, params: dict[str, Any], options: RequestOptions) -> Any:

@@ -17,29 +17,29 @@ from dovetail.errors import (
 )
 from dovetail.extensions.skills.remote_skill import Skill, extract_content
 from dovetail.extensions.skills.skill import (
-    IDENTIFIER,
-    GetSkillParams,
+    MANIFEST,
     GetSkillResult,
-    ListSkillsParams,
-    ListSkillsResult,
     SkillEntry,
     is_same_uri,
 )
-from dovetail.wire.methods import METHODS, Method
+from dovetail.extensions.skills.skill_methods import SkillMethods
+from dovetail.protocol.extension import get_row
+from dovetail.wire.methods import METHODS
 from dovetail.wire.resources import ReadResourceResult
 
 # Runs a function in the event loop of the client.
 RunOnLoop = Callable[..., Awaitable[Any]]
 
+
+def _strip_uri(uri: str) -> str:
+    # All skill URIs start and end with the same text, so only the text between is compared.
+    return uri.partition("://")[2].removesuffix(f"/{MANIFEST}") or uri
+
+
+_METHODS: Final = SkillMethods()
+_GET_SKILL: Final = get_row(_METHODS.get_skill)
 _LIST_SKILLS: Final = ListMethod(
-    Method(
-        name="skills/list", params=ListSkillsParams, result=ListSkillsResult, is_cacheable=True, extension=IDENTIFIER
-    ),
-    "skills",
-    SkillEntry,
-)
-_GET_SKILL: Final = Method(
-    name="skills/get", params=GetSkillParams, result=GetSkillResult, is_cacheable=True, extension=IDENTIFIER
+    get_row(_METHODS.list_skills), "skills", SkillEntry, "list_skills()", key="uri", shorten=_strip_uri
 )
 
 
@@ -69,7 +69,8 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
     except RemoteError as exc:
         if exc.code != InvalidParams.code:
             raise
-        raise sender.add_name_hint(NotFound(exc.code, exc.message, exc.data), _GET_SKILL.name, params) from None
+        not_found = NotFound(exc.code, exc.message, exc.data)
+        raise sender.add_name_hint(not_found, _GET_SKILL.name, params, _LIST_SKILLS) from None
     try:
         if not is_same_uri(result.skill.uri, uri):
             raise ValueError(f"the server sent the skill {clip(result.skill.uri)} instead")

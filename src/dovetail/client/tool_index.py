@@ -6,6 +6,7 @@ Schemas are compiled when they are first used. An unsafe schema causes a warning
 from collections.abc import Iterable
 from typing import Any
 
+from dovetail.client.pagination import ListMethod
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.error_context import clip, make_name_hint
 from dovetail.errors import InvalidResult
@@ -122,51 +123,31 @@ class ToolIndex:
         self.stale_names = frozenset()
 
 
-_LIST_METHODS = {
-    "tools/call": "tools/list",
-    "prompts/get": "prompts/list",
-    "resources/read": "resources/list",
-    "skills/get": "skills/list",
-}
-_LIST_CALLS = {
-    "tools/list": "list_tools()",
-    "prompts/list": "list_prompts()",
-    "resources/list": "list_resources() and list_resource_templates()",
-    "skills/list": "list_skills()",
-}
-_LISTS_WITH_URIS = ("resources/list", "skills/list")
-
-
 class NameIndex:
     """The names from the last lists of the server, for hints about unknown names."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}
 
-    def add_page(self, method: str, items: Iterable[Any], *, is_first_page: bool) -> None:
+    def add_page(self, listing: ListMethod, page: Any, *, is_first_page: bool) -> None:
+        """Store the names in one page of a list."""
+        method = listing.method.name
         if is_first_page:
             self._names_by_method[method] = []
-        names = [item.uri if method in _LISTS_WITH_URIS else item.name for item in items]
+        names = [getattr(item, listing.key) for item in getattr(page, listing.field)]
         self._names_by_method.setdefault(method, []).extend(names)
 
-    def suggest(self, method: str, name: str) -> str | None:
+    def suggest(self, listing: ListMethod, name: str) -> str:
         """Return a hint with similar names for an unknown name."""
-        list_method = _LIST_METHODS.get(method)
-        if list_method is None:
-            return None
-        listed_names = self._names_by_method.get(list_method)
+        listed_names = self._names_by_method.get(listing.method.name)
         if listed_names is None:
-            return f"call {_LIST_CALLS[list_method]} to see what is available"
+            return f"call {listing.calls} to see what is available"
         if not listed_names:
             return "check the server, which lists no such items"
-        if list_method == "skills/list":
-            # All skill URIs start and end with the same text, so only the text between is compared.
-            return make_name_hint(_strip_skill_uri(name), {_strip_skill_uri(uri): uri for uri in listed_names})
-        return make_name_hint(name, {listed_name: listed_name for listed_name in listed_names})
+        return make_name_hint(
+            listing.shorten(name), {listing.shorten(listed_name): listed_name for listed_name in listed_names}
+        )
 
     def clear(self) -> None:
+        """Remove all names."""
         self._names_by_method.clear()
-
-
-def _strip_skill_uri(uri: str) -> str:
-    return uri.partition("://")[2].removesuffix("/SKILL.md") or uri

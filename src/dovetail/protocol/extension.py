@@ -126,7 +126,7 @@ class RequestFunction(Struct, frozen=True):
     """A function that handles a request of an extension, and the row of the method table for the request."""
 
     row: Method
-    function: Callable[..., Awaitable[Any]]
+    function: Callable[..., Awaitable[Any]] | None  # None if the extension is only for clients
     requires_client: bool  # whether the server refuses clients that do not declare the extension
 
 
@@ -266,8 +266,7 @@ class Extension:
                 extension=self._identifier,
             )
             is_required = self._requires_client if requires_client is None else requires_client
-            self._parts.methods[name] = RequestFunction(row, function, is_required)
-            return ExtensionMethod(self, row)
+            return add_method(self, row, function, requires_client=is_required)
 
         return register
 
@@ -437,6 +436,18 @@ class Extension:
 def get_parts(extension: Extension) -> ExtensionParts:
     """Return everything that was registered on an extension."""
     return extension._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def add_method(
+    extension: Extension,
+    row: Method,
+    function: Callable[..., Awaitable[Any]] | None = None,
+    *,
+    requires_client: bool = False,
+) -> ExtensionMethod[Any, Any]:
+    """Add a request to an extension. Without a function, only clients can use the extension."""
+    get_parts(extension).methods[row.name] = RequestFunction(row, function, requires_client)
+    return ExtensionMethod(extension, row)
 
 
 def get_row(method: ExtensionMethod[Any, Any]) -> Method:

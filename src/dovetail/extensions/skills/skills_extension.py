@@ -17,7 +17,6 @@ from dovetail.error_context import clip
 from dovetail.errors import InvalidParams
 from dovetail.extensions.skills.served_skill import ServedSkill, is_in_skill, list_directory
 from dovetail.extensions.skills.skill import (
-    IDENTIFIER,
     GetSkillParams,
     GetSkillResult,
     ListSkillsParams,
@@ -25,10 +24,10 @@ from dovetail.extensions.skills.skill import (
     ReadDirectoryParams,
     ReadDirectoryResult,
 )
+from dovetail.extensions.skills.skill_methods import SkillMethods
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.cursor import encode_cursor, find_page_start
 from dovetail.protocol.exchange import Exchange, IncomingExchange, make_uri_length_error
-from dovetail.protocol.extension import Extension
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 
@@ -91,18 +90,15 @@ class SkillsExtension:
     """Serves the skills of one server. `extension` contains the methods for clients."""
 
     def __init__(self, skills: SkillCollection, limits: ServerLimits, page_size: int | None) -> None:
-        self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})
+        self.extension = SkillMethods(self).extension
         self._skills = skills
         self._limits = limits
         self._page_size = page_size
         # One warning for each skill, so that clients cannot fill the log.
         self._warnings: defaultdict[str, ThrottledWarning] = defaultdict(lambda: ThrottledWarning(logging.ERROR))
-        self.extension.method("skills/list", is_cacheable=True)(self._list_skills)
-        self.extension.method("skills/get", is_cacheable=True)(self._get_skill)
-        self.extension.method("resources/directory/read")(self._read_directory)
         self.extension.lifespan(self._watch)
 
-    async def _list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
+    async def list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
         await self._refresh_soon()
         sources = self._skills.list_visible(exchange.caller.principal)
         names = list(sources)
@@ -119,7 +115,7 @@ class SkillsExtension:
             cache_scope=cache_scope,
         )
 
-    async def _get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
+    async def get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
         self._check_uri(params.uri)
         await self._refresh_soon()
         source = self._skills.find_visible(params.uri, exchange.caller.principal)
@@ -129,7 +125,7 @@ class SkillsExtension:
         ttl_ms, cache_scope = self._skills.get_cache_hint(exchange.method)
         return GetSkillResult(skill=skill.entry, ttl_ms=ttl_ms, cache_scope=cache_scope)
 
-    async def _read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
+    async def read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         self._check_uri(params.uri)
         await self._refresh_soon()
         # Only the function whose skill contains the URI has to run.

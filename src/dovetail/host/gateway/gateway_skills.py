@@ -6,8 +6,8 @@ the policy and the consent of the caller's user apply to each file. The caller v
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
 
+from dovetail.client.client import Client
 from dovetail.error_context import clip
 from dovetail.errors import InternalError, InvalidParams, MCPError, NotFound, NotSupported, PolicyError
 from dovetail.extensions.skills.remote_skill import Skill
@@ -22,6 +22,7 @@ from dovetail.extensions.skills.skill import (
     ReadDirectoryResult,
     SkillEntry,
 )
+from dovetail.extensions.skills.skill_methods import SkillMethods
 from dovetail.extensions.skills.skills_extension import MAX_SKILLS_PER_PAGE, take_page
 from dovetail.host.execution import find_denial
 from dovetail.host.gateway.upstream import Upstream
@@ -29,13 +30,9 @@ from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
 from dovetail.protocol.exchange import Exchange, make_uri_length_error
-from dovetail.protocol.extension import Extension
 from dovetail.protocol.limits import ServerLimits
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.wire.base import replace
-from dovetail.wire.codec import convert
-
-_READ_DIRECTORY: Final = "resources/directory/read"
 
 ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
 
@@ -44,17 +41,15 @@ class GatewaySkills:
     """Serves the skills of all servers behind a gateway."""
 
     def __init__(self, parts: HostParts, list_mounts: ListMounts, limits: ServerLimits) -> None:
-        self.extension = Extension(IDENTIFIER, settings={"directoryRead": True})
+        self._methods = SkillMethods(self)
+        self.extension = self._methods.extension
         self._servers = parts.servers
         self._authorizer = parts.authorizer
         self._ready_timeout = parts.catalog.ready_timeout
         self._list_mounts = list_mounts
         self._limits = limits
-        self.extension.method("skills/list", is_cacheable=True)(self._list_skills)
-        self.extension.method("skills/get", is_cacheable=True)(self._get_skill)
-        self.extension.method(_READ_DIRECTORY)(self._read_directory)
 
-    async def _list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
+    async def list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:
         mounts = self._list_mounts()
         lists = await asyncio.gather(*(self._list_mounted(upstream, names, exchange) for upstream, names in mounts))
         entries = {entry.uri: entry for mounted in lists for entry in mounted}
@@ -79,7 +74,7 @@ class GatewaySkills:
             self._to_entry(supervisor, names, skill) for skill in skills if not self._is_hidden(supervisor, skill.uri)
         ]
 
-    async def _get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
+    async def get_skill(self, params: GetSkillParams, exchange: Exchange) -> GetSkillResult:
         upstream, names, uri = self._find_mount(params.uri)
         try:
             supervisor = self._find_server(upstream, uri, exchange)
@@ -92,14 +87,14 @@ class GatewaySkills:
         entry = self._to_entry(supervisor, names, skill)
         return GetSkillResult(skill=entry, ttl_ms=0, cache_scope="private")
 
-    async def _read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
+    async def read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         upstream, names, uri = self._find_mount(params.uri)
-        inner_params = {"uri": uri} if params.cursor is None else {"uri": uri, "cursor": params.cursor}
         try:
             supervisor = self._find_server(upstream, uri, exchange)
             async with supervisor.using() as client:
-                raw: Any = await client.request(_READ_DIRECTORY, inner_params)
-            result = convert(raw, ReadDirectoryResult, label=f"the result of {_READ_DIRECTORY}")
+                await client.connect()
+                _check_directory_support(client)
+                result = await client.request(self._methods.read_directory, replace(params, uri=uri))
         except (NotSupported, PolicyError):
             raise InvalidParams(f"{clip(params.uri)} is not a directory", {"uri": params.uri}) from None
         except MCPError as exc:
@@ -147,6 +142,13 @@ class GatewaySkills:
             frontmatter=dict(skill.front_matter),
             resources=DYNAMIC if skill.is_dynamic else files,
         )
+
+
+def _check_directory_support(client: Client) -> None:
+    """Raise NotSupported if the server does not list directories. A client must not send the request then."""
+    settings = (client.server_capabilities.extensions or {}).get(IDENTIFIER)
+    if not isinstance(settings, dict) or settings.get("directoryRead") is not True:
+        raise NotSupported("the server does not list directories")
 
 
 def _count_files(entry: SkillEntry) -> int:
