@@ -22,7 +22,7 @@ from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host.audit_log import AuditLog, read_audit_log
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
-from dovetail.host.consent.inbox import DeferredCall, FileConsent, get_inbox
+from dovetail.host.consent.inbox import DeferredCall, DeferredSkill, FileConsent, get_inbox
 from dovetail.host.consent.pins import Pin, PinStore
 from dovetail.oauth.authorization_server.store import ClientRecord, TokenFamily, decode_record
 from dovetail.oauth.login.login_settings import OAuth
@@ -107,7 +107,7 @@ async def check_inbox(path: Path) -> None:
     consent = FileConsent(path)
     inbox = get_inbox(consent)
     assert inbox is not None
-    call, form = await inbox.items()
+    call, form, *skills = await inbox.items()
     assert (call.ticket, call.request.arguments, call.created_at) == ("tkt_a", {"days": 3}, 1760000000.5)
     assert (form.request.kind, form.request.details) == ("elicitation.form", {"message": "Sure?"})
     found = await inbox.find("tkt_a")
@@ -115,6 +115,20 @@ async def check_inbox(path: Path) -> None:
     assert found[1] == DeferredCall(
         server="hr", identity="cmd:abc", tool="approve", arguments={"days": 3}, fingerprint="f1"
     )
+    assert [item.request.tool for item in skills] in ([], ["skill://forms/SKILL.md"])  # since format 3
+    for item in skills:
+        stored = await inbox.find(item.ticket)
+        assert stored is not None
+        assert stored[1] == DeferredCall(
+            server="hr",
+            identity="cmd:abc",
+            tool="skill://forms/SKILL.md",
+            arguments={},
+            fingerprint="f2",
+            skill=DeferredSkill(
+                definition={"name": "skill://forms/SKILL.md", "files": "SKILL.md: sha256:00 1"}, can_remember=True
+            ),
+        )
     assert await inbox.wait("tkt_c") == Allow("always", expires_in=60.0, exact_arguments=True)
     assert await inbox.wait("tkt_d") == Deny("no", cancelled=True)
     assert await inbox.wait("tkt_e") == AllowWithChanges({"exact": 1})
@@ -174,7 +188,7 @@ FORMATS = {
     "logins": StoredFormat(2, check_login, use_login),
     "audit_log": StoredFormat(2, check_audit_log, AuditLog),
     "recordings": StoredFormat(2, check_recording, lambda path: RecordingWriter(path, "x")),
-    "inbox": StoredFormat(2, check_inbox, FileConsent),
+    "inbox": StoredFormat(3, check_inbox, FileConsent),
     "authorization_server": StoredFormat(2, check_authorization_server, SQLiteStore),
     "tasks": StoredFormat(1, check_tasks, SQLiteTaskStore),
 }

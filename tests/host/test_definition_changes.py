@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dovetail import ToolAnnotations
 from dovetail.host.consent.definition_changes import (
     DefinitionChange,
+    describe_changes,
     diff_definitions,
     extract_pinned_fields,
     format_changes,
@@ -18,6 +19,7 @@ from dovetail.host.consent.definition_changes import (
 from dovetail.host.consent.pins import fingerprint
 from dovetail.types import Tool
 from dovetail.wire.base import replace
+from dovetail.wire.codec import encode_canonical
 from dovetail.wire.prompts import Prompt
 
 ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -320,3 +322,52 @@ def test_comparing_definitions_of_the_largest_size_takes_few_steps(old: dict[str
 
 def test_differences_are_data() -> None:
     assert diff_definitions(SEND, replace(SEND, title="T")) == [DefinitionChange("/title", "instruction", "+ T")]
+
+
+def define_skill(files: dict[str, tuple[str, int]] | str, **front_matter: Any) -> dict[str, Any]:
+    lines = files if isinstance(files, str) else "\n".join(f"{path}: {d} {size}" for path, (d, size) in files.items())
+    return {"name": "skill://a/SKILL.md", "frontmatter": encode_canonical(front_matter).decode(), "files": lines}
+
+
+def test_changes_of_the_files_of_a_skill_are_shown_by_name() -> None:
+    old = define_skill({"SKILL.md": ("sha256:aa", 5), "a: b.md": ("sha256:bb", 6), "same.md": ("sha256:ff", 1)})
+    new = define_skill({"SKILL.md": ("sha256:cc", 7), "c d.md": ("sha256:dd", 8), "same.md": ("sha256:ff", 1)})
+    [change] = diff_definitions(old, new)
+    assert (change.path, change.severity) == ("/files", "instruction")
+    assert change.message.split("\n") == [
+        "changed: SKILL.md (5 bytes before, 7 bytes now)",
+        "removed: a: b.md (6 bytes)",
+        "added: c d.md (8 bytes)",
+    ]
+    assert "new definition" not in describe_changes([change], new)
+
+
+def test_changes_of_the_front_matter_of_a_skill_are_shown_by_field() -> None:
+    old = define_skill("", name="a", description="Fill forms.", license="MIT", version=1)
+    new = define_skill("", name="a", description="Fill forms. Send them.", version=2, **{"allowed-tools": "send"})
+    [change] = diff_definitions(old, new)
+    assert (change.path, change.severity) == ("/frontmatter", "instruction")
+    assert change.message.split("\n") == [
+        "added: allowed-tools: send",
+        "changed: description",
+        "- Fill forms.",
+        "+ Fill forms. Send them.",
+        "removed: license: MIT",
+        "changed: version",
+        "- 1",
+        "+ 2",
+    ]
+
+
+def test_a_skill_that_becomes_dynamic_says_so() -> None:
+    old, new = define_skill({"SKILL.md": ("sha256:aa", 5)}), define_skill("dynamic: not verified")
+    [change] = diff_definitions(old, new)
+    assert change.message.split("\n") == ["- 1 files with known digests", "+ dynamic: not verified"]
+
+
+def test_many_changed_files_of_a_skill_show_the_new_definition_too() -> None:
+    old = define_skill({f"{number}.md": ("sha256:aa", 1) for number in range(500)})
+    new = define_skill({f"{number}.md": ("sha256:bb", 1) for number in range(500)})
+    [change] = diff_definitions(old, new)
+    assert len(change.message.split("\n")) == 41
+    assert describe_changes([change], new)["new definition"]["files"] == new["files"]

@@ -223,6 +223,20 @@ async def test_a_changed_skill_is_shown_to_the_user_even_if_a_rule_allows_it(
     assert user.kinds == ["definition.changed"]
 
 
+async def test_the_question_about_a_changed_skill_names_the_files() -> None:
+    server, user = SkillServer(), Questions(False)
+    async with make_host(server, consent=user) as host:
+        await host.load_skill("docs", URI)
+        server.files["extra.md"] = "more\n"
+        del server.files["references/fields.md"]
+        with pytest.raises(PolicyError):
+            await host.load_skill("docs", URI)
+    [request] = user.requests
+    assert "added: extra.md (5 bytes)" in request.text
+    assert "removed: references/fields.md" in request.text
+    assert "sha256" not in request.text
+
+
 async def test_files_that_swap_their_content_are_a_change() -> None:
     server, user = SkillServer(), Questions(False)
     server.files |= {"a.md": "one", "b.md": "two"}

@@ -5,6 +5,7 @@ order are cosmetic. A change that cannot be graded counts as widening. Definitio
 because a comparison runs on the event loop. A change of such a definition counts as egress.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "b
 MAX_COMPARED_BYTES: Final = 64 * 1024  # Definitions above this size are not compared.
 _MAX_COMPARED_CHANGES: Final = 5000
 _MAX_SHOWN_LINES: Final = 40
+# A line in the definition of a skill: the path, the digest and the size of a file.
+_FILE_LINE: Final = re.compile(r"(.+): (sha256:\S+) (\d+)")
 _MAX_NAME_CHARS: Final = 256  # the maximum length of a name in a JSON pointer
 _MAX_REPORTED_CHANGES: Final = 200  # Only the most severe changes are reported.
 _MAX_SHOWN_CHARS: Final = 300  # the maximum length of a value or line in the text for the user
@@ -158,6 +161,10 @@ def _grade_new_schema(name: str, schema: Any) -> ChangeSeverity:
 
 def _describe(difference: Difference) -> str:
     old, new = _to_text(difference.old), _to_text(difference.new)
+    if difference.path == ("files",):
+        return _describe_files(old, new)
+    if difference.path == ("frontmatter",):
+        return _describe_front_matter(old, new)
     if difference.effect == "same":
         return f"only {'whitespace' if isinstance(difference.new, str) else 'the order'} changed"
     if difference.path[-1] == "required" and (isinstance(difference.new, str) or isinstance(difference.old, str)):
@@ -166,6 +173,73 @@ def _describe(difference: Difference) -> str:
         return _format_difference(old, new)
     is_removed = difference.kind == "removed"
     return f"{'removed' if is_removed else 'added'}: {escape_line(old if is_removed else new, _MAX_SHOWN_CHARS)}"
+
+
+def _describe_files(old: str, new: str) -> str:
+    """Return which files of a skill were added, removed and changed."""
+    old_files, new_files = _parse_files(old), _parse_files(new)
+    if old_files is None or new_files is None:
+        return "\n".join([f"- {_summarize_files(old, old_files)}", f"+ {_summarize_files(new, new_files)}"])
+    lines: list[str] = []
+    for path in sorted(old_files.keys() | new_files.keys()):
+        before, now = old_files.get(path), new_files.get(path)
+        if before == now:
+            continue
+        if before is None or now is None:
+            change, size = ("added", now) if now is not None else ("removed", before)
+            text = f"{change}: {path} ({size[1] if size is not None else 0} bytes)"
+        else:
+            text = f"changed: {path} ({before[1]} bytes before, {now[1]} bytes now)"
+        lines.append(escape_line(text, _MAX_SHOWN_CHARS))
+    return _join_lines(lines)
+
+
+def _parse_files(text: str) -> dict[str, tuple[str, str]] | None:
+    """Return the digest and the size of each file of a skill, by path. Return None if the text lists no files."""
+    files: dict[str, tuple[str, str]] = {}
+    for line in text.split("\n"):
+        match = _FILE_LINE.fullmatch(line)
+        if match is None:
+            return None
+        files[match[1]] = match[2], match[3]
+    return files
+
+
+def _summarize_files(text: str, files: Mapping[str, object] | None) -> str:
+    return escape_line(text, _MAX_SHOWN_CHARS) if files is None else f"{len(files)} files with known digests"
+
+
+def _describe_front_matter(old: str, new: str) -> str:
+    """Return the changed fields in the front matter of a skill, with their old and new values."""
+    old_fields, new_fields = _parse_object(old), _parse_object(new)
+    if old_fields is None or new_fields is None:
+        return _format_difference(old, new)
+    lines: list[str] = []
+    for name in sorted(old_fields.keys() | new_fields.keys()):
+        before, now = (_to_text(fields[name]) if name in fields else None for fields in (old_fields, new_fields))
+        if before == now:
+            continue
+        label = escape_line(name, _MAX_SHOWN_CHARS)
+        if before is None or now is None:
+            change = "removed" if now is None else "added"
+            lines.append(f"{change}: {label}: {escape_line(before or now or '', _MAX_SHOWN_CHARS)}")
+        else:
+            lines += [f"changed: {label}", *_format_difference(before, now).split("\n")]
+    return _join_lines(lines)
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _join_lines(lines: Sequence[str]) -> str:
+    hidden_count = len(lines) - _MAX_SHOWN_LINES
+    shown_lines = [*lines[:_MAX_SHOWN_LINES], f"… and {hidden_count} more lines"] if hidden_count > 0 else lines
+    return "\n".join(shown_lines) or "changed in a way that cannot be shown"
 
 
 def _iter_strings(value: Any) -> Iterator[str]:

@@ -59,7 +59,11 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         )
 
 
-_MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names,)
+def _allow_skills(database: "sqlite3.Connection") -> None:
+    """Version 3 also has questions about skills. A call without `skill` keeps its meaning, so nothing changes."""
+
+
+_MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names, _allow_skills)
 
 
 class DeferredSkill(Struct, frozen=True, kw_only=True):
