@@ -16,7 +16,7 @@ from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.consent.consent import ConsentAnswer, ShortAnswer
 from dovetail.host.consent.inbox import CallAwaitingConsent, FileConsent
-from dovetail.host.host import Host, get_parts
+from dovetail.host.host import Host, call_for_agent, get_parts
 from dovetail.host.search_tools import (
     CALL_TOOL,
     SEARCH_TOOL_BY_NAME,
@@ -34,6 +34,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 if TYPE_CHECKING:
     from dovetail.agent.skill_tool import SkillTool
+    from dovetail.host.skill_tools import SkillToolPermissions
 
 
 class Turn(Struct, kw_only=True):
@@ -216,6 +217,7 @@ class Agent:
         self._call_ids: set[str] = set()
         self._last_text = ""
         self._skill_tool: SkillTool | None = None  # None until the first prompt
+        self._skill_permissions: SkillToolPermissions | None = None  # None until the first prompt
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """Send a prompt to the model and yield events until the model has answered.
@@ -313,7 +315,10 @@ class Agent:
     async def _load_skills(self) -> None:
         """List the skills that the agent may use. Unchanged skills keep the user's consent."""
         from dovetail.agent.skill_tool import SkillTool
+        from dovetail.host.skill_tools import SkillToolPermissions
 
+        # The permissions of an earlier run end here.
+        self._skill_permissions = SkillToolPermissions(get_parts(self.host))
         skills = [
             skill
             for skill in await self.host.list_skills()
@@ -346,7 +351,7 @@ class Agent:
             yield self._finish_call(turn, call, build_error_result(turn.invalid_calls[call.id]))
             return
         if call.name in SKILL_TOOL_NAMES and self._skill_tool is not None:
-            async for event in self._load_skill(turn, replace(call, name=SKILL_TOOL_NAMES[0])):
+            async for event in self._load_skill(turn, replace(call, name=SKILL_TOOL_NAMES[0]), catalog):
                 yield event
             return
         try:
@@ -361,21 +366,31 @@ class Agent:
             return
         self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
-        event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=self._should_wait))
+        event = await self._await_result(turn, resolved_call, self._call_tool(name, arguments))
         if event is not None:
             yield event
+
+    def _call_tool(self, name: str, arguments: Mapping[str, Any]) -> Awaitable[Any]:
+        permissions = self._skill_permissions
+        if permissions is None or permissions.is_empty:
+            return self.host.call(name, arguments, wait=self._should_wait)
+        return call_for_agent(
+            self.host, name, arguments, wait=self._should_wait, find_permission=permissions.find_reason
+        )
 
     @property
     def _should_wait(self) -> bool:
         """Return whether a call should wait for the user's answer. With a `FileConsent`, it should not wait."""
         return not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
 
-    async def _load_skill(self, turn: Turn, call: ToolUseContent) -> AsyncGenerator[AgentEvent]:
+    async def _load_skill(self, turn: Turn, call: ToolUseContent, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
         assert self._skill_tool is not None
+        assert self._skill_permissions is not None
         yield ToolCallEvent(id=call.id, tool=call.name, arguments=call.input)
         self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([call.name]))
         turn.started_ids.add(call.id)
-        event = await self._await_result(turn, call, self._skill_tool.run(call.input, wait=self._should_wait))
+        loading = self._skill_tool.run(call.input, catalog.tools, self._skill_permissions, wait=self._should_wait)
+        event = await self._await_result(turn, call, loading)
         if event is not None:
             yield event
 

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dovetail.errors import InvalidParams, NotFound, NotSupported
+from dovetail.errors import InvalidParams, NotFound, NotSupported, SkillMismatch
 from dovetail.extensions.skills.skill import MANIFEST
 from dovetail.host.catalog_item import CatalogEntry, estimate_tokens
 from dovetail.host.host_skills import HostSkill
 from dovetail.host.search_tools import HOST_SERVER_NAME, LOAD_SKILL_TOOL, SKILL_TOOL_NAMES
+from dovetail.host.skill_tools import SkillToolPermissions
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult, Tool, ToolAnnotations
 
@@ -69,8 +70,18 @@ class SkillTool:
             tokens=estimate_tokens(definition),
         )
 
-    async def run(self, arguments: Mapping[str, Any], *, wait: bool) -> CallToolResult:
-        """Load a file of a skill, with the user's consent. Return the file with its origin."""
+    async def run(
+        self,
+        arguments: Mapping[str, Any],
+        catalog: Iterable[CatalogEntry],
+        permissions: SkillToolPermissions,
+        *,
+        wait: bool,
+    ) -> CallToolResult:
+        """Load a file of a skill, with the user's consent. Return the file with its origin.
+
+        After a SKILL.md is loaded, the user can allow the tools that it asks for.
+        """
         name, path = arguments.get("name"), arguments.get("path", MANIFEST)
         if not isinstance(name, str) or not isinstance(path, str):
             raise InvalidParams("Invalid params: load_skill requires a name, and the path must be a string")
@@ -81,6 +92,11 @@ class SkillTool:
             content = await skill.read(path, wait=wait)
         except ImportError as exc:  # The parser for YAML is not installed.
             raise NotSupported(str(exc)) from None
+        except SkillMismatch:
+            permissions.withdraw(skill)
+            raise
+        if path == MANIFEST:
+            await permissions.request(skill, catalog, wait=wait)
         return CallToolResult(content=[TextContent(text=content.model_text)])
 
 

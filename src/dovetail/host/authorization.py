@@ -186,12 +186,21 @@ class RequestAuthorizer:
         caller: str = "",
         wait: bool = True,
         ask: AskUser | None = None,
+        permission: str = "",
     ) -> Authorization:
-        """Authorize one tool call. Raise PolicyError if the call is denied."""
+        """Authorize one tool call. Raise PolicyError if the call is denied.
+
+        Args:
+            permission: Why the user has already allowed the call, or "". It replaces only the question about the call.
+        """
         request = replace(record.request, arguments=normalize(record.request.schema, arguments), caller=caller)
         decision = self.policy.decide(request)
         if decision.action == "ask":
-            decision = self._decide(request, decision, ask)
+            decision = (
+                replace(decision, action="allow", reason=permission)
+                if permission
+                else self._decide(request, decision, ask)
+            )
         is_pinned = self._is_pinned(request, record.fingerprint)
         if is_pinned and decision.action == "allow":
             if self._events.has_listeners("decision"):
@@ -238,6 +247,22 @@ class RequestAuthorizer:
             request, decision, definition, current_fingerprint, details, definition is None, wait, ask, can_remember
         )
         return authorization if limits is None else replace(authorization, limits=limits)
+
+    async def authorize_skill_tools(
+        self, request: PolicyRequest, current_fingerprint: str, details: Mapping[str, Any], *, wait: bool
+    ) -> Authorization:
+        """Authorize the tools that a skill asks for. Raise PolicyError if the user does not allow them.
+
+        Only a grant or an answer of the user allows them, and never a rule. If the caller does not wait, or if there is
+        no user, only a grant counts.
+        """
+        decision = self.check(request)
+        can_ask = wait and is_interactive(self.consent_handler)
+        if not can_ask and peek_grant(self.grants, request, current_fingerprint) is None:
+            raise self._refusal_error(request, decision, "the user was not asked for these tools")
+        return await self._authorize_decision(
+            request, decision, current_fingerprint, details, wait, ask=None, can_remember=True
+        )
 
     async def _authorize_definition(
         self,

@@ -16,7 +16,7 @@ from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.targets import Target
 from dovetail.errors import ConsentDeferred, MCPError
 from dovetail.host.audit_log import AuditLog, attach_audit_log
-from dovetail.host.authorization import Authorization, RequestAuthorizer
+from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRecord
 from dovetail.host.caller_clients import CredentialsProvider
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
@@ -478,6 +478,25 @@ class Host:
             retry=retry,
         )
 
+    async def _call_for_agent(
+        self, name: str, arguments: Mapping[str, Any], wait: bool, find_permission: Callable[[ToolRecord], str]
+    ) -> CallToolResult | CallAwaitingConsent:
+        supervisor, tool = await self._catalog.find_tool(name)
+        record = await self._catalog.get_record(supervisor, tool)
+        permission = find_permission(record)
+        if not permission:
+            return await self.call(name, arguments, wait=wait)
+        plain_arguments: dict[str, Any] = to_plain(arguments)
+        try:
+            authorization = await self._authorizer.authorize_call(
+                record, plain_arguments, wait=wait, permission=permission
+            )
+        except ConsentDeferred as deferred:  # The definition of the tool has changed.
+            return await self._pending_calls.defer_call(deferred.ticket, record, plain_arguments)
+        if not authorization.is_immediate:
+            await self._catalog.check_unchanged(supervisor, record)
+        return await self._perform(supervisor, authorization, wait=wait)
+
     async def _perform(
         self,
         supervisor: ServerSupervisor,
@@ -687,6 +706,13 @@ class Host:
 def get_parts(host: Host) -> HostParts:
     """Return the internal parts of a host, for other packages of dovetail."""
     return host._parts  # pyright: ignore[reportPrivateUsage]
+
+
+async def call_for_agent(
+    host: Host, name: str, arguments: Mapping[str, Any], *, wait: bool, find_permission: Callable[[ToolRecord], str]
+) -> CallToolResult | CallAwaitingConsent:
+    """Call a tool for an agent. `find_permission` returns why the user has already allowed the tool, or ""."""
+    return await host._call_for_agent(name, arguments, wait, find_permission)  # pyright: ignore[reportPrivateUsage]
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:

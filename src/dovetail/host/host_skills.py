@@ -43,7 +43,7 @@ from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode_canonical
 
 _KIND: Final = "resource.read"
-_ALLOWED_TOOLS: Final = "allowed-tools"
+ALLOWED_TOOLS: Final = "allowed-tools"
 _ONCE_ANSWER_S: Final = 300.0  # The answer "once" allows reading the files of a skill for this long.
 # The fingerprint of a dynamic skill contains this text. A new text would change all these fingerprints.
 _DYNAMIC_FILES: Final = "dynamic: the server generates the files, and they are not verified"
@@ -113,7 +113,7 @@ class HostSkill:
 
     @property
     def front_matter(self) -> Mapping[str, Any]:
-        """Return all fields of the front matter. The field `allowed-tools` has no effect in a host."""
+        """Return all fields of the front matter. `allowed-tools` has no effect unless the user allows these tools."""
         return self._skill.front_matter
 
     @property
@@ -244,8 +244,8 @@ class HostSkill:
             details["files"] = "The server generates the files. They can change at any time and are not verified."
         else:
             details["files"] = [f"{path} ({file.size} bytes)" for path, file in self.files.items()]
-        if (tools := self.front_matter.get(_ALLOWED_TOOLS)) is not None:
-            details["tools that the skill asks for, which are not granted"] = tools
+        if (tools := self.front_matter.get(ALLOWED_TOOLS)) is not None:
+            details["tools that the skill asks for, which this answer does not allow"] = tools
         return details
 
     async def _fetch(

@@ -26,6 +26,7 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "tool.call": "Let {server} run its tool {tool}?",
     "tool.result": "Pass on the result of {tool} from {server}?",
     "resource.read": "Read {tool} from {server}?",
+    "skill.tools": "Let the model call these tools without more questions while it uses the skill {tool} of {server}?",
     "prompt.get": "Use the prompt {tool} of {server}?",
     "completion": "Let {server} suggest completions for {tool}?",
     "definition.changed": "{tool} of {server} has changed since it was allowed. Use the new definition?",

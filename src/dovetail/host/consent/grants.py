@@ -198,7 +198,7 @@ def _hash_arguments(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _normalize_name(kind: str, name: str) -> str:
-    return uri_key(name) if kind == "resource.read" else name
+    return uri_key(name) if kind in ("resource.read", "skill.tools") else name
 
 
 class GrantStore:

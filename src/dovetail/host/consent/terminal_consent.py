@@ -68,7 +68,7 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
         if answer is not None:
             return answer
         _show(request, lines, request.full_text)
-    if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
+    if request.kind in ("tool.call", "resource.read", "skill.tools", "prompt.get", "server.start"):
         # A stored answer applies to all arguments.
         condition = "" if request.arguments is None else "with any arguments "
         prompt = f"[y]es once, {condition}for this [s]ession or [a]lways, [n]o: "

@@ -107,6 +107,7 @@ ConsentKind: TypeAlias = Literal[
     "tool.call",
     "tool.result",
     "resource.read",
+    "skill.tools",
     "prompt.get",
     "completion",
     "definition.changed",
@@ -130,11 +131,12 @@ ITEM_NAME_BY_KIND: Final[Mapping[str, str]] = {
     "tool.call": "TOOL",
     "tool.result": "TOOL",
     "resource.read": "URI",
+    "skill.tools": "URI",
     "prompt.get": "PROMPT",
     "completion": "PROMPT",
 }
 # The user must always answer requests of these kinds, even if a rule allows them.
-ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
+ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed", "skill.tools"})
 
 
 def check_consent_kind(kind: str) -> str:
@@ -161,7 +163,7 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
 STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
 NAME_MISMATCH: Final = "another name"
 
-_URI_KINDS: Final = frozenset({"resource.read", "completion"})
+_URI_KINDS: Final = frozenset({"resource.read", "skill.tools", "completion"})
 
 _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
     spelling: fact

@@ -1,0 +1,144 @@
+"""The tools that a skill asks for in its front matter, and the permission of the user to call them.
+
+The field `allowed-tools` is a wish of the server. It has no effect until the user allows these tools for this skill.
+The answer applies to the digests of the skill and to the definitions of the tools. Rules that deny a call still apply.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dovetail.errors import PolicyError
+from dovetail.host.authorization import ToolRecord
+from dovetail.host.catalog_item import CatalogEntry
+from dovetail.host.consent.grants import peek_grant
+from dovetail.host.consent.pins import fingerprint
+from dovetail.host.host_skills import ALLOWED_TOOLS, HostSkill
+from dovetail.host.parts import HostParts
+from dovetail.host.policy.policy import PolicyRequest
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode_canonical
+
+_KIND: Final = "skill.tools"
+_MAX_TOOLS: Final = 50  # A skill that asks for more tools gets none.
+_SEPARATORS: Final = re.compile(r"[\s,]+")
+
+
+class _Permission(Struct, frozen=True):
+    """The answer of the user for one skill, and the tools that it covers."""
+
+    request: PolicyRequest
+    fingerprint: str
+    tools: frozenset[tuple[str, str, str, str]]
+    is_stored: bool  # True if the permission comes from a grant, which the user may revoke
+
+
+class SkillToolPermissions:
+    """The tools that the user allowed with the skills that an agent has loaded in one run."""
+
+    def __init__(self, parts: HostParts) -> None:
+        self._authorizer = parts.authorizer
+        self._servers = parts.servers
+        self._permissions: dict[tuple[str, str], _Permission] = {}
+        self._declined: set[str] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the user has allowed no tools."""
+        return not self._permissions
+
+    def withdraw(self, skill: HostSkill) -> None:
+        """Forget the permission for a skill that has changed."""
+        self._permissions.pop((skill.server, skill.uri), None)
+
+    async def request(self, skill: HostSkill, catalog: Iterable[CatalogEntry], *, wait: bool) -> None:
+        """Ask the user for the tools of a skill that was loaded, unless a grant covers them.
+
+        Without digests, the content of a skill could change after the answer. So a dynamic skill gets no tools.
+        """
+        supervisor = self._servers.find(skill.server) if skill.server else None
+        if supervisor is None or skill.is_dynamic:
+            return
+        tools = self._find_tools(skill, catalog)
+        if not tools:
+            return
+        request = self._authorizer.create_request(supervisor, _KIND, skill.uri, None)
+        tool_keys = frozenset(self._create_key(entry) for entry in tools)
+        current = _compute_fingerprint(skill, tool_keys)
+        if current in self._declined:
+            return
+        try:
+            authorization = await self._authorizer.authorize_skill_tools(
+                request, current, _describe(skill, tools), wait=wait
+            )
+        except PolicyError:
+            self._declined.add(current)
+            return
+        self._permissions[skill.server, skill.uri] = _Permission(
+            request, current, tool_keys, is_stored=not authorization.is_once
+        )
+
+    def find_reason(self, record: ToolRecord) -> str:
+        """Return why the user has already allowed the calls of a tool, or "" if the user has not."""
+        request = record.request
+        key = (request.server, request.server_identity, request.tool, record.fingerprint)
+        for (server, uri), permission in tuple(self._permissions.items()):
+            if key not in permission.tools:
+                continue
+            if (
+                permission.is_stored
+                and peek_grant(self._authorizer.grants, permission.request, permission.fingerprint) is None
+            ):
+                del self._permissions[server, uri]  # The user revoked the grant.
+                continue
+            return f"the user allowed this tool with the skill {uri} of {server}"
+        return ""
+
+    def _find_tools(self, skill: HostSkill, catalog: Iterable[CatalogEntry]) -> list[CatalogEntry]:
+        """Return the tools that a skill names and that the policy asks about.
+
+        A name without a server is a tool of the same server. There are no patterns.
+        """
+        names = parse_allowed_tools(skill.front_matter.get(ALLOWED_TOOLS))
+        if not names or len(names) > _MAX_TOOLS:
+            return []
+        entries = [*catalog]
+        by_name = {entry.full_name: entry for entry in entries}
+        by_name |= {entry.name: entry for entry in entries if entry.server == skill.server}
+        tools = {by_name[name].full_name: by_name[name] for name in names if name in by_name}
+        return [entry for entry in tools.values() if self._is_asked(entry)]
+
+    def _is_asked(self, entry: CatalogEntry) -> bool:
+        supervisor = self._servers.find(entry.server)
+        if supervisor is None:
+            return False
+        request = self._authorizer.create_request(supervisor, "tool.call", entry.name, None, entry.definition)
+        return self._authorizer.policy.decide(request).action == "ask"
+
+    def _create_key(self, entry: CatalogEntry) -> tuple[str, str, str, str]:
+        supervisor = self._servers.get(entry.server)
+        return entry.server, supervisor.identity, entry.name, fingerprint(entry.definition)
+
+
+def parse_allowed_tools(value: Any) -> list[str]:
+    """Return the names in the field `allowed-tools`, which is a text or a list of texts."""
+    parts: list[Any] = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    names = (name for part in parts if isinstance(part, str) for name in _SEPARATORS.split(part))
+    return [*dict.fromkeys(name for name in names if name)]
+
+
+def _compute_fingerprint(skill: HostSkill, tools: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return a digest of everything that the user allows: the skill with its files, and the tools."""
+    return hashlib.sha256(encode_canonical([skill.fingerprint, *map(list, sorted(tools))])).hexdigest()
+
+
+def _describe(skill: HostSkill, tools: Sequence[CatalogEntry]) -> dict[str, Any]:
+    own = [entry.name for entry in tools if entry.server == skill.server]
+    others = [entry.full_name for entry in tools if entry.server != skill.server]
+    details: dict[str, Any] = {"skill": skill.name, "description": skill.description}
+    if own:
+        details[f"tools of {skill.server}"] = own
+    if others:
+        details["tools of other servers"] = others
+    return details
