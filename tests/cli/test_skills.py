@@ -135,6 +135,27 @@ def test_verify_checks_a_folder(run: RunCommand, project: Path) -> None:
     assert run("skills", "verify", "skills", "other", cwd=project).code == 2
 
 
+def test_show_prints_a_skill_in_a_folder(run: RunCommand, project: Path) -> None:
+    served = run("skills", "show", "server.py", "pdf-forms", "--json", cwd=project).check_success().json
+    for args in (["./skills", "pdf-forms"], ["skills/pdf-forms"], ["./skills", "skill://pdf-forms/SKILL.md"]):
+        assert run("skills", "show", *args, "--json", cwd=project).check_success().json == served
+    for args in (["./skills", "pdf-forms"], ["skills/pdf-forms"]):
+        assert run("skills", "show", *args, "references/fields.md", cwd=project).check_success().out == "Dates.\n"
+        assert run("skills", "show", *args, "nope.md", cwd=project).code == 2
+    assert "pdf-forms" in run("skills", "show", ".", cwd=project / "skills" / "pdf-forms").check_success().out
+    for args in (["./skills"], ["./skills", "pdf-form"], ["./skills", "pdf-forms", "SKILL.md", "surplus"]):
+        assert run("skills", "show", *args, cwd=project).code == 2
+
+
+def test_pull_copies_a_skill_from_a_folder(run: RunCommand, project: Path) -> None:
+    run("skills", "pull", "./skills", "pdf-forms", "copies", cwd=project).check_success()
+    assert list_files(project / "copies" / "pdf-forms") == list_files(project / "skills" / "pdf-forms")
+    assert run("skills", "pull", "./skills", "pdf-forms", "copies", cwd=project).code == 2
+    (project / "skills" / "pdf-forms" / "con.md").touch()
+    assert run("skills", "pull", "./skills", "pdf-forms", "other", cwd=project).code == 6
+    assert not (project / "other").exists()
+
+
 def write_team_skill(project: Path) -> None:
     """Add a skill with the same name as another one, in a subfolder."""
     folder = project / "skills" / "team" / "pdf-forms"

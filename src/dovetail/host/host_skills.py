@@ -25,8 +25,8 @@ from dovetail.errors import (
     RequestTimeout,
     SkillMismatch,
 )
+from dovetail.extensions.skills.local_skill import list_local_skills
 from dovetail.extensions.skills.remote_skill import Skill, make_unknown_file_error
-from dovetail.extensions.skills.served_skill import decode_text
 from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.host.authorization import Authorization, RequestAuthorizer
@@ -321,19 +321,7 @@ class SkillCatalog:
         if folder is None:
             return []
         await asyncio.to_thread(folder.refresh, _MAX_AGE_S)
-
-        async def read(uri: str) -> str | bytes:
-            data = await asyncio.to_thread(folder.read, uri)
-            if data is None:
-                raise NotFound(InvalidParams.code, f"{clip(uri)} does not exist anymore")
-            text = decode_text(data)
-            return data if text is None else text
-
-        async def on_mismatch(error: SkillMismatch) -> MCPError:
-            await asyncio.to_thread(folder.refresh)
-            return error
-
-        return [HostSkill(Skill(skill.entry, read, on_mismatch), self._parts) for skill in folder.skills.values()]
+        return [HostSkill(skill, self._parts) for skill in list_local_skills(folder)]
 
     async def _list_server(self, supervisor: ServerSupervisor) -> Iterable[HostSkill]:
         """Return the skills of a server. If the server is stopped, slow or fails, return the last known skills.

@@ -1,5 +1,6 @@
 """`dovetail skills`: list, show, verify and download the skills of a server."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterable, Mapping
@@ -23,17 +24,10 @@ from dovetail.cli.tool_arguments import suggest_names
 from dovetail.client.client import Client
 from dovetail.error_context import add_context
 from dovetail.errors import InvalidResult, RemoteError
+from dovetail.extensions.skills.local_skill import list_local_skills
 from dovetail.extensions.skills.remote_skill import Skill
-from dovetail.extensions.skills.served_skill import ServedSkill, SkillProblem
-from dovetail.extensions.skills.skill import (
-    MANIFEST,
-    SkillEntry,
-    SkillFile,
-    check_entry,
-    quote_path,
-    verify_file,
-    verify_front_matter,
-)
+from dovetail.extensions.skills.served_skill import SkillProblem
+from dovetail.extensions.skills.skill import MANIFEST, SkillFile, quote_path
 from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.extensions.skills.skill_writer import SkillExists, check_destination, check_paths, write_skill
 from dovetail.terminal import output
@@ -103,29 +97,26 @@ def show_skill(ctx: click.Context, **params: Any) -> int:
     """Show a skill, or one of its files.
 
     Without FILE, shows the front matter, and the size and the digest of each file. With FILE, verifies the file and
-    writes it to stdout unchanged, unless stdout is a terminal.
+    writes it to stdout unchanged, unless stdout is a terminal. TARGET may also be a folder of skills. For the folder of
+    one skill, leave out SKILL.
 
     \b
     dovetail skills show server.py pdf-forms
     dovetail skills show server.py pdf-forms SKILL.md
+    dovetail skills show ./skills/pdf-forms
     """
+    options = read_target_options(ctx, **params)
+    if (folder := find_folder(options)) is not None:
+        required = () if (folder / MANIFEST).is_file() else ("SKILL",)
+        *skill_args, path = _read_args([*options.args[1:]], required, ("FILE",))
+        asyncio.run(_show(_find_local_skill(folder, *skill_args), path, options.json))
+        return error_report.EXIT_OK
 
     async def execute(command_run: CommandRun) -> None:
         skill_arg, path = _read_args(command_run.args, ("SKILL",), ("FILE",))
-        skill = await _find_skill(command_run.client, skill_arg)
-        if path is None:
-            command_run.print_result(_describe_skill(skill), lambda: _format_skill(skill))
-            return
-        if not skill.is_dynamic and path not in skill.files:
-            raise click.UsageError(f"unknown file {path!r}{suggest_names(path, skill.files)}")
-        require_yaml()
-        content = await skill.read(path)
-        if command_run.json:
-            click.echo(output.format_json(_describe_content(skill, path, content)))
-        else:
-            output.write_content(content)
+        await _show(await _find_skill(command_run.client, skill_arg), path, command_run.json)
 
-    return run_command(read_target_options(ctx, **params), execute)
+    return run_command(options, execute)
 
 
 @command.command("verify")
@@ -146,7 +137,7 @@ def verify_skills(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     require_yaml()
     if (folder := find_folder(options)) is not None:
-        return _verify_folder(folder, options)
+        return asyncio.run(_verify_folder(folder, options))
 
     async def execute(command_run: CommandRun) -> int:
         client = command_run.client
@@ -169,34 +160,59 @@ def pull_skill(ctx: click.Context, force: bool, **params: Any) -> int:
     """Download a skill into a new folder in DIR.
 
     Verifies all files first. If one file differs from its size or its digest, or if the name of a file is not safe,
-    writes nothing and exits with 6. The new folder has the name of the skill, and no file is executable.
+    writes nothing and exits with 6. The new folder has the name of the skill, and no file is executable. TARGET may
+    also be a folder of skills.
 
     \b
     dovetail skills pull https://example.com/mcp pdf-forms ./skills
     """
+    options = read_target_options(ctx, **params)
+    if (folder := find_folder(options)) is not None:
+        skill_arg, directory_arg = _read_args([*options.args[1:]], ("SKILL", "DIR"), ())
+        skill = _find_local_skill(folder, skill_arg)
+        asyncio.run(_pull(skill, str(folder), directory_arg, force, options.json))
+        return error_report.EXIT_OK
 
     async def execute(command_run: CommandRun) -> None:
-        client = command_run.client
         skill_arg, directory_arg = _read_args(command_run.args, ("SKILL", "DIR"), ())
-        directory = _read_directory(directory_arg)
+        _read_directory(directory_arg)
         require_yaml()
-        skill = await _find_skill(client, skill_arg)
-        try:
-            if skill.is_dynamic:
-                raise SkillProblem(f"the skill {skill.name!r} is dynamic, so its files cannot be verified")
-            check_paths(skill.files)
-            check_destination(directory, skill.name, force=force)
-            files = {path: _encode(await skill.read(path)) for path in skill.files}
-            folder = write_skill(directory, skill.name, files, force=force)
-        except SkillExists as exc:
-            raise click.UsageError(str(exc) if force else f"{exc}. Use --force to replace it") from None
-        except SkillProblem as exc:
-            raise add_context(InvalidResult(str(exc)), server=client.name) from None
-        size = sum(map(len, files.values()))
-        document = {"uri": skill.uri, "folder": str(folder), "files": [*files], "size": size}
-        command_run.print_result(document, lambda: f"{folder}: {_format_count(len(files))}, {size} bytes")
+        skill = await _find_skill(command_run.client, skill_arg)
+        await _pull(skill, command_run.client.name, directory_arg, force, command_run.json)
 
-    return run_command(read_target_options(ctx, **params), execute)
+    return run_command(options, execute)
+
+
+async def _show(skill: Skill, path: str | None, is_json: bool) -> None:
+    if path is None:
+        click.echo(output.format_json(_describe_skill(skill)) if is_json else _format_skill(skill))
+        return
+    if not skill.is_dynamic and path not in skill.files:
+        raise click.UsageError(f"unknown file {path!r}{suggest_names(path, skill.files)}")
+    require_yaml()
+    content = await skill.read(path)
+    if is_json:
+        click.echo(output.format_json(_describe_content(skill, path, content)))
+    else:
+        output.write_content(content)
+
+
+async def _pull(skill: Skill, source: str, directory_arg: str, force: bool, is_json: bool) -> None:
+    directory = _read_directory(directory_arg)
+    try:
+        if skill.is_dynamic:
+            raise SkillProblem(f"the skill {skill.name!r} is dynamic, so its files cannot be verified")
+        check_paths(skill.files)
+        check_destination(directory, skill.name, force=force)
+        files = {path: _encode(await skill.read(path)) for path in skill.files}
+        folder = write_skill(directory, skill.name, files, force=force)
+    except SkillExists as exc:
+        raise click.UsageError(str(exc) if force else f"{exc}. Use --force to replace it") from None
+    except SkillProblem as exc:
+        raise add_context(InvalidResult(str(exc)), server=source) from None
+    size = sum(map(len, files.values()))
+    document = {"uri": skill.uri, "folder": str(folder), "files": [*files], "size": size}
+    click.echo(output.format_json(document) if is_json else f"{folder}: {_format_count(len(files))}, {size} bytes")
 
 
 def _read_args(args: list[str], required: tuple[str, ...], optional: tuple[str, ...]) -> list[Any]:
@@ -265,14 +281,30 @@ def _sum_sizes(files: Iterable[SkillFile]) -> int:
 
 def _list_folder(path: Path, options: TargetOptions) -> int:
     _read_args([*options.args[1:]], (), ())
+    skills, problems = _read_folder(path)
+    _print_list([*map(_describe_skill, skills)], problems, options.json)
+    return error_report.EXIT_OK
+
+
+def _read_folder(path: Path) -> tuple[list[Skill], list[str]]:
+    """Return the skills in a folder, and the problems of those that are left out."""
     require_yaml()
     problems: list[str] = []
     try:
         folder = SkillFolder(path, lambda name, problem: problems.append(f"{name}: {problem}"))
     except SkillProblem as exc:
         raise click.UsageError(str(exc)) from None
-    _print_list([_describe_entry(skill.entry) for skill in folder.skills.values()], problems, options.json)
-    return error_report.EXIT_OK
+    return list_local_skills(folder), problems
+
+
+def _find_local_skill(path: Path, skill_arg: str | None = None) -> Skill:
+    """Return the skill with this name, path or URI in a folder. Without a name, the folder itself is the skill."""
+    skills, problems = _read_folder(path)
+    skills_by_uri = {skill.uri: skill for skill in skills}
+    skill_arg = path.resolve().name if skill_arg is None else skill_arg
+    if not any(_is_named(uri, skill_arg) for uri in skills_by_uri):
+        _print_skipped(problems)
+    return _choose_skill(skill_arg, skills_by_uri)
 
 
 def _print_list(skills: list[ListedSkill], skipped: list[str], is_json: bool) -> None:
@@ -287,11 +319,6 @@ def _describe_skill(skill: Skill) -> ListedSkill:
     return ListedSkill(
         skill.name, skill.uri, skill.description, skill.front_matter, skill.files, is_dynamic=skill.is_dynamic
     )
-
-
-def _describe_entry(entry: SkillEntry) -> ListedSkill:
-    fields = entry.frontmatter
-    return ListedSkill(fields["name"], entry.uri, fields["description"], fields, check_entry(entry), is_dynamic=False)
 
 
 def _describe_content(skill: Skill, path: str, content: str | bytes) -> dict[str, Any]:
@@ -340,7 +367,7 @@ async def _verify_skill(skill: Skill) -> SkillReport:
     return SkillReport(skill.name, skill.uri, len(skill.files), _sum_sizes(skill.files.values()), problems)
 
 
-def _verify_folder(path: Path, options: TargetOptions) -> int:
+async def _verify_folder(path: Path, options: TargetOptions) -> int:
     (skill_arg,) = _read_args([*options.args[1:]], (), ("SKILL",))
     problems: dict[str, list[str]] = {}
     reports: list[SkillReport] = []
@@ -349,7 +376,7 @@ def _verify_folder(path: Path, options: TargetOptions) -> int:
     except SkillProblem as exc:
         problems[str(path)] = [str(exc)]
     else:
-        reports = [_verify_served_skill(folder, skill) for skill in folder.skills.values()]
+        reports = [await _verify_skill(skill) for skill in list_local_skills(folder)]
     reports += [
         SkillReport(name, f"skill://{quote_path(name)}/{MANIFEST}", 0, 0, texts) for name, texts in problems.items()
     ]
@@ -358,23 +385,6 @@ def _verify_folder(path: Path, options: TargetOptions) -> int:
     document = {"skills": reports, "skipped_items": []}
     click.echo(output.format_json(document) if options.json else _format_reports(reports, []))
     return _get_exit_code(reports, [])
-
-
-def _verify_served_skill(folder: SkillFolder, skill: ServedSkill) -> SkillReport:
-    problems: list[str] = []
-    entry = skill.entry
-    for file in skill.listed_files:
-        data = folder.read(file.uri)
-        try:
-            if data is None:
-                raise InvalidResult(f"{file.uri} cannot be read any more")
-            verify_file(file, data)
-            if file.uri == entry.uri:
-                verify_front_matter(file.uri, entry.frontmatter, data)
-        except InvalidResult as exc:
-            problems.append(str(exc.args[0]))
-    files = skill.listed_files
-    return SkillReport(entry.frontmatter["name"], entry.uri, len(files), _sum_sizes(files), problems)
 
 
 def _format_reports(reports: list[SkillReport], skipped: list[str]) -> str:
