@@ -35,6 +35,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/extensions",
         "guide/skills",
         "guide/tasks",
+        "guide/task-engines",
         "guide/developing",
         "guide/testing",
         "guide/desktop-hosts",

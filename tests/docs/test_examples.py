@@ -1,14 +1,17 @@
 """Test that every example starts as its docstring says and shows the expected output."""
 
 import asyncio
+import contextlib
 import http.client
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -291,6 +294,58 @@ def test_demo() -> None:
     assert "input_required" in run.stdout
 
 
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_celery_tasks(tmp_path: Path) -> None:
+    """The server creates a task, and a Celery worker that starts later runs it."""
+    pytest.importorskip("celery", reason="celery is not installed")
+    socket_path, log = tmp_path / "redis", tmp_path / "worker.log"
+    environment = os.environ | {"BROKER_URL": f"redis+socket://{socket_path}", "TASKS": str(tmp_path / "tasks.sqlite")}
+    redis = ["redis-server", "--port", "0", "--unixsocket", str(socket_path), "--save", "", "--dir", str(tmp_path)]
+    worker = [sys.executable, "-m", "celery", "--app", "celery_tasks:queue", "worker", "--pool", "threads"]
+    meta = META | {
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    }
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_running(redis, stdout=subprocess.DEVNULL))
+        _wait_until(socket_path.exists)
+        port = stack.enter_context(_listening("celery_tasks.py", environment=environment))
+        method, params = _call("count_primes", below=20_000)
+        _, created = _post(port, "/mcp", method, params | {"_meta": meta})
+        id = created["result"]["taskId"]
+
+        def get_task() -> Message:
+            return _post(port, "/mcp", "tasks/get", {"taskId": id, "_meta": meta}, {"Mcp-Name": id})[1]["result"]
+
+        assert (created["result"]["status"], get_task()["status"]) == ("working", "working")
+        output = stack.enter_context(log.open("w"))
+        process = stack.enter_context(_running(worker, env=environment, cwd=EXAMPLES, stdout=output, stderr=output))
+        _wait_until(lambda: get_task()["status"] != "working" or process.poll() is not None)
+        task = get_task()
+        assert task["status"] == "completed", log.read_text()
+        assert re.fullmatch(r"\d+ primes", task["statusMessage"])
+        assert task["result"]["structuredContent"] == {"result": 2262}
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, log.read_text()
+
+
+@contextmanager
+def _running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 # Over stdio
 
 
@@ -343,9 +398,9 @@ def _has(seen: list[Message], method: str, id: int) -> bool:
 
 
 @contextmanager
-def _listening(example: str, *arguments: str) -> Iterator[int]:
+def _listening(example: str, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[int]:
     command = [sys.executable, str(EXAMPLES / example), "--port", "0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     try:
         yield _port(process)
@@ -380,7 +435,7 @@ def _post(
         "Mcp-Method": method,
         "Mcp-Name": params.get("name", ""),
     }
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": META}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META} | params}
     try:
         connection.request("POST", path, json.dumps(message), given | (headers or {}))
         reply = connection.getresponse()

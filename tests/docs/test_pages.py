@@ -32,8 +32,9 @@ from dovetail.transports.http_server import uvicorn_server
 UNRUN_BLOCKS = ("console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "dockerfile")
 ROOT = Path(__file__).parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-# One page shows the same program with the official SDK.
-PAGES = [pytest.param(page, marks=pytest.mark.interop if page.stem == "migrating" else ()) for page in GUIDE]
+# These pages use the official SDK and Celery.
+INTEROP_PAGES = ("migrating", "task-engines")
+PAGES = [pytest.param(page, marks=pytest.mark.interop if page.stem in INTEROP_PAGES else ()) for page in GUIDE]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 WIRE = re.compile(r"text wire=(?P<revision>\S+)")
 FILE = re.compile(r"text (?P<path>skills/\S+)")

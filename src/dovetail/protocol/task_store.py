@@ -48,7 +48,12 @@ class TaskEncrypted(TaskStoreUnavailable):
 
 
 class TaskConflict(Exception):
-    """Raised if a record was changed or deleted in the meantime. `current` is the present record, or None."""
+    """Raised if a record was changed or deleted in the meantime.
+
+    Args:
+        id: The ID of the task.
+        current: The present record, or None if it was deleted.
+    """
 
     def __init__(self, id: str, current: "TaskRecord | None") -> None:
         super().__init__(f"task {id} was changed by another request" if current else f"task {id} does not exist")
@@ -77,10 +82,10 @@ class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLease(Struct, kw_only=True, frozen=True):
-    """A worker's right to run a task until `expires_at`, in seconds since 1970. Each claim has a different holder."""
+    """A worker's right to run a task. Each claim has a different holder."""
 
-    holder: str
-    expires_at: float
+    holder: str  # the worker, and the number of its claim
+    expires_at: float  # when the worker counts as lost, in seconds since 1970
 
 
 class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -143,8 +148,8 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
 class TaskLimits(Struct, kw_only=True, frozen=True):
     """The maximum number of tasks in a store. Tasks of anonymous callers count only toward the total."""
 
-    max_tasks: int = 100_000
-    max_tasks_per_owner: int = 1_000
+    max_tasks: int = 100_000  # the maximum number of tasks in the store
+    max_tasks_per_owner: int = 1_000  # the maximum number of tasks of one owner
 
 
 DEFAULT_LIMITS: Final = TaskLimits()
@@ -267,6 +272,9 @@ def compute_due_at(record: TaskRecord) -> float | None:
     """Return the time at which a task is due for a worker, or None if the task needs no worker.
 
     No worker is needed if the task has ended, or if the task only waits for answers.
+
+    Args:
+        record: The stored record.
     """
     if is_final(record.status):
         return None
@@ -289,6 +297,12 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
     """Give the lease of a task to a worker. Return None if the task is not due.
 
     If the task should not run again, return its final record, without a lease.
+
+    Args:
+        record: The stored record.
+        holder: A new name for the worker and this claim.
+        now: The present time in seconds since 1970.
+        lease_seconds: The duration of the lease.
     """
     due_at = compute_due_at(record)
     if due_at is None or due_at > now:
@@ -463,12 +477,20 @@ async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], Ta
 
 
 def encode_record(record: TaskRecord) -> bytes:
-    """Encode a record for a store, with the version of the format."""
+    """Encode a record for a store, with the version of the format.
+
+    Args:
+        record: The record to store.
+    """
     return encode(_EncodedRecord(RECORD_FORMAT, record))
 
 
 def decode_record(data: bytes) -> TaskRecord:
-    """Decode a record from `encode_record`. Raise TaskStoreUnavailable if it is damaged or has a newer format."""
+    """Decode a record from `encode_record`. Raise TaskStoreUnavailable if it is damaged or has a newer format.
+
+    Args:
+        data: The stored bytes.
+    """
     try:
         format_version = _format_decoder.decode(data).format
         if format_version != RECORD_FORMAT:
