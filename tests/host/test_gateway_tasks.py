@@ -11,6 +11,7 @@ import pytest
 
 from dovetail import Client, Context, Policy, RemoteError, Server, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
+from dovetail.errors import TaskCancelled, TaskLost
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.host import (
@@ -588,6 +589,63 @@ async def test_the_audit_log_has_the_creation_and_the_outcome(tmp_path: Path) ->
     assert all(id not in content for id in (first, second, *far.tasks))
 
 
+class Notices:
+    """Subscribes to tasks, and records the notifications."""
+
+    def __init__(self) -> None:
+        self.tasks: list[dict[str, Any]] = []
+
+    def receive(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/tasks":
+            self.tasks.append(params)
+
+    def statuses(self, id: str) -> list[str]:
+        return [task["status"] for task in self.tasks if task["taskId"] == id]
+
+
+async def test_changes_of_a_task_are_reported() -> None:
+    far, notices = TaskUpstream(), Notices()
+    async with serve_gateway(far) as gateway, caller(gateway, notification_handler=notices.receive) as client:
+        id = (await tasks.start(client, "far__slow"))["taskId"]
+        params = {"notifications": {"taskIds": [id, "unknown"]}}
+        listening = asyncio.create_task(client.request("subscriptions/listen", params))
+        await wait_until(lambda: notices.statuses(id) == ["working"])
+        far.ask(q1=FORM)
+        await wait_until(lambda: notices.statuses(id) == ["working", "input_required"])
+        assert notices.tasks[-1]["inputRequests"]["q1"]["method"] == "elicitation/create"
+        far.complete("later")
+        await wait_until(lambda: notices.statuses(id) == ["working", "input_required", "completed"])
+        assert text(notices.tasks[-1]["result"]) == "later"
+        listening.cancel()
+    assert not any(far_id in str(notices.tasks) for far_id in far.tasks)
+
+
+async def test_a_subscription_obeys_the_policy_and_the_owner() -> None:
+    far, notices = TaskUpstream(), Notices()
+    policy = Policy("allow", [rule("deny", kind="tool.result")])
+    options: Any = {"extensions": [tasks.extension], "notification_handler": notices.receive, **PLAIN}
+    async with (
+        serve_gateway(far, policy) as gateway,
+        caller(gateway) as anonymous,
+        testing.connect(gateway, principal="ada", **options) as ada,
+    ):
+        foreign = (await tasks.start(anonymous, "far__slow"))["taskId"]
+        own = (await tasks.start(ada, "far__slow"))["taskId"]
+        far.complete("secret text")
+        params = {"notifications": {"taskIds": [foreign, own]}}
+        listening = asyncio.create_task(ada.request("subscriptions/listen", params))
+        await wait_until(lambda: notices.statuses(own) == ["completed"])
+        listening.cancel()
+    assert notices.statuses(foreign) == []
+    assert "secret text" not in str(notices.tasks)
+
+
+async def test_a_subscription_needs_the_extension() -> None:
+    async with serve_gateway(TaskUpstream()) as gateway, Client(gateway, **PLAIN) as client:
+        params = {"notifications": {"taskIds": ["x"]}}
+        assert await refused(client.request("subscriptions/listen", params)) == -32021
+
+
 # With a server of dovetail behind the gateway.
 
 
@@ -636,6 +694,38 @@ async def test_a_running_task_of_a_real_server_is_cancelled() -> None:
         id = (await tasks.start(client, "far__hang"))["taskId"]
         await tasks.cancel(client, id)
         await wait_until(lambda: has_status(client, id, "cancelled"))
+
+
+async def test_a_handle_of_a_client_works_through_a_gateway() -> None:
+    async def answer(request: Any) -> dict[str, Any]:
+        return {"value": True}
+
+    async with (
+        serve_gateway(create_worker()) as gateway,
+        Client(gateway, elicitation_handler=answer) as client,
+        Client(gateway) as other,
+    ):
+        handle = await client.start_task("far__build", {"text": "c"})
+        statuses = [update.status async for update in handle]
+        assert statuses[-1] == "completed"
+        assert read(await handle) == "c True"
+        assert read(await (await other.get_task(handle.reference))) == "c True"
+        hanging = await client.start_task("far__hang")
+        await hanging.cancel()
+        with pytest.raises(TaskCancelled):
+            await hanging
+
+
+async def test_a_handle_does_not_work_for_another_principal() -> None:
+    async with (
+        serve_gateway(create_worker()) as gateway,
+        testing.connect(gateway, principal="ada") as ada,
+        testing.connect(gateway, principal="bob") as bob,
+    ):
+        handle = await ada.start_task("far__hang")
+        with pytest.raises(TaskLost):
+            await bob.get_task(handle.reference)
+        await handle.cancel()
 
 
 async def test_a_gateway_behind_a_gateway_passes_tasks_through() -> None:

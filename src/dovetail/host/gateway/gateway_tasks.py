@@ -7,6 +7,7 @@ a server.
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -34,6 +35,7 @@ from dovetail.extensions.tasks.task_messages import (
     UpdateTaskParams,
     UpdateTaskResult,
 )
+from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.host.authorization import Authorization
 from dovetail.host.execution import build_task_outcome_event
 from dovetail.host.gateway.caller_pins import get_caller_id
@@ -43,6 +45,7 @@ from dovetail.host.parts import HostParts
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
+from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.task_store import is_final
@@ -60,6 +63,7 @@ _REVIEW_WAIT_S: Final = 1.0  # A request waits this long for a user who decides 
 _MAX_REVIEWS: Final = 1024
 _WATCH_TIMEOUT_S: Final = 10.0  # A slow server must not delay notifications about the tasks of other servers for long.
 _WATCH_RETRY_S: Final = 5.0
+_FIRST_POLL_S: Final = 0.05
 # A server answers with one of these codes if it does not have the task.
 _UNKNOWN_TASK_CODES: Final = frozenset({-32601, -32602})
 _WAITS_FOR_USER: Final = "The task has ended. A user must allow its result"
@@ -127,6 +131,7 @@ class GatewayTasks:
         self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get)
         self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update)
         self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel)
+        add_task_subscription(self.extension, self._list_own, self._watch)
 
     async def _get(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
         return await self.read(params.task_id, exchange)
@@ -177,7 +182,7 @@ class GatewayTasks:
 
         Not every server sends notifications, and each state must pass the checks for questions and results.
         """
-        loop = asyncio.get_running_loop()
+        loop, poll_counts = asyncio.get_running_loop(), Counter[str]()
         poll_times, digests = dict.fromkeys(ids, loop.time()), dict[str, bytes]()
         while poll_times:
             id = min(poll_times, key=poll_times.__getitem__)
@@ -194,11 +199,14 @@ class GatewayTasks:
             digest = hashlib.sha256(encode(task)).digest()
             if digests.get(id) != digest:
                 digests[id] = digest
+                poll_counts[id] = 0
                 yield _build_notification(task)
             if is_final(task.status):
                 del poll_times[id]
             else:
-                poll_times[id] = loop.time() + get_poll_interval(task)
+                # After a change, the next changes are often near.
+                poll_times[id] = loop.time() + compute_backoff(_FIRST_POLL_S, poll_counts[id], get_poll_interval(task))
+                poll_counts[id] += 1
 
     def _find(self, id: str, exchange: Exchange) -> FoundTask:
         principal = exchange.caller.principal
