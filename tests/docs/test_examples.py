@@ -50,6 +50,24 @@ def test_custom_extension() -> None:
     assert run.stdout.splitlines() == ["2026-07-28 Bonjour, Ada!", "2025-11-25 Bonjour, Ada!"]
 
 
+async def test_tasks() -> None:
+    async def answer(request: Any) -> Message:
+        return {"value": True}
+
+    async with Client(EXAMPLES / "tasks.py", elicitation_handler=answer) as client:
+        handle = await client.start_task("build_report", {"month": "May"})
+        messages = [update.message async for update in handle]
+        result: Any = await handle
+        assert result.content[0].text.splitlines() == [
+            "Chapter 1 of May",
+            "Chapter 2 of May",
+            "Chapter 3 of May",
+            "Summary",
+        ]
+        assert "writing chapter 3" in messages
+        assert await client.call("search", query="Ada") == "No report mentions Ada."
+
+
 def test_skills() -> None:
     listed, template, generated, outside = _stdio(
         "skills/server.py",
