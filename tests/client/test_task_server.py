@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from client.task_server import create_server
-from dovetail import Client, SyncClient
+from dovetail import Client, Context, SyncClient
 from dovetail.errors import RemoteError, TaskCancelled, TaskLost, ToolError
+from dovetail.middleware import CallNext, Exchange
 from dovetail.testing import serve
-from dovetail.types import CallToolResult
+from dovetail.types import CallToolResult, TextContent
 
 TRANSPORTS = ["memory", "stdio", "http", "unix", "tcp"]
 SCRIPT = Path(__file__).with_name("task_server.py")
@@ -29,6 +30,7 @@ async def connect(transport: Any, **options: Any) -> Any:
 
 
 def get_value(result: CallToolResult) -> Any:
+    """Return the value of a tool."""
     assert isinstance(result.structured_content, dict)
     return result.structured_content["result"]
 
@@ -73,6 +75,36 @@ async def test_calls_and_handles(transport: str) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await client.call("hang")
+
+
+@pytest.mark.parametrize("transport", ["memory", "http", "tcp"])
+async def test_a_subscription_replaces_polling(transport: Any) -> None:
+    app, methods, messages = create_server(), list[str](), list[Any]()
+    ended = asyncio.Event()
+
+    @app.tool(task=True)
+    async def count(ctx: Context) -> str:
+        for number in range(5):
+            await ctx.progress(number, message=f"step {number}")
+            await asyncio.sleep(0.1)
+        await ended.wait()
+        return "counted"
+
+    async def watch(exchange: Exchange, call_next: CallNext) -> object:
+        methods.append(exchange.method)
+        return await call_next(exchange)
+
+    def handle_progress(_progress: float, _total: float | None, message: str | None) -> None:
+        messages.append(message)
+        if message == "step 4":
+            ended.set()
+
+    async with serve(app, transport=transport) as target, Client(target, tasks=True, middleware=[watch]) as client:
+        result = await client.call_tool("count", progress_handler=handle_progress)
+        assert result.content == [TextContent(text="counted")]
+        assert messages[-1] == "step 4"
+        # The first requests come before the acknowledgement. Without a subscription, there are more than ten.
+        assert methods.count("tasks/get") <= 5
 
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])

@@ -349,7 +349,8 @@ async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown() -> 
 
 
 async def test_a_call_without_progress_times_out_and_cancels_the_task() -> None:
-    script = create_script([WORKING])
+    times = (f"2026-10-01T12:00:{number:02}Z" for number in range(60))
+    script = create_script([lambda _: create_state(lastUpdatedAt=next(times))])
     async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
         with pytest.raises(RequestTimeout) as caught:
             await client.call_tool("echo", timeout=0.2)

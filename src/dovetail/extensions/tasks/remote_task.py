@@ -273,8 +273,8 @@ class RemoteTask:
 
 
 def _get_progress(task: Task) -> tuple[object, ...]:
-    """Return the fields that show progress. A change of the poll interval or the time to live is not progress."""
-    return task.status, task.status_message, task.last_updated_at
+    """Return the fields that show progress. Some servers change the time of the last update in every answer."""
+    return task.status, task.status_message
 
 
 def _is_transient(exc: MCPError) -> bool:
