@@ -31,6 +31,7 @@ STATELESS_ERROR_NAMES = {
     -32022: "UnsupportedProtocolVersionError",
 }
 EXTENSION_PREFIX = "com.example/"  # the methods of the extensions in these tests
+TASKS_PREFIX = "tasks/"
 SKILL_METHODS = ("skills/list", "skills/get", "resources/directory/read")
 
 # Before 2025-11-25 the schemas require an id in every error, even if the request has no readable id.
@@ -70,12 +71,17 @@ def by_method(revision: str, union: str) -> dict[str, str]:
 def result_name(revision: str, method: str, result: Any) -> str:
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return "InputRequiredResult"
-    if method.startswith(EXTENSION_PREFIX) or method in SKILL_METHODS:
+    if method.startswith((EXTENSION_PREFIX, TASKS_PREFIX)) or method in SKILL_METHODS or is_task(method, result):
         return "Result"
     request = by_method(revision, "ClientRequest").get(method)
     assert request is not None, f"{revision} has no method {method}, but it has a result: {result}"
     name = request.removesuffix("Request") + "Result"
     return name if name in definitions(schema(revision)) else "EmptyResult"
+
+
+def is_task(method: str, result: Any) -> bool:
+    """Return whether a call became a task."""
+    return method == "tools/call" and isinstance(result, dict) and result.get("resultType") == "task"
 
 
 def check_result(revision: str, method: str, message: dict[str, Any]) -> None:
@@ -87,6 +93,9 @@ def check_result(revision: str, method: str, message: dict[str, Any]) -> None:
         envelope = "JSONRPCResultResponse" if revision in SDK_CHECKED_REVISIONS else "JSONRPCResponse"
         _check(revision, envelope, message)
         _check(revision, result_name(revision, method, result), result)
+    if revision == STATELESS and is_task(method, result):
+        assert {"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs"} <= result.keys(), f"not a task: {result}"
+        return
     if revision == STATELESS:
         assert result.get("resultType") in ("complete", "input_required"), f"resultType is missing: {result}"
     if revision in SDK_CHECKED_REVISIONS and (method, revision) in sdk.SERVER_RESULTS:
@@ -119,6 +128,8 @@ def check_error(revision: str, message: dict[str, Any]) -> None:
 def check_notification(revision: str, message: dict[str, Any]) -> None:
     """Check a notification of the server. Extensions define their own notifications."""
     if revision not in PUBLISHED or message["method"].startswith(f"notifications/{EXTENSION_PREFIX}"):
+        return
+    if revision == STATELESS and message["method"] == "notifications/tasks":
         return
     method = message["method"]
     if has_schema(revision):
