@@ -179,6 +179,8 @@ class Context(Generic[State]):
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress if the caller asked for it. A value is sent only if it is larger than the last one.
 
+        In a task, the message becomes the status message. The server stores the newest one at most twice a second.
+
         Args:
             total: The value of `progress` when the work is done, if you know it.
             message: A short description of the current step.
@@ -365,9 +367,9 @@ class Context(Generic[State]):
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
         """Run a step only once, even if your function runs again to get more input.
 
-        The value must be JSON. The client stores it, encrypted, until the call is complete. If the function runs again,
-        this method returns the stored value as plain JSON. If you pass a type as `into`, the stored value is converted
-        to this type.
+        The value must be JSON. The client stores it, encrypted, until the call is complete. In a task, the task store
+        keeps the value, also for a later attempt. If the function runs again, this method returns the stored value as
+        plain JSON. If you pass a type as `into`, the stored value is converted to this type.
 
         Args:
             into: The type to convert the stored value to. None returns plain JSON.

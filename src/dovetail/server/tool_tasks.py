@@ -239,11 +239,10 @@ class ToolTasks:
                 await task_call.become_task(run)
                 return self._read_result(exchange, await running_call)
             finally:
+                running_call.cancel()
                 task_call.close()
 
-        run_task = asyncio.get_running_loop().create_task(worker.worker.run_claimed(record, continue_call))
-        worker.runs.add(run_task)
-        run_task.add_done_callback(worker.runs.discard)
+        worker.continue_call(record, continue_call)
         return build_create_result(record)
 
     def _build_record(

@@ -41,6 +41,7 @@ from dovetail.protocol.task_store import (
     TaskStoreFull,
     TaskStoreUnavailable,
     answer_requests,
+    cancel_task,
     change_task,
     is_expired,
     request_cancel,
@@ -48,6 +49,7 @@ from dovetail.protocol.task_store import (
 from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
+_MAX_RUNNING_TASKS: Final = 1_000  # in one process. Functions that are not async also wait for a thread.
 _HAND_OVER_TIMEOUT_S: Final = 2.0  # the time for storing the tasks that are handed over
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
@@ -59,6 +61,13 @@ class RunningWorker:
         self.worker = worker
         self.runs: set[asyncio.Task[None]] = set()  # calls that started in the foreground and became tasks
         self.stop = asyncio.Event()
+
+    def continue_call(self, record: TaskRecord, function: TaskFunction) -> None:
+        """Run a task whose function has started in the foreground."""
+        run = asyncio.get_running_loop().create_task(self.worker.run_claimed(record, function))
+        self.runs.add(run)
+        run.add_done_callback(self.runs.discard)
+        run.add_done_callback(_log_failure)
 
 
 class TasksExtension:
@@ -132,6 +141,14 @@ class TasksExtension:
             raise ServerBusy(f"The call cannot become a task now, because {exc}", self._get_retry_after()) from None
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
+        except asyncio.CancelledError:
+            # The caller does not wait any more and never learns the ID, but the record may be stored already.
+            await asyncio.shield(self._discard(record.id))
+            raise
+
+    async def _discard(self, id: str) -> None:
+        with contextlib.suppress(TaskStoreUnavailable):
+            await change_task(self.store, id, lambda record: cancel_task(record, time.time()))
 
     def _get_retry_after(self) -> float:
         return max(1.0, min(60.0, self.options.ttl / 10))
@@ -206,7 +223,9 @@ class TasksExtension:
     async def _serve(self) -> AsyncGenerator[None]:
         """Run tasks in this event loop until the server stops."""
         loop = asyncio.get_running_loop()
-        engine = self.options.engine or LocalEngine(drain_timeout=self._drain_timeout_s)
+        engine = self.options.engine or LocalEngine(
+            max_concurrency=_MAX_RUNNING_TASKS, drain_timeout=self._drain_timeout_s
+        )
         worker = TaskWorker(self.store, engine, self._server, self._run, task_worker.DEFAULT_OPTIONS)
         running = self._workers[loop] = RunningWorker(worker)
         task = loop.create_task(worker.serve(running.stop))
