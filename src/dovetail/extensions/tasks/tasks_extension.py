@@ -124,7 +124,7 @@ class TasksExtension:
         return self._opened_store
 
     def get_worker(self) -> RunningWorker | None:
-        """Return the worker of this event loop. It is None if the extension was added after the server started."""
+        """Return the worker of this event loop, or None while the server does not run there."""
         running = self._workers.get(asyncio.get_running_loop())
         return None if running is None or running.stop.is_set() else running
 
