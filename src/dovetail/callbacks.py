@@ -62,7 +62,7 @@ def type_name(value: Any) -> str:
 
 
 def get_callback_name(callback: Callable[..., Any]) -> str:
-    """Return the name of a callback for a message."""
+    """Return a callback's name for use in messages."""
     return getattr(callback, "__qualname__", None) or repr(callback)
 
 

@@ -422,7 +422,7 @@ class NotSupported(MCPError):
 
 
 class InputRequestError(MCPError):
-    """Raised if the client has no handler for an input request of the server, or the handler's answer is invalid."""
+    """Raised if the client has no handler for a server's input request, or if the handler's answer is invalid."""
 
 
 class TaskLost(MCPError):

@@ -52,7 +52,6 @@ def get_cache_dir() -> Path:
 
 
 def _get_user_dir(xdg_variable: str, default: str) -> Path:
-    """Return `DOVETAIL_HOME` if it is set. Otherwise return the usual directory on this platform."""
     if home := os.environ.get("DOVETAIL_HOME"):
         return Path(home).expanduser()
     directory = Path(os.environ.get("LOCALAPPDATA" if os.name == "nt" else xdg_variable, ""))
@@ -111,7 +110,7 @@ def write_private_file(path: Path, data: bytes) -> None:
 
 
 def open_for_append(path: str | Path) -> int:
-    """Open a file to which several processes append. A new file can be read only by the user.
+    """Open a file to which several processes append. Only the user can read a new file.
 
     Raises:
         PermissionError: another user owns the file or the pipe, or other users can write the file.

@@ -297,7 +297,6 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """Add the current turn to the conversation, unless calls still wait for the user."""
         turn = self._turn
         if turn is None:
             return

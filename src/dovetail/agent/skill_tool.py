@@ -26,7 +26,7 @@ _INTRODUCTION: Final = (
 
 
 class SkillTool:
-    """The skills that an agent offers to its model, by name."""
+    """The skills that an agent offers to its model."""
 
     def __init__(self, skills: Iterable[HostSkill] = ()) -> None:
         self._skills = _name_skills(skills)
@@ -101,7 +101,7 @@ class SkillTool:
 
 
 def _name_skills(skills: Iterable[HostSkill]) -> dict[str, HostSkill]:
-    """Return the skills by the names that the model uses. If a name is not unique on its server, use the URI."""
+    """Give each skill the name that the model uses. If two skills of a server have the same name, use their URIs."""
     listed = [*skills]
     counts = Counter((skill.server, skill.name) for skill in listed)
     named: dict[str, HostSkill] = {}

@@ -22,7 +22,7 @@ from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Answers the elicitations of a server, and keeps a list of elicitations without an answer."""
+    """Answers a server's elicitations, and lists the elicitations that nobody answered."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
         self.unanswered: list[str] = []  # elicitations without an answer, as quoted text

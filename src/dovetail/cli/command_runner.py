@@ -109,8 +109,6 @@ class CommandClient:
 
 
 class _StderrMonitor:
-    """Forwards the stderr of a program, and checks whether the program prints a local URL."""
-
     def __init__(self, sink: Callable[[str], object] | None) -> None:
         self.on_url: Callable[[], None] = _do_nothing
         self.url = ""

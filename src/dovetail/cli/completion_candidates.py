@@ -198,7 +198,6 @@ def _complete_arguments(
 
 
 def _complete_tasks(command: str, params: Mapping[str, Any], prefix: str) -> Iterable[Candidate]:
-    """Yield servers with a task store, or the short IDs of the tasks in a store that is not encrypted."""
     from dovetail.cli.task_stores import SHORT_ID_CHARS, StoreOptions, list_known_ids, list_server_names
 
     fields = {name: value for name, value in params.items() if name in StoreOptions.__struct_fields__}

@@ -147,7 +147,7 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent. Use this if no user can be asked at a terminal."""
+    """Print how to start a server that needs consent. Use this function if the user cannot be asked at a terminal."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 

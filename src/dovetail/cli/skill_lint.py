@@ -79,7 +79,7 @@ async def _lint_remote_skill(skill: Skill) -> LintReport:
 
 
 def _build_report(uri: str, front_matter: Mapping[str, Any], issues: Iterable[LintIssue]) -> LintReport:
-    """Create a report. The token count includes only the name and the description, which hosts show to the model."""
+    """Create a report. The token count covers only what hosts show to the model: the name and the description."""
     name, description = front_matter["name"], front_matter["description"]
     if output.escape_text(description) != description.replace("\r\n", "\n"):
         hidden = LintIssue("skill", f"the description contains hidden characters: {output.escape_line(description)}")

@@ -532,7 +532,7 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Convert an entry to the format of a host. For example, some hosts can only start commands."""
+    """Adapt an entry to a host. For example, replace a URL with a command if the host can only start commands."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and (

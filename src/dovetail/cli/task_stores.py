@@ -64,7 +64,7 @@ def is_python_file(arg: str) -> bool:
 
 
 class FoundTasks(NamedTuple):
-    """The tasks in a store that can be read, and the reason why others cannot."""
+    """The tasks of a store. `problem` is the reason why some tasks cannot be read, or None."""
 
     records: list[TaskRecord]
     problem: str | None
@@ -117,7 +117,7 @@ class TaskFile:
 
 @contextlib.asynccontextmanager
 async def open_task_file(options: StoreOptions) -> AsyncGenerator[tuple[TaskFile, list[str]]]:
-    """Open the store of a server. Return it with the remaining arguments."""
+    """Open the store of a server. Return the store and the remaining arguments."""
     server_arg, args = options.split_server()
     if server_arg is None and options.store is None and options.module is None:
         raise click.UsageError(
@@ -142,7 +142,7 @@ async def open_task_files(options: StoreOptions) -> AsyncGenerator[list[TaskFile
 
 
 async def list_known_ids(options: StoreOptions) -> dict[str, TaskRecord]:
-    """Return the newest tasks of a store by ID, without starting any code of the user."""
+    """Return a dict of the newest tasks in a store. This function does not run any code of the user."""
     server_arg, _ = options.split_server()
     if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
         return {}
@@ -161,7 +161,6 @@ class _Source(NamedTuple):
 
 
 def _locate(options: StoreOptions, server_arg: str | None) -> _Source | SQLiteTaskStore:
-    """Return the file of a server, with the keys of its tasks, or the store that its options name."""
     if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
         return _read_server(server_arg, options)
     if options.store is not None:

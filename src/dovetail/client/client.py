@@ -252,7 +252,7 @@ class Client:
 
     @property
     def name(self) -> str:
-        """Return the name of the server in error messages and logs."""
+        """Return the name that error messages and logs use for the server."""
         return self._session.name
 
     def stats(self) -> ClientStats:
@@ -462,7 +462,7 @@ class Client:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> "TaskHandle":
-        """Call a tool that may take long, and return a handle as soon as the server has created a task.
+        """Call a tool that may take a long time. Return a handle as soon as the server has created a task.
 
         If the server answers without a task, the handle has already ended. If the server does not support tasks, the
         call runs in the background of this client, and ends with the client.
@@ -478,7 +478,7 @@ class Client:
         return await self._run(self._get_tasks().start, name, arguments or {}, options)
 
     async def get_task(self, reference: str) -> "TaskHandle":
-        """Return a handle of a task that this or another process has started. Raise TaskLost if it does not exist.
+        """Return a handle for a task that this or another process started. Raise TaskLost if there is no such task.
 
         Args:
             reference: The `reference` of the first handle.
@@ -595,7 +595,7 @@ class Client:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """Return the messages of a prompt for these arguments.
+        """Render a prompt with these arguments, and return its messages.
 
         Args:
             arguments: The arguments of the prompt.

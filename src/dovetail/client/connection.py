@@ -127,7 +127,7 @@ class Connection:
         return self._subscribed_uris.setdefault(key, uri)
 
     def remove_subscriber(self, uri: str) -> str | None:
-        """Remove a subscriber of a resource. If it was the last one, return the URI to unsubscribe."""
+        """Remove a subscriber of a resource. After the last subscriber, return the URI for the unsubscribe request."""
         key = uri_key(uri)
         self._subscriber_counts[key] -= 1
         return None if self._subscriber_counts[key] > 0 else self._subscribed_uris.pop(key, uri)

@@ -133,7 +133,7 @@ class ForwardedTasks:
         await self._sender.send(_CANCEL, {"taskId": task_id}, self._options)
 
     async def wait(self, created: Task, answer: AnswerRequests, report: ReportTask, timeout: float) -> dict[str, Any]:
-        """Wait until a task has ended, and return the result of the call. Report each state before the last one.
+        """Wait until a task has ended, and return the result of the call. Report all states except the last one.
 
         Time that users need for their answers does not count toward the timeout.
 
@@ -164,7 +164,6 @@ class ForwardedTasks:
             interval = get_poll_interval(task)
 
     async def _get_despite_outage(self, task_id: str) -> DetailedTask:
-        """Return the state of a task. If the server cannot be reached, try again for a while."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _MAX_OUTAGE_S
         while True:

@@ -103,7 +103,6 @@ def decode_result(
 
 
 def _decode_added(raw: Any, row: Method, extensions: "ClientExtensions") -> Result | None:
-    """Decode a result with a type that an extension added. Return None if no extension added the type."""
     label = f"the result of {row.name}"
     result_type = decode_body(raw, Result, label).result_type
     added = extensions.result_types.get((row.name, result_type or ""))

@@ -257,7 +257,7 @@ _current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_fo
 
 
 class MountedClient:
-    """Makes the server of a client mountable on another server."""
+    """A client whose server can be mounted on another server."""
 
     is_remote = True
 
@@ -657,7 +657,7 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Return the request to which a message from the server belongs, or None if this is uncertain."""
+        """Return the request that a message from the server belongs to. Return None if this is uncertain."""
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]

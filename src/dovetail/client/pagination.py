@@ -96,7 +96,7 @@ class SkippedItems:
 
 
 def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
-    """Remove the malformed items from a page, and record why each was removed. If there are none, raise `exc`."""
+    """Remove the malformed items from a page, and record the reasons. If no item is malformed, raise `exc`."""
     page = to_plain(raw)
     result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)

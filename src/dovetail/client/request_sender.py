@@ -357,7 +357,7 @@ class RequestSender:
     def forward(
         self, row: Method, params: dict[str, Any], options: RequestOptions, *, skip_middleware: bool = False
     ) -> Awaitable[Any]:
-        """Forward a request of another client. Return an awaitable for the encoded result.
+        """Forward a request from another client. Return an awaitable for the encoded result.
 
         This method is not a coroutine, because a coroutine would add a frame to most requests.
         """
@@ -442,7 +442,6 @@ class RequestSender:
         extensions: "ClientExtensions",
         started_at: float,
     ) -> Any:
-        """Complete a result whose type an extension may have added, within the timeouts of the request."""
         ends_at = started_at + self._build_send_options(row, options, can_repeat=True).total_timeout
         try:
             return await extensions.complete(result, row, options.timeout, ends_at, options.progress_handler)

@@ -189,7 +189,7 @@ class SyncClient:
 
     @property
     def name(self) -> str:
-        """Return the name of the server in error messages and logs."""
+        """Return the name that error messages and logs use for the server."""
         return self._client.name
 
     def stats(self) -> ClientStats:
@@ -340,7 +340,7 @@ class SyncClient:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> "SyncTaskHandle":
-        """Call a tool that may take long, and return a handle as soon as the server has created a task.
+        """Call a tool that may take a long time. Return a handle as soon as the server has created a task.
 
         For the options, see `Client.start_task`.
         """
@@ -350,7 +350,7 @@ class SyncClient:
         return SyncTaskHandle(handle, run_blocking)
 
     def get_task(self, reference: str) -> "SyncTaskHandle":
-        """Return a handle of a task that this or another process has started. Raise TaskLost if it does not exist."""
+        """Return a handle for a task that this or another process started. Raise TaskLost if there is no such task."""
         from dovetail.extensions.tasks.task_handle import SyncTaskHandle
 
         return SyncTaskHandle(run_blocking(self._client.get_task(reference)), run_blocking)
@@ -419,7 +419,7 @@ class SyncClient:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """Return the messages of a prompt for these arguments."""
+        """Render a prompt with these arguments, and return its messages."""
         return run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
 
     def complete(

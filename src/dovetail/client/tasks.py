@@ -98,8 +98,6 @@ class _AcknowledgedParams(Params):
 
 
 class _Stream:
-    """A subscription to one task."""
-
     def __init__(self, task: RemoteTask, timeout: asyncio.Timeout) -> None:
         self.task = task
         self.timeout = timeout  # expires if the server does not accept the subscription
@@ -177,7 +175,7 @@ class ClientTasks:
     # The session calls the following methods.
 
     def handle_acknowledged(self, params: Any) -> None:
-        """Handle the acknowledgement of a subscription, which may not belong to a task."""
+        """Handle the acknowledgement of a subscription. Ignore it if the subscription is not for a task."""
         try:
             acknowledged = decode_body(params, _AcknowledgedParams, "the acknowledgement")
         except InvalidResult:
@@ -238,7 +236,7 @@ class ClientTasks:
         return self._create_handle(_LocalCall(self, params, options, result))
 
     async def get(self, reference: str) -> TaskHandle:
-        """Return a handle of a task that was started before, maybe by another process."""
+        """Return a handle for a task that was started earlier, maybe by another process."""
         parsed = TaskReference.decode(reference)
         connection = await self._session.reconnector.get_connection()
         server = _get_server_name(connection)
@@ -296,7 +294,7 @@ class ClientTasks:
         return TaskReference(server=server, tool=tool, id=id).encode()
 
     async def _complete_call(self, created: CreateTaskResult, client: ExtensionClient) -> CallToolResult:
-        """Wait for the task of a call, within the timeouts of the call. If the call ends early, cancel the task."""
+        """Wait for a call's task, but not longer than the call's timeouts. If the call ends early, cancel the task."""
         encoder = self._session.reconnector.encoder
         if encoder is not None and not encoder.is_stateless:
             raise InvalidResult("this protocol version has no tasks")
@@ -326,7 +324,7 @@ class ClientTasks:
         return result
 
     async def _cancel_abandoned(self, task: RemoteTask) -> None:
-        """Cancel a task for which nobody waits any more. The event loop may close soon, so wait a little."""
+        """Cancel a task that no caller waits for. Wait for the response, because the event loop may close soon."""
         cancel = asyncio.get_running_loop().create_task(self._try_cancel(task))
         self._cancel_tasks.add(cancel)
         cancel.add_done_callback(self._cancel_tasks.discard)
@@ -376,8 +374,6 @@ class ClientTasks:
 
 
 class _RemoteCall:
-    """A call that runs as a task on the server."""
-
     is_local = False
 
     def __init__(self, tasks: ClientTasks, task: Task, tool: str, id: str | None = None) -> None:
@@ -408,7 +404,7 @@ class _RemoteCall:
 
 
 class _LocalCall:
-    """A call without a task. It runs in the client, or its result is already known."""
+    """A call that is not a task on the server. The client runs the call, or already has its result."""
 
     is_local = True
 
@@ -504,7 +500,6 @@ class _CallTimeout:
 
     @contextlib.contextmanager
     def pause(self) -> Generator[None]:
-        """Stop the time while the user answers a question."""
         started_at = self._loop.time()
         self._timeout.reschedule(None)
         try:

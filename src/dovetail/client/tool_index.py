@@ -78,7 +78,7 @@ def _is_wrapped(schema: dict[str, Any] | None) -> bool | None:
 
 
 class ToolIndex:
-    """The tools from the last list of the server, by name."""
+    """The tools from the server's last list."""
 
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
@@ -124,7 +124,7 @@ class ToolIndex:
 
 
 class NameIndex:
-    """The names from the last lists of the server, for hints about unknown names."""
+    """The names from the server's last lists. Hints about unknown names suggest them."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}

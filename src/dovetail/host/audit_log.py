@@ -168,7 +168,6 @@ class AuditLog:
         return encoded
 
     def _mask(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of an entry with its secrets masked and its texts shortened."""
         # Very long texts are shortened before they are masked, because masking takes long.
         data = {name: value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value for name, value in data.items()}
         encoded = _encode_ascii(data)
@@ -404,7 +403,7 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 
 
 def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
-    """Write later events of a host to an audit log. The audit log masks the host's secrets."""
+    """From now on, write the events of a host to an audit log. The audit log masks the host's secrets."""
     with audit_log._lock:  # pyright: ignore[reportPrivateUsage]
         # Another thread may be reading the old set, so a new set is created.
         audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]

@@ -472,7 +472,7 @@ class RequestAuthorizer:
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """Return the changes of a tool definition since its last use. Return None if all changes are harmless."""
+        """Return how a tool definition has changed since its last use. Return None if all changes are harmless."""
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)

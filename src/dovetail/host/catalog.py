@@ -169,7 +169,6 @@ def _merge_entries(
 def _drop_ambiguous(
     kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
 ) -> Iterable[CatalogEntry]:
-    """Create a catalog entry for each name. Leave out names that have several different definitions."""
     definitions_by_name: dict[str, Definition] = {}
     ambiguous: set[str] = set()
     for definition in definitions:

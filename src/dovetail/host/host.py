@@ -537,7 +537,7 @@ class Host:
         return use.result
 
     async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
-        """Return the messages of a server's prompt for these arguments.
+        """Render a server's prompt with these arguments, and return its messages.
 
         Args:
             arguments: The arguments of the prompt.

@@ -63,7 +63,7 @@ class VisibleItems:
 
 
 class HostCatalog:
-    """The items of a host's servers that the policy does not hide."""
+    """All items of a host's servers, except the items that the policy hides."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
         self.ready_timeout = ready_timeout  # the seconds that lists wait for starting servers

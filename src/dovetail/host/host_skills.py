@@ -59,7 +59,7 @@ class SkillContent(Struct, frozen=True, kw_only=True):
 
     @property
     def model_text(self) -> str:
-        """Return the content for a model, between two lines that name its server and its URI.
+        """Return the content for a model, between two lines. The first line names the server and the URI.
 
         Both lines contain a digest of the content. Therefore the content cannot contain a forged last line.
         """
@@ -118,7 +118,7 @@ class HostSkill:
 
     @property
     def files(self) -> Mapping[str, SkillFile]:
-        """Return the files by their path in the skill. A dynamic skill lists no files."""
+        """Return a dict of the files with their paths as keys. A dynamic skill lists no files."""
         return self._skill.files
 
     @property
@@ -163,7 +163,6 @@ class HostSkill:
         return SkillContent(server=supervisor.name, uri=uri, content=content)
 
     async def _authorize(self, supervisor: ServerSupervisor, path: str, uri: str, wait: bool) -> Authorization:
-        """Authorize the skill, and then the file that is read."""
         request = self._authorizer.create_request(supervisor, _KIND, uri, None)
         decision = self._authorizer.check(request)
         authorization = await self._authorize_skill(supervisor, path, decision, wait)
@@ -237,7 +236,6 @@ class HostSkill:
         return next((other for other in decisions if other.action == "ask"), decision)
 
     def _describe(self, path: str) -> dict[str, Any]:
-        """Return the details that the user sees before the file at `path` is read."""
         details: dict[str, Any] = {"skill": self.name, "description": self.description}
         if self.is_dynamic:
             details["file"] = path
@@ -365,5 +363,5 @@ class SkillCatalog:
 
 
 def decide_read(authorizer: RequestAuthorizer, supervisor: ServerSupervisor, uri: str) -> Decision:
-    """Return the decision of the policy about reading a file of a skill."""
+    """Return the policy's decision about reading a skill's file."""
     return authorizer.policy.decide(authorizer.create_request(supervisor, _KIND, uri, None))

@@ -109,7 +109,7 @@ def get_announced_kinds(client: Client) -> frozenset[ItemKind]:
 
 
 async def fetch_definitions(client: Client, kind: ItemKind) -> tuple[dict[str, Any], frozenset[str]]:
-    """Fetch all items of a kind from a server. Return them by name or URI.
+    """Fetch all items of a kind from a server. Return a dict with names or URIs as keys.
 
     Also return the names with several different definitions, which are left out.
     """

@@ -41,7 +41,7 @@ def split_full_name(name: str) -> tuple[str, str]:
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return a name for models that is unique for each server and tool.
+    """Return the name of a tool for models. Each tool of each server has a different name.
 
     The name has at most 64 letters, digits, dashes and underscores.
     """

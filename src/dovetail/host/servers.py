@@ -33,7 +33,7 @@ HOST_NOT_OPEN: Final = "the host is not open. Use it within `async with`"
 
 
 class ManagedServers:
-    """The servers of one host, by name."""
+    """The servers of one host."""
 
     def __init__(
         self,

@@ -355,7 +355,7 @@ class ServerSupervisor:
         self._schedule_idle_stop()
 
     async def list_within(self, kind: ItemKind, max_wait_s: float) -> Mapping[str, Any]:
-        """Return the items by name or URI. If the server is slow or fails, return the last known items.
+        """Return the items as a dict. If the server is slow or fails, return the last known items.
 
         After a slow response, lists do not wait for the server until it has listed its items in the background.
         """
@@ -369,7 +369,7 @@ class ServerSupervisor:
         return self.known.get(kind, {})
 
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the items of a kind by name or URI. If the server is stopped or fails, return the last known items."""
+        """Return the items of a kind as a dict. If the server is stopped or fails, return the last known items."""
         if self.state == "disabled":
             return {}
         if kind in self.known and (self.asleep or self.get_fresh(kind) is not None):

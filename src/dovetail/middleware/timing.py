@@ -31,7 +31,7 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return the duration in seconds that `percent` percent of the requests did not exceed.
+        """Return a percentile of the durations in seconds. For example, `percentile(50)` is the median.
 
         The returned duration is approximate. It can be up to twice as long as the exact duration.
         """

@@ -34,7 +34,7 @@ def generate_key() -> dict[str, Any]:
 def create_dpop_proof(
     key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
 ) -> str:
-    """Create a DPoP proof for one request, which proves that the client has the private key. RFC 9449, section 4.2"""
+    """Create a DPoP proof for one request. It proves that the client has the private key. RFC 9449, section 4.2"""
     from joserfc import jwt
     from joserfc.jwk import ECKey
 

@@ -205,7 +205,7 @@ def find_elicitation_obstacle(revision: str | None) -> str | None:
 
 
 def get_required_capabilities(data: Any) -> Mapping[str, Any]:
-    """Return the client capabilities that are missing according to the `data` of an error."""
+    """Return the client capabilities that an error reports as missing."""
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
     return required if isinstance(required, dict) else {}
 

@@ -145,7 +145,7 @@ class ClientTransport(Protocol):
         ...
 
     def create_fallback(self) -> "ClientTransport | None":
-        """Return a transport of an older kind for the same server, or None."""
+        """Return an older kind of transport for the same server. Return None if there is none."""
         ...
 
     def suggest_fix(self) -> str | None:

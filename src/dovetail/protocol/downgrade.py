@@ -51,7 +51,7 @@ _SPECIFIED_CODES: Final = frozenset(
 
 
 def get_error_code(revision: str, exc: ProtocolError) -> int:
-    """Return the JSON-RPC error code of an exception in a protocol version."""
+    """Return the JSON-RPC error code that a protocol version uses for an exception."""
     if isinstance(exc, URLElicitationRequired) and not METHODS["notifications/elicitation/complete"].exists_in(
         revision
     ):

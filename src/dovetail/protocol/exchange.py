@@ -95,7 +95,7 @@ class Exchange(Struct, eq=False):
 
 
 class IncomingExchange(Exchange, eq=False):
-    """A request that a server received, with the state that is needed to run it."""
+    """A request that a server received, and the state of the request."""
 
     size: int = 0  # the size of the message in bytes
     origin: str | None = None  # the key under which this caller's calls are counted, or None if the caller is unknown
@@ -137,7 +137,7 @@ class IncomingExchange(Exchange, eq=False):
             await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
 
     def end(self, verdict: str) -> None:
-        """Stop the request for a reason. If it was stopped before, keep the first reason."""
+        """Stop the request and set the reason. If the request was stopped before, keep the first reason."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
             self.emit = None  # After this, only the response may be sent.
@@ -255,7 +255,7 @@ class ResponseBuffer(Protocol):
 
 
 class TaskCall(Protocol):
-    """A call that runs as a task, or that starts in the foreground and may become a task."""
+    """A call that runs as a task, or that may become a task."""
 
     round_state: "RequestState | None"  # the answers and the results of steps so far, if a function has used them
 
@@ -266,7 +266,7 @@ class TaskCall(Protocol):
 
     @property
     def attempt(self) -> int:
-        """Return how often the function was started, without its continuations after an answer."""
+        """Return how many times the function was started. Continuing after an answer does not count as a start."""
         ...
 
     async def ask(self, requests: "Mapping[str, InputRequest]") -> dict[str, Any] | None:
@@ -306,7 +306,7 @@ class ChangeListener(Protocol):
 
 
 class Service(Protocol):
-    """The methods and properties of a server that transports use."""
+    """The interface of a server for transports."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -314,14 +314,14 @@ class Service(Protocol):
     def instructions(self) -> str | None: ...
     @property
     def refresh_description(self) -> Callable[[], Awaitable[None]] | None:
-        """An optional function that updates the name, version and instructions for a new client."""
+        """An optional function that updates the server's name, version and instructions for a new client."""
         ...
 
     @property
     def protocol_versions(self) -> tuple[str, ...]: ...
     @property
     def requests(self) -> Mapping[str, Mapping[str, Method]]:
-        """The requests that clients may send, by protocol version and method. Extensions add requests."""
+        """A table of all requests that clients may send. The keys are the protocol version and the method."""
         ...
 
     @property

@@ -67,7 +67,7 @@ class ExtensionClient(Protocol):
 
     @property
     def timeout(self) -> float | None:
-        """Return the `timeout` of the request in seconds without progress, or None if the caller passed none."""
+        """Return how many seconds the request may take without progress, or None if the caller passed no `timeout`."""
         ...
 
     @property
@@ -123,7 +123,7 @@ class AddedResultType(Struct, frozen=True):
 
 
 class RequestFunction(Struct, frozen=True):
-    """A function that handles a request of an extension, and the row of the method table for the request."""
+    """The function that handles an extension's request, and the request's row in the method table."""
 
     row: Method
     function: Callable[..., Awaitable[Any]] | None  # None if the extension is only for clients
@@ -208,7 +208,7 @@ class Extension:
 
     @property
     def client_settings(self) -> Mapping[str, JSONValue]:
-        """Return the settings with which a client declares the extension."""
+        """Return the settings that a client sends when it declares the extension."""
         return self._client_settings
 
     def __repr__(self) -> str:
@@ -224,7 +224,7 @@ class Extension:
         is_cacheable: bool = False,
         requires_client: bool | None = None,
     ) -> Callable[[Callable[[P, Exchange], Awaitable[R]]], ExtensionMethod[P, R]]:
-        """Register an async function `(params, exchange)` as a request that clients can send.
+        """Add a request that clients can send. The decorated async function `(params, exchange)` handles it.
 
         The annotations of the function are the types of the parameters and the result. They must be subclasses of
         `Params` and `Result`.
@@ -271,7 +271,7 @@ class Extension:
         return register
 
     def notification(self, name: str) -> Callable[[F], F]:
-        """Register an async function `(params, exchange)` for a notification of the client.
+        """Register an async function `(params, exchange)` for a notification from the client.
 
         Only clients up to protocol version 2025-11 send notifications.
 
@@ -281,7 +281,7 @@ class Extension:
         return self._create_notification_decorator(name, self._parts.notifications, 2)
 
     def client_notification(self, name: str) -> Callable[[F], F]:
-        """Register a function `(params)` that the client calls for a notification of the server. It may be async.
+        """Register a function `(params)` for a notification from the server. The function may be async.
 
         The server sends the notification with `exchange.notify`.
 
@@ -451,7 +451,7 @@ def add_method(
 
 
 def get_row(method: ExtensionMethod[Any, Any]) -> Method:
-    """Return the names, types and protocol versions of a request of an extension."""
+    """Return the names, types and protocol versions of an extension's request."""
     return method._row  # pyright: ignore[reportPrivateUsage]
 
 
@@ -463,7 +463,7 @@ def check_new_extension(
     used_names: Collection[str],
     result_types: Mapping[tuple[str, str], AddedResultType],
 ) -> None:
-    """Raise ValueError if a server or a client already has a part of an extension.
+    """Raise ValueError if an extension adds something that the server or client already has.
 
     `user` is "server" or "client". The other parameters are the identifiers that it declares, the names that the
     extension adds, the names that are in use, and the added result types.
@@ -552,7 +552,7 @@ def _check_method_name(name: Any) -> None:
 
 
 def _read_hints(function: Any, name: str, parameter_count: int, *, is_async: bool = True) -> list[Any]:
-    """Return the type of a function's parameters, and the annotation of its return value."""
+    """Return the type of a function's first parameter and the annotation of its return value."""
     if is_async and not inspect.iscoroutinefunction(function):
         raise TypeError(f"{name}: the function must be `async def`")
     expected = "(params, exchange)" if parameter_count == 2 else "(params)"

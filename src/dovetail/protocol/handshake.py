@@ -256,7 +256,7 @@ def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: i
 
 
 def refuse(revision: str, id: RequestId | None, exc: ProtocolError) -> bytes:
-    """Encode an error response in a protocol version."""
+    """Encode an error response for a protocol version."""
     return jsonrpc.encode_error(id, downgrade.get_error_code(revision, exc), exc.message, exc.data)
 
 

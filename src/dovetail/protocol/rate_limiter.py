@@ -94,7 +94,7 @@ class RateLimiter:
 
 
 class WindowLimiter:
-    """A strict rate limit that allows at most `max_count` events of a key in any `window_s` seconds.
+    """A strict rate limit for each key. In any `window_s` seconds, it allows at most `max_count` events.
 
     A token bucket allows up to twice as many events in its first window. This limiter stores the time of each event.
     """

@@ -142,7 +142,7 @@ def _is_secret_header(header: str) -> bool:
 
 
 def _mask_header(value: str) -> str:
-    """Mask the secrets in the value of a header, which may be encoded. spec: streamable-http#value-encoding"""
+    """Mask the secrets in a header value. The value may be encoded. spec: streamable-http#value-encoding"""
     try:
         decoded = decode_value(value)
     except HeaderMismatch:

@@ -26,7 +26,7 @@ class RequestState(Struct, kw_only=True):
 
 
 def create_empty_state() -> RequestState:
-    """Return an empty request state, for a request without input requests so far."""
+    """Return the state of a request that has not asked for input yet."""
     return RequestState(input_responses={}, request_digests={}, once_values={})
 
 

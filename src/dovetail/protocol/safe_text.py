@@ -73,7 +73,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 
 def cut_line(line: str, columns: int) -> str:
-    """Shorten a line to this number of terminal columns."""
+    """Shorten a line so that it fits into `columns` terminal columns."""
     if _get_max_width(line) <= columns:
         return line
     kept, width = "", 2  # The "…" at the end takes up to two columns.

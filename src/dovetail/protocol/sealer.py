@@ -46,7 +46,7 @@ class Sealer:
         return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
 
     def open(self, sealed: bytes, context: bytes, now: float) -> bytes:
-        """Decrypt a value. Raise UnsealError if the value was changed, has expired or has another context."""
+        """Decrypt a value. Raise UnsealError if the value was changed, has expired or belongs to another context."""
         from cryptography.exceptions import InvalidTag
 
         if sealed[:1] != _VERSION:

@@ -19,7 +19,7 @@ _PIECE_BYTES = 8 * 1024
 
 
 class EventTooLarge(ValueError):
-    """Raised if an event is larger than the limit, so that the rest of the stream cannot be read."""
+    """Raised if an event is larger than the limit. The rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

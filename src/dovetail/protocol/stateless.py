@@ -67,7 +67,7 @@ class Described(Protocol):
 
 
 class StatelessProtocol:
-    """Decodes requests and encodes responses of one server in the stateless protocol versions."""
+    """Decodes requests to a server and encodes its responses, in the stateless protocol versions."""
 
     def __init__(self, server: Described, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)

@@ -52,7 +52,7 @@ class TaskConflict(Exception):
 
     Args:
         id: The ID of the task.
-        current: The present record, or None if it was deleted.
+        current: The stored record, or None if it was deleted.
     """
 
     def __init__(self, id: str, current: "TaskRecord | None") -> None:
@@ -100,7 +100,7 @@ class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskCaller(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The caller of a task, with the data that a worker in another process needs."""
+    """The caller of a task. It contains the data that a worker in another process needs."""
 
     protocol_version: str
     client_capabilities: ClientCapabilities = ClientCapabilities()
@@ -175,7 +175,7 @@ class TaskStore(Protocol):
         ...
 
     async def change(self, record: TaskRecord) -> TaskRecord:
-        """Replace the version from which `record` was made, and return the stored record with its new version.
+        """Store a changed record, and return it with its new version.
 
         A lease or an expiry time that `renew` has extended in the meantime is not shortened.
 
@@ -223,7 +223,7 @@ class StopSignal(Protocol):
     """An event that is set when a server stops, such as `asyncio.Event`."""
 
     def is_set(self) -> bool:
-        """Return whether the server stops."""
+        """Return whether the server is stopping."""
         ...
 
     async def wait(self) -> object:
@@ -362,7 +362,7 @@ def withdraw_requests(record: TaskRecord, keys: Collection[str], now: float) -> 
 
 
 def answer_requests(record: TaskRecord, responses: Mapping[str, Any], now: float) -> TaskRecord:
-    """Add a client's answers to a task. Answers without an open question are ignored.
+    """Add a client's answers to a task. Ignore answers to questions that are not open.
 
     Raises:
         InvalidParams: an answer to an open question has the wrong type. `data.field` names it. No answer is added.
@@ -389,7 +389,7 @@ def park_task(record: TaskRecord, now: float) -> TaskRecord:
 
 
 def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
-    """Cancel a task. If a worker has the task, only set the flag, and the worker cancels the function."""
+    """Cancel a task. If a worker has the task, only set a flag. The worker then cancels the function."""
     if is_final(record.status):
         return record
     if not has_valid_lease(record, now):
@@ -398,7 +398,7 @@ def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
 
 
 def complete_task(record: TaskRecord, result: dict[str, Any], now: float) -> TaskRecord:
-    """End a task with the result of its call, which may be the error of a tool."""
+    """End a task with the result of its call. The result may be a tool error."""
     return _end(record, "completed", now, result=result)
 
 
@@ -436,7 +436,7 @@ def save_once_value(record: TaskRecord, key: str, value: Any, now: float) -> Tas
 def save_round(
     record: TaskRecord, responses: Mapping[str, Any], author_state: str | None, keys: Collection[str], now: float
 ) -> TaskRecord:
-    """Store the answers to explicit input requests, so that a later run of the function starts with them.
+    """Store the answers to explicit input requests. A later run of the function starts with these answers.
 
     `keys` are the keys of the questions. If the function asks them again, they become new questions.
     """
@@ -453,14 +453,14 @@ def save_round(
 
 
 def extend_expiry(expires_at: float | None, retention: float | None, now: float) -> float | None:
-    """Return the expiry time of a task that is in use. It changes only if less than half of the time is left."""
+    """Return the new expiry time of a task that is in use. Extend the time only if less than half of it is left."""
     if expires_at is None or retention is None:
         return expires_at
     return now + retention if expires_at < now + retention / 2 else expires_at
 
 
 async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], TaskRecord]) -> TaskRecord | None:
-    """Change the newest version of a record with a function. Return the stored record, or None if it does not exist.
+    """Apply a function to the newest version of a record, and store the result. Return None if there is no record.
 
     The function runs again if another request changes the record at the same time.
     """
@@ -477,7 +477,7 @@ async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], Ta
 
 
 def encode_record(record: TaskRecord) -> bytes:
-    """Encode a record for a store, with the version of the format.
+    """Encode a record for a store. The data contains the version of the format.
 
     Args:
         record: The record to store.

@@ -103,7 +103,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """Return the results that the client sent for the server's requests with this method, in order."""
+    """Return the client's results for all server requests with this method. The oldest result comes first."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):

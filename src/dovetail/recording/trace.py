@@ -139,7 +139,7 @@ class RecordedEndpoint:
 
 
 class ResponseRecorder:
-    """Records the messages in one HTTP response, which is a JSON body or an event stream."""
+    """Records the messages in one HTTP response. The body is JSON or an event stream."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

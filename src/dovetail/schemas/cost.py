@@ -76,7 +76,7 @@ class State:
         return counts
 
     def get_name_pattern_cost(self) -> int:
-        """Return the cost of matching member names with patterns, per character of a name."""
+        """Return the cost of matching one character of a member name with all patterns."""
         return sum(part.name_char_cost * count for part, count in self._parts)
 
 
@@ -199,7 +199,7 @@ class CostEstimator:
         return state
 
     def _expand_parts(self, entering: dict[int, int]) -> list[tuple[Subschema, int]]:
-        """Return all subschemas that apply to a value, each with the number of times that it applies.
+        """Return all subschemas that apply to a value, and how often each of them applies.
 
         A subschema comes after the subschemas that refer to it.
         """

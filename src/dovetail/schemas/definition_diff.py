@@ -109,7 +109,6 @@ def _compare_annotations(path: Path, old: Any, new: Any) -> Iterator[Difference]
 
 
 def _compare_arguments(path: Path, old: Any, new: Any) -> Iterator[Difference]:
-    """Compare the arguments of two versions of a prompt."""
     old_schema, new_schema = _arguments_to_schema(old), _arguments_to_schema(new)
     if old_schema is None or new_schema is None:
         yield _compare_text(path, old, new)
@@ -233,7 +232,6 @@ def _compare_named_schemas(
 
 
 def _compare_required(path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare which properties are required. Ignore properties that were added or removed."""
     old, new = old_schema.get("required") or [], new_schema.get("required") or []
     if not isinstance(old, list) or not isinstance(new, list):
         yield Difference(path, old, new, "unknown")

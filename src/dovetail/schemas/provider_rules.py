@@ -151,7 +151,7 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
 
 
 def fit_schema(profile: SchemaProfile, schema: Schema) -> Schema:
-    """Rewrite the input schema of a tool so that a provider accepts it, in strict mode if possible."""
+    """Rewrite a tool's input schema so that a provider accepts it. Use the provider's strict mode if possible."""
     if profile not in PROFILES:
         raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return _SchemaFitter(profile, schema).fit_root()
@@ -272,7 +272,6 @@ class _SchemaFitter:
         return self._rules.keywords is None or key in self._rules.keywords
 
     def _close_bounds(self, schema: Schema) -> Schema:
-        """Replace exclusive bounds of integers with inclusive bounds, for providers that require this."""
         fit = dict(schema)
         for bound, exclusive_bound, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
             if (

@@ -58,7 +58,7 @@ _UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties`
 
 
 class UnusableSchema(ValueError):
-    """Raised if a schema is not safe to use, or is not safe to use with a particular value.
+    """Raised if a schema is not safe to use, either for all values or for a particular value.
 
     The message contains the reason.
     """
@@ -456,7 +456,6 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """Count the strings in a list. Raise UnusableSchema if the value is not a list of strings."""
     if not isinstance(value, list) or not all(type(text) is str for text in value):
         raise UnusableSchema(f"invalid schema: {keyword} must be a list of strings")
     return len(value)

@@ -103,7 +103,6 @@ class _LoopListeners:
         self._change: tuple[str, str | None] = ("", None)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
-        """Send a notification to the listener of this session, if there is one."""
         for listener in tuple(self.listeners):
             if listener.send_to_session(session_id, method, message):
                 return

@@ -93,7 +93,7 @@ class Context(Generic[State]):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Return the values that middleware has set for this request, by name."""
+        """Return the dict in which middleware stores values for this request."""
         return self._exchange.extra
 
     @property
@@ -130,7 +130,7 @@ class Context(Generic[State]):
 
     @property
     def attempt(self) -> int:
-        """Return how often this call was started, which is 1 unless a task lost its worker and started again.
+        """Return how many times this call was started. The number is greater than 1 only if a task has lost its worker.
 
         A task that continues after an answer is not a new attempt.
         """
@@ -161,7 +161,6 @@ class Context(Generic[State]):
         raise RuntimeError("Context.wait() is only for functions that are not async. Use `await` here")
 
     async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine. Cancel the coroutine if the call ends."""
         if self._exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
@@ -263,7 +262,7 @@ class Context(Generic[State]):
         await self._request_input(ElicitURL(message, url, elicitation_id), key)
 
     async def notify_elicitation_complete(self, elicitation_id: str) -> None:
-        """Notify the client that the user has finished on the page of a URL elicitation.
+        """Notify the client that the user has completed a URL elicitation.
 
         Only protocol version 2025-11 and the draft define this notification. In other versions, this method does
         nothing.

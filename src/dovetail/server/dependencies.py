@@ -167,7 +167,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """Run the dependencies and return their values by parameter name. Generators stay open until `stack` closes."""
+        """Run the dependencies and return the value for each parameter. Generators stay open until `stack` closes."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():

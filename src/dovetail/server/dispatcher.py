@@ -436,7 +436,6 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState) -> None:
-        """Open the lifespan at the first request if the server was not started."""
         run = self._get_lifespan_run(state)
         try:
             await run.wait_until_ready()
@@ -673,7 +672,7 @@ class Dispatcher:
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call a listener at each change of this server. Return a function that removes the listener."""
+        """Call a listener after each change of this server. Return a function that removes the listener."""
         return self.registry.subscriptions.subscribe(listener)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:

@@ -44,7 +44,7 @@ class ServerExtensions:
         self._subscriptions: dict[str, tuple[Extension, SubscriptionFunction]] = {}
 
     def add(self, extension: Extension, used_names: Collection[str]) -> ExtensionParts:
-        """Add and declare an extension, and return its parts. Raise ValueError if the server already has a part."""
+        """Add and declare an extension. Return its parts. Raise ValueError if one of its names is already in use."""
         parts, declared = get_parts(extension), self._registry.declared_capabilities
         added_names = (*parts.methods, *parts.notifications)
         identifiers = declared.extensions or {}
@@ -111,7 +111,6 @@ async def _forward(stream: ChangeStream, subscription: ExtensionSubscription) ->
 
 
 def _add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
-    """Return a copy of a table of requests, with the requests of an extension added."""
     return {
         revision: {**table, **{row.name: row for row in rows if row.exists_in(revision)}}
         for revision, table in requests.items()
@@ -119,7 +118,6 @@ def _add_requests(requests: Requests, rows: Collection[Method]) -> Requests:
 
 
 def _create_request_handler(extension: Extension, method: RequestFunction) -> Handler:
-    """Return a handler that checks the client's declaration, and then calls the function of the extension."""
     row, function, requires_client = method.row, method.function, method.requires_client
     assert function is not None, f"{extension.identifier} is only for clients"
     params_type, result_type = row.params, row.result or Result
@@ -136,8 +134,6 @@ def _create_request_handler(extension: Extension, method: RequestFunction) -> Ha
 
 
 def _create_notification_handler(notification: NotificationFunction) -> Handler:
-    """Return a handler that calls the function of an extension for a notification of the client."""
-
     async def handle(exchange: IncomingExchange) -> Result:
         if not exchange.is_forwarded:  # Extensions of a mounted server are not passed through.
             await notification.function(convert_params(exchange, notification.params), exchange)
@@ -147,7 +143,6 @@ def _create_notification_handler(notification: NotificationFunction) -> Handler:
 
 
 def _create_result_check(added_types: Collection[AddedResultType], call_next: Handler) -> Handler:
-    """Return a handler that sets the `resultType` of an extension's results."""
     structs = tuple(added.struct for added in added_types)
 
     async def handle(exchange: IncomingExchange) -> Result | bytes:

@@ -223,7 +223,7 @@ class InputRequired:
 
 
 class ProgressHandlers:
-    """Functions that receive the progress of requests to clients, by session and progress token."""
+    """The progress handlers for requests to clients."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
@@ -314,7 +314,7 @@ class InputRequests:
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """Return the key of the next input request that has no `key=`, such as "q1" for the first one."""
+        """Return the default key for the next input request. The first key is "q1"."""
         self._request_count += 1
         return f"q{self._request_count}"
 

@@ -50,7 +50,7 @@ _MAX_TIMER_TIMEOUT_S: Final = 2.0
 
 
 class ItemHandlers:
-    """Handles requests that use one tool, resource or prompt."""
+    """Handles requests for a single tool, resource or prompt."""
 
     def __init__(
         self,

@@ -113,7 +113,6 @@ class ResultStore:
                 return [block]
 
     def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
-        """Store a block and return a link to it. Return None if the block is too large to store."""
         if size > self._settings.max_stored_chars:
             return None
         key = secrets.token_urlsafe(16)

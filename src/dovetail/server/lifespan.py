@@ -200,7 +200,6 @@ def print_failure(exc: BaseException) -> bool:
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Remove dovetail's own frames from the traceback of a failed lifespan."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 

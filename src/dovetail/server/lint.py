@@ -72,7 +72,7 @@ def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintRe
 
 
 def estimate_tokens(definition: Mapping[str, object]) -> int:
-    """Return the estimated number of tokens of a definition that a model sees."""
+    """Return the estimated number of tokens in a definition."""
     return -(-len(encode(definition)) // _BYTES_PER_TOKEN)
 
 

@@ -136,7 +136,7 @@ def build_block(media: "Image | Audio | File") -> ContentBlock:
 
 
 def build_file_contents(file: File, uri: str, mime_type: str | None = None) -> ResourceContents:
-    """Convert a file to resource contents. If the MIME type is a text type, they contain text."""
+    """Convert a file to resource contents. If the MIME type is a text type, the contents are text."""
     content_type = mime_type or file.mime_type
     text = _decode_text(file.data, content_type)
     if text is not None:

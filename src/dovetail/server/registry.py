@@ -328,7 +328,7 @@ class Registry:
         return index.get(template_key(name)) or name
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return the registered spelling of a name. If there is not exactly one, return the name unchanged."""
+        """Return the registered spelling of a name. If there is none, or more than one, return the name unchanged."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name
@@ -391,7 +391,7 @@ class Registry:
         return [lint_tool(tool, profiles) for tool in self.tools.values()]
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of this server, without those of mounted servers."""
+        """Return the capabilities of this server. The capabilities of mounted servers are not included."""
         declared = self.declared_capabilities
         return replace(
             declared,

@@ -203,8 +203,6 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
 
 
 class _ChildOutput(asyncio.StreamReaderProtocol):
-    """Reads the stdout of a child process, and tracks whether its stdin accepts more data."""
-
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
         super().__init__(self.reader)

@@ -75,7 +75,7 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """The output schema of a tool, or None. `to_result` converts return values to results."""
+    """The output schema of a tool, and the function that converts its return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
@@ -181,7 +181,7 @@ def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
 
 
 def build_failure_result(exc: MCPError) -> CallToolResult:
-    """Create an error result for the model from the message or the content blocks of an exception."""
+    """Create an error result for the model. It contains the message or the content blocks of an exception."""
     message: Any = exc.args[0] if exc.args else ""
     if isinstance(message, _BLOCK_TYPES):
         message = [message]
@@ -217,7 +217,7 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Return whether list items of this type are values, such as file names, and not content blocks."""
+    """Return whether list items of this type are plain values, such as file names. Other items are content blocks."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
@@ -409,7 +409,6 @@ def _check_result(result: ToolResult, wrapping: Wrapping) -> ToolResult:
 
 
 def _to_block(value: Any) -> ContentBlock:
-    """Convert a value to a content block. Raise TypeError if the value is not a string, media or a content block."""
     if isinstance(value, dict) and "type" in value:
         try:
             return convert(value, typing.cast("type[Any]", ContentBlock), label="block")

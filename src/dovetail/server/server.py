@@ -391,7 +391,7 @@ class Server:
         return register
 
     def include(self, source: object, *, prefix: str = "") -> None:
-        """Register the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
+        """Register all functions of a module or object that have the decorator `tool`, `resource` or `prompt`.
 
         If no function is marked, every public function becomes a tool.
 
@@ -486,7 +486,7 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Add all items of another server, including items that it adds later. Return a function that removes them.
+        """Add all items of another server, including items that it adds later. Return a function to undo this.
 
         Args:
             server: A `Server` in this process, or a `Client` of any server.
@@ -627,7 +627,7 @@ class Server:
         self._registry.notify_resource_updated(uri)
 
     def notify_elicitation_complete(self, elicitation_id: str, session_id: str) -> None:
-        """Notify a client that the user has finished on the page of a URL elicitation.
+        """Notify a client that the user has completed a URL elicitation.
 
         You can call this after the tool call has ended. Only protocol version 2025-11 and the draft have this
         notification. Clients of other versions get nothing. Call this method on the server that the client is connected
@@ -796,7 +796,7 @@ def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], O
 
 
 def describe_as(server: Server, implementation: Implementation | None, instructions: str | None) -> None:
-    """Give a server the name, title, version and instructions of another server."""
+    """Set the name, title, version and instructions of a server to those of another server."""
     if implementation is not None:
         server._dispatcher.implementation = implementation  # pyright: ignore[reportPrivateUsage]
     server.instructions = instructions
@@ -849,7 +849,6 @@ def _lists_restricted(auth: Any) -> bool:
 
 
 def _check_auth(auth: Any) -> Any:
-    """Return the value of `auth=`. Raise TypeError if it is not a guard, a token verifier or a function."""
     if auth is not None and not is_authenticator(auth):
         from dovetail.oauth.guard.guard import get_credential_checker
 

@@ -156,7 +156,6 @@ class SkillResources:
             self._registered = self._registered | {uri: _RegisteredSkill(resource, load_async if is_async else load)}
 
     def _register(self, folder: "SkillFolder", skill: ServedSkill, access: dict[str, Any]) -> _RegisteredSkill:
-        """Register a skill's SKILL.md as a resource, and its other files as a resource template."""
         uri, manifest = skill.entry.uri, skill.files[MANIFEST]
 
         def read_manifest() -> ResourceContents:
@@ -282,7 +281,6 @@ class SkillResources:
         return len(self._registry.subscriptions) > 0
 
     def _update_registered(self) -> None:
-        """Register the skills that the folders have now, and notify the clients."""
         with self._lock:
             skills_by_folder = {folder: folder.skills for folder in self._access_options}
             before = self._registered
@@ -329,7 +327,6 @@ class SkillResources:
             self._registry.remove(kind, name)
 
     def _change(self, record: _RegisteredSkill, skill: ServedSkill) -> _RegisteredSkill:
-        """Update the items of a registered skill whose files may have changed."""
         before = record.source
         assert isinstance(before, ServedSkill)
         assert isinstance(record.resource, Resource)

@@ -29,7 +29,7 @@ _HEARTBEAT_STEP: Final = 1e-6  # small, so that the progress of the function sta
 
 
 class TaskToolCall:
-    """A call of a tool that runs as a task. The context of the call uses it to change the record of the task.
+    """A tool call that runs as a task. The context of the call uses this object to change the task record.
 
     A call that starts in the foreground has no run until it becomes a task.
     """

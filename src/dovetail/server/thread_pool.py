@@ -149,7 +149,7 @@ class ThreadPool:
 
     @property
     def busy(self) -> int:
-        """Return the number of threads that run a function, including functions that wait for a user."""
+        """Return the number of threads that run a function. Threads that wait for a user also count."""
         with self.lock:
             return self._thread_count - self._idle_count + self._lent_by_origin.total()
 

@@ -49,7 +49,7 @@ class TaskSupport(Protocol):
         ...
 
     def get_digest(self, tool: "Tool") -> str:
-        """Return a digest that changes if stored calls of the tool cannot run any more."""
+        """Return a digest. It changes if stored calls of the tool can no longer run."""
         ...
 
 

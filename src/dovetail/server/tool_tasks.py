@@ -84,7 +84,7 @@ class ToolTask:
         return await self._tasks.create(exchange, tool, self, arguments, round_state, worker)
 
     def get_runner(self, exchange: IncomingExchange, tool: Tool) -> Runner:
-        """Return the runner of the tool. A task may have another timeout than a call in the foreground."""
+        """Return the runner of the tool. In a task, the runner may have a different timeout."""
         if exchange.task_call is None or self.config.timeout is None:
             return tool.runner
         if self._runner is None:
@@ -110,7 +110,7 @@ class ToolTask:
             heartbeat.stop()
 
     def get_digest(self, tool: Tool) -> str:
-        """Return a digest of everything on which the stored arguments and the result of a task depend."""
+        """Return a digest of the tool's name, version and schemas."""
         if self._digest is None:
             definition = [tool.name, tool.version, tool.signature.schema, tool.output.schema]
             self._digest = hashlib.sha256(encode_canonical(definition)).hexdigest()
@@ -314,7 +314,7 @@ class ToolTasks:
 
 
 def _is_direct(exchange: IncomingExchange) -> bool:
-    """Return whether a client of a stateless version sent this request itself to this server."""
+    """Return whether a stateless client sent this request directly to this server."""
     return exchange.caller.is_stateless and not exchange.is_forwarded and exchange.parent is None
 
 

@@ -124,7 +124,7 @@ def expand(text: str, values: Mapping[str, Value]) -> str:
 
 
 class URITemplate:
-    """A URI template that can be matched.
+    """A URI template that can match URIs.
 
     Variables outside the query and fragment are required and must not be empty. If a value may contain a separator,
     then the values on the left are as short as possible. No value can leave its location: values have no segment "." or
@@ -419,7 +419,7 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
 
 
 def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], middle: int) -> None:
-    """Raise ValueError if the literal after a list variable starts with the separator of the list.
+    """Raise ValueError if the text after a list variable starts with the separator of the list.
 
     In that case, the end of the list would be ambiguous.
     """

@@ -43,7 +43,7 @@ class Visibility:
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def list_visible(self, kind: "ItemKind", exchange: IncomingExchange) -> dict[str, Any]:
-        """Return the definitions of items that this caller sees, by name or URI."""
+        """Return the items that this caller sees. The keys are names or URIs, and the values are definitions."""
         _, items, snapshot = self._get_view(kind)
         hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
         return {name: item.declaration for name, item in items.items() if name not in hidden}

@@ -122,7 +122,7 @@ def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 
 
 
 def choose(lines: LineReader, prompt: str, answers: Mapping[str, T], hint: str = "") -> T:
-    """Ask until the user types one of the answers, in any case. Raise EOFError at the end of the input."""
+    """Ask until the user types one of the answers, in upper or lower case. Raise EOFError at the end of the input."""
     while (typed := lines.read_line(prompt).lower()) not in answers:
         lines.write(hint)
     return answers[typed]

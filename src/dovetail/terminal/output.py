@@ -20,12 +20,12 @@ _MAX_CELL_CHARS: Final = 300
 
 
 def escape_line(text: str) -> str:
-    """Escape a text for one line and shorten it, for example a name in a table."""
+    """Escape and shorten a text for one line, such as a name in a table."""
     return safe_text.escape_line(text, _MAX_CELL_CHARS)
 
 
 def escape_full_line(text: str) -> str:
-    """Escape a text for one line without shortening it, for example a URL."""
+    """Escape a text for one line, such as a URL. The text is not shortened."""
     return safe_text.escape_line(text)
 
 

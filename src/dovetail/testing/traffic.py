@@ -66,7 +66,7 @@ def get_recorder(traffic: "Traffic") -> Recorder:
 
 
 class Traffic:
-    """Recorded messages, in order."""
+    """The recorded messages between a client and a server."""
 
     def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []

@@ -45,7 +45,7 @@ class ClientRequests:
         return None
 
     def handle_response(self, message: dict[str, Any]) -> None:
-        """Pass a client's response to the future of the request. Ignore a response without a request."""
+        """Pass a client's response to the future of its request. Ignore responses to unknown requests."""
         matched = self._pending.match_response(message)
         if matched is None or matched[0].done():
             return

@@ -48,7 +48,7 @@ class PendingRequest(Struct, eq=False):
 
 
 class DuplexClient:
-    """Base class for client connections on which both sides can send at any time."""
+    """Base class for client connections. Both sides can send messages at any time."""
 
     has_headers = False
 
@@ -87,7 +87,7 @@ class DuplexClient:
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """Return a transport of an older kind for the same server, or None."""
+        """Return an older kind of transport for the same server. Return None if there is none."""
         return None
 
     async def open(self, receiver: MessageReceiver) -> None:

@@ -96,11 +96,11 @@ class DuplexServer:
 
     @property
     def open_questions(self) -> int:
-        """Return the number of requests to the client without an answer."""
+        """Return the number of unanswered requests to the client."""
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Update the caller's principal for later messages, because its scopes may have changed."""
+        """Update the caller's principal for later messages, because the caller's scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -416,8 +416,6 @@ def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
 
 
 class _Batch:
-    """Collects the responses to a batch of requests, and sends them as one array."""
-
     def __init__(self, write: Write) -> None:
         self._write = write
         self._replies: list[bytes] = []

@@ -84,7 +84,6 @@ class LineProtocol(asyncio.Protocol):
             self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle the pending lines. Pause if the client does not read. After many lines, let other tasks run."""
         lines_left = MAX_LINES_PER_ITERATION
         self._is_taking_lines = True
         try:
@@ -215,7 +214,6 @@ class LineProtocol(asyncio.Protocol):
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Send the buffered bytes in slices, as fast as the client reads."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)

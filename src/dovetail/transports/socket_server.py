@@ -76,7 +76,6 @@ class _SocketConnection(LineProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is running on this connection."""
         return self.duplex.running_count == 0
 
     def get_eviction_order(self) -> tuple[bool, float]:

@@ -89,7 +89,7 @@ class StdioClient(LineClient):
         )
 
     async def disconnect(self) -> None:
-        """Close the stdin of the process. If the process does not exit, terminate it, and kill it later."""
+        """Close the stdin of the process. If the process does not exit, terminate it. As a last resort, kill it."""
         if self._out:
             self._flush()
         if self._child is not None:

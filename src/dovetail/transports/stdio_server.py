@@ -67,7 +67,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _has_hung_up(descriptor: int) -> bool:
-    """Return whether the peer has closed its end of a pipe. Do not read from the pipe."""
+    """Return whether the peer has closed its end of a pipe. This function does not read from the pipe."""
     poll = select.poll()
     poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))
@@ -104,8 +104,6 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 class _Backpressure(asyncio.Protocol):
-    """Pauses the connection while the pipe to the client is full."""
-
     def __init__(self, line_protocol: LineProtocol) -> None:
         self._line_protocol = line_protocol
 

@@ -76,7 +76,6 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """Check a large message for duplicate names and long numbers."""
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)

@@ -35,7 +35,7 @@ class SamplingCapability(WireStruct):
 
 
 class ElicitationCapability(WireStruct):
-    """The capability of a client to ask its user. If no mode is set, the client supports forms."""
+    """The capability of a client to ask its user. If no mode is set, the client supports only forms."""
 
     form: dict[str, Any] | None = None  # added in protocol version 2025-11
     url: dict[str, Any] | None = None  # added in protocol version 2025-11

@@ -138,7 +138,7 @@ def _refuse_members(data: bytes | str) -> None:
 
 
 def _exceeds_members(data: bytes) -> bool:
-    """Return whether a JSON text has too many commas outside strings. Read it in slices to save memory."""
+    """Return whether a JSON text has too many commas outside strings. To save memory, the text is read in slices."""
     commas = quotes = start = 0
     in_string = False
     # Each member adds at most four quotes: two for the name and two for a string value.

@@ -69,7 +69,7 @@ class AnthropicModel:
 
 
 def _to_messages(messages: Sequence[SamplingMessage], aliases: ToolAliases) -> Iterator[dict[str, Any]]:
-    """Convert messages. The API rejects text without any visible character, and messages without content."""
+    """Convert messages. Leave out blank text and empty messages, because the API rejects them."""
     for message in messages:
         blocks = [block for block in get_blocks(message) if not isinstance(block, TextContent) or block.text.strip()]
         if blocks:

@@ -27,19 +27,19 @@ _VALID_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolAliases:
-    """Converts tool names to names that a provider accepts, and back."""
+    """Translates between the names of tools and the names that a provider accepts."""
 
     def __init__(self) -> None:
         self._name_by_alias: dict[str, str] = {}
 
     def to_alias(self, name: str) -> str:
-        """Return the name that the provider uses for a tool."""
+        """Return the provider's name for a tool."""
         alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
         self._name_by_alias[alias] = name
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the MCP name of a tool from the name that the provider uses."""
+        """Return the MCP name of a tool. `alias` is the provider's name for the tool."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:

@@ -89,9 +89,7 @@ def _print_result(content: str) -> None:
 
 
 def _print_failure(content: str) -> None:
-    """Print the text of a failed tool. On a terminal, each line has a bar, so that it cannot imitate an error of
-    dovetail.
-    """
+    """Print the text of a failed tool. On a terminal, a bar before each line marks it as text from the tool."""
     if sys.stderr.isatty():
         text.print_quoted(content)
     else:

@@ -75,7 +75,6 @@ def _find_node() -> str | None:
 
 
 def _check_node_version(node: str) -> None:
-    """Raise UsageError if Node.js is too old for the conformance suite."""
     try:
         version = subprocess.run(
             [node, "--version"], capture_output=True, text=True, timeout=20, check=False

@@ -216,7 +216,6 @@ async def _pull(skill: Skill, source: str, directory_arg: str, force: bool, is_j
 
 
 def _read_args(args: list[str], required: tuple[str, ...], optional: tuple[str, ...]) -> list[Any]:
-    """Return the value of each argument. A missing optional argument is None."""
     names = (*required, *optional)
     if len(args) < len(required):
         raise click.UsageError(f"missing argument: {required[len(args)]}")

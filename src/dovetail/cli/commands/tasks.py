@@ -203,8 +203,6 @@ async def _follow(task_file: TaskFile, id: str | None) -> AsyncIterator[TaskReco
 
 
 class _LineView:
-    """Prints one line per change."""
-
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
@@ -217,8 +215,6 @@ class _LineView:
 
 
 class _TableView:
-    """A table on a terminal that is drawn again after each change."""
-
     def __init__(self) -> None:
         self._drawn_rows = 0
 
@@ -261,7 +257,6 @@ def _shorten(id: str) -> str:
 
 
 def _describe(record: TaskRecord) -> dict[str, Any]:
-    """Return what is shown about a task without --values."""
     error = record.error
     return {
         "id": record.id,

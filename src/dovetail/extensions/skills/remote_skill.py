@@ -138,7 +138,7 @@ class SyncSkill:
 
     @property
     def files(self) -> Mapping[str, SkillFile]:
-        """Return the files by their path in the skill. A dynamic skill lists no files."""
+        """Return a dict of the files with their paths as keys. A dynamic skill lists no files."""
         return self._skill.files
 
     @property
@@ -163,7 +163,7 @@ class SyncSkill:
 
 
 def make_unknown_file_error(uri: str, path: str, paths: Iterable[str]) -> NotFound:
-    """Create the error for a file that is not listed in the entry of its skill."""
+    """Create the error for a file that the skill does not list."""
     error = NotFound(InvalidParams.code, f"unknown file {clip(path)!r} in the skill {clip(uri)}")
     return add_context(error, hint=make_name_hint(path, {listed_path: listed_path for listed_path in paths}))
 

@@ -92,7 +92,7 @@ def compute_digest(data: bytes) -> str:
 
 
 def quote_path(path: str) -> str:
-    """Return a path as a part of a URI. Slashes stay slashes."""
+    """Quote a path for use in a URI. Slashes stay unchanged."""
     return "/".join(quote(segment, safe="") for segment in path.split("/"))
 
 
@@ -110,7 +110,7 @@ def find_unsafe_name(name: str) -> str | None:
 
 
 def check_entry(entry: SkillEntry) -> dict[str, SkillFile]:
-    """Return the files of a skill by their path, such as "references/forms.md". Return {} if the skill is dynamic.
+    """Return a dict of a skill's files. The keys are paths such as "references/forms.md". Dynamic skills list no files.
 
     Raises:
         ValueError: the entry violates the specification, or exceeds the limits that every host supports.
@@ -143,7 +143,7 @@ def check_entry(entry: SkillEntry) -> dict[str, SkillFile]:
 
 
 def get_root(uri: str) -> str:
-    """Return the URI of the directory of a skill. Raise ValueError if `uri` does not name a SKILL.md."""
+    """Return the URI of a skill's directory. Raise ValueError if `uri` is not the URI of a SKILL.md."""
     match = _SKILL_URI.fullmatch(uri)
     if match is None:
         raise ValueError(f"{clip(uri)} is not the URI of a SKILL.md, such as skill://my-skill/SKILL.md")
@@ -172,7 +172,7 @@ def _check_segment(uri: str, segment: str) -> str:
 
 
 def verify_file(file: SkillFile, data: bytes) -> None:
-    """Raise SkillMismatch unless the content of a file has the size and the digest of its entry."""
+    """Raise SkillMismatch unless the size and the digest of a file match its entry."""
     if len(data) != file.size:
         raise SkillMismatch(file.uri, "size", file.size, len(data))
     if (digest := compute_digest(data)) != file.digest:

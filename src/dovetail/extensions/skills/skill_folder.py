@@ -423,7 +423,6 @@ def _replace(descriptor: int, open_next: Callable[[int], int]) -> int:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Read a file. Raise SkillProblem if the file exceeds the size limit for skills."""
     chunks: list[bytes] = []
     size = 0
     while chunk := os.read(descriptor, _READ_CHUNK_BYTES):

@@ -25,7 +25,7 @@ def find_broken_links(text: str, paths: Collection[str]) -> list[str]:
 
 
 def _list_links(text: str) -> Iterator[str]:
-    """Yield the targets of all links to files. Code contains no links."""
+    """Yield the targets of all links to files. Links in code are ignored."""
     fence = ""
     for line in text.splitlines():
         match = _FENCE.match(line)

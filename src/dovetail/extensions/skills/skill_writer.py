@@ -154,7 +154,6 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def _move(staging: Path, destination: Path) -> None:
-    """Rename a folder to its final name. If a folder with this name exists, replace it."""
     if not os.path.lexists(destination):
         # This fails if another program has created the destination, unless the destination is an empty folder.
         os.rename(staging, destination)

@@ -66,7 +66,7 @@ class SkillCollection(Protocol):
         ...
 
     def list_visible(self, principal: Principal | None) -> Mapping[str, SkillSource]:
-        """Return the skills that this caller sees, by URI."""
+        """Return a dict of the skills that this caller sees. The keys are URIs."""
         ...
 
     def find_visible(self, uri: str, principal: Principal | None) -> SkillSource | None:
@@ -148,7 +148,7 @@ class SkillsExtension:
             raise make_uri_length_error(self._limits.max_uri_bytes)
 
     async def _load(self, sources: Mapping[str, SkillSource], origin: str | None) -> dict[str, ServedSkill]:
-        """Return the skills by URI. Leave out the skills whose functions fail or take too long."""
+        """Load all skills. Leave out the skills whose functions fail or take too long."""
         # One caller may use only half of the threads, so no more functions run at the same time.
         semaphore = asyncio.Semaphore(max(1, self._limits.max_threads // 2))
         limit_s = min(_MAX_FUNCTION_S, (self._limits.call_timeout or math.inf) / 2)

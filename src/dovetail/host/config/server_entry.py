@@ -117,7 +117,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def required_inputs(self) -> list[dict[str, Any]]:
-        """Return the inputs that the user must provide, with their descriptions from the file."""
+        """Return the inputs that the user must provide. Their descriptions come from the configuration file."""
         return [
             self.inputs.get(reference.name, {"id": reference.name})
             for reference in self.references

@@ -164,7 +164,7 @@ class ConsentHandler(Protocol):
     """Asks the user for consent. If `is_interactive` is False, there is no user to ask."""
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Return the answer of the user."""
+        """Return the user's answer."""
         ...
 
 

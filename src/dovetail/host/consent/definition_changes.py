@@ -58,7 +58,7 @@ class DefinitionChange(Struct, frozen=True):
 
 
 def extract_pinned_fields(definition: Any) -> dict[str, Any]:
-    """Return the fields of a definition that a pin protects."""
+    """Return the pinned fields of a definition."""
     members: Mapping[str, Any] = definition if isinstance(definition, Mapping) else to_plain(definition)
     return {name: members[name] for name in _PINNED_FIELDS if members.get(name) is not None}
 

@@ -136,7 +136,7 @@ def _get_type_name(value: Any) -> str:
 
 
 def _use_current_names(document: Document) -> None:
-    """Replace the old field and kind names of file format version 1 with the current names."""
+    """Replace the field and kind names of file format version 1 with the current names."""
     records = document.get("grants")
     rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
     for record in records or ():
@@ -331,7 +331,7 @@ def _get_subject(grant: Grant) -> Grant:
 
 
 def _parse_grants(records: Iterable[Any]) -> "list[Grant]":
-    """Return the grants from the records of a file. Invalid records allow nothing."""
+    """Parse the grants in a file. Skip invalid records, so that they allow nothing."""
     grants: list[Grant] = []
     for record in records:
         try:

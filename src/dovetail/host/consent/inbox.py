@@ -44,7 +44,7 @@ CREATE TABLE asked (
 
 
 def _use_current_names(database: "sqlite3.Connection") -> None:
-    """Replace the old field and kind names of file format version 1 with the current names."""
+    """Replace the field and kind names of file format version 1 with the current names."""
     answer_names = {"expires": "expires_in", "exact": "exact_arguments", "dismissed": "cancelled"}
     for ticket, request_data, answer_data in database.execute("SELECT ticket, request, answer FROM asked").fetchall():
         request: dict[str, Any] = json.loads(request_data)
@@ -67,7 +67,7 @@ _MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names, _all
 
 
 class DeferredSkill(Struct, frozen=True, kw_only=True):
-    """A skill that the user is asked about."""
+    """A skill that waits for the user's consent."""
 
     definition: dict[str, Any]  # the definition that the answer applies to
     can_remember: bool  # False if the answer applies to one read only
@@ -161,7 +161,7 @@ class Inbox:
 
     @property
     def open_questions(self) -> int:
-        """Return the number of consent requests without an answer."""
+        """Return the number of unanswered consent requests."""
         rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
@@ -184,7 +184,7 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return the consent request and the call of a ticket, without removing them.
+        """Return the consent request and the call of a ticket. They stay in the inbox.
 
         Return None if the ticket has no call.
         """
@@ -231,7 +231,6 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Decrypt the stored call of a ticket. Raise UnsealError if this fails."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
@@ -281,7 +280,7 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """Convert the user's answer to the input responses that the server expects, by key.
+    """Convert the user's answer to input responses for the server. The keys are the keys of the input requests.
 
     Raises:
         InputRequestError: the answer does not match the input requests of the server.

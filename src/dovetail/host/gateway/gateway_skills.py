@@ -131,7 +131,7 @@ class GatewaySkills:
         return self._authorizer.policy.decide(request).action == "hide"
 
     def _to_entry(self, supervisor: ServerSupervisor, names: NameMap, skill: Skill) -> SkillEntry:
-        """Return the entry of a skill with the URIs of the gateway, and without files that the policy hides."""
+        """Convert a skill to an entry of the gateway. Files that the policy hides are left out."""
         files = [
             replace(file, uri=names.to_outer("resource", file.uri))
             for file in skill.files.values()

@@ -110,7 +110,7 @@ class TaskReviews:
 
 
 class FoundTask(Struct, frozen=True):
-    """A task of a server, with everything to send requests for it."""
+    """A server's task, and the objects that are needed to send requests about the task."""
 
     task: UpstreamTask
     upstream: Upstream
@@ -280,7 +280,7 @@ class GatewayTasks:
         return Review(edited_result=reviewed if is_edited else None)
 
     async def _create_authorization(self, found: FoundTask, exchange: Exchange) -> Authorization:
-        """Return the authorization of the call that created a task, for the policy about its result."""
+        """Create an authorization, so that the policy can check the result of a task."""
         supervisor, tool = found.supervisor, found.task.tool
         try:
             record = await self._parts.catalog.get_record(supervisor, tool)

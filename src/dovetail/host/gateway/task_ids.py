@@ -77,7 +77,7 @@ def fits_into_id(arguments: Mapping[str, Any]) -> bool:
 
 
 def create_unknown_error() -> InvalidParams:
-    """Return the error for every task that this caller cannot use. The caller does not learn the reason."""
+    """Return the error for a task that this caller cannot use. The message does not give the reason."""
     return InvalidParams("Invalid params: the task is unknown or has expired", {"field": "taskId"})
 
 

@@ -186,7 +186,7 @@ class Upstream:
         supervisor: ServerSupervisor,
         authorization: Authorization,
     ) -> CreateTaskResult:
-        """Return a task of the server with a task ID of the gateway."""
+        """Replace the task ID of the server with a task ID of the gateway."""
         assert self._task_ids is not None
         record, request = authorization.record, authorization.request
         id = self._task_ids.seal(
@@ -260,7 +260,6 @@ class Upstream:
     def _check_completion(
         self, supervisor: ServerSupervisor, completion: CompleteParams, subject: PolicySubject
     ) -> None:
-        """Raise PolicyError if the policy hides or denies the prompt or resource of a completion request."""
         prompt = subject.name if isinstance(completion.ref, PromptReference) else None
         denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
         if denial is not None:

@@ -41,7 +41,7 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Decode string arguments if their schema requires another type. Many servers do this, too."""
+    """Decode string arguments if their schema requires another type, as many servers do."""
     if not schema:
         return arguments
     for name, value in arguments.items():
@@ -61,7 +61,7 @@ class TooManySteps(Exception):
 
 
 class StepBudget:
-    """Limits the work for the conditions of one decision, because untrusted arguments and schemas may be large."""
+    """Limits the number of steps for one decision, because untrusted arguments and schemas may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -332,7 +332,6 @@ class _SchemaWalk:
         return types
 
     def collect_defaults(self, schemas: Sequence[Any]) -> Sequence[Any]:
-        """Return the defaults that the schemas declare."""
         defaults: list[Any] = []
         for schema in schemas:
             if self._can_enter(schema):
@@ -343,7 +342,7 @@ class _SchemaWalk:
         return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a member or item. If one of the schemas is unknown, return an empty sequence."""
+        """Return the schemas of a member or item. Return an empty sequence if any of `schemas` does not describe it."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)

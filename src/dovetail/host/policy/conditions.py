@@ -144,7 +144,7 @@ class ArgumentReference(Struct, frozen=True):
         return Condition(self.pointer, "equals", (value,))
 
     def matches(self, *globs: str) -> Condition:
-        """Return a condition: the argument must be a string that matches one of these globs."""
+        """Return a condition that requires a string. The string must match one of these globs."""
         return Condition(self.pointer, "matches", globs)
 
     def host_in(self, *globs: str) -> Condition:

@@ -94,7 +94,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI. A `*` in the host part cannot match a path, unless it ends the glob."""
+    """Return whether a glob matches a URI. A `*` in the host part matches a path only at the end of the glob."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)
@@ -338,7 +338,7 @@ def explain_mismatch(rule: Rule, request: PolicyRequest, steps: StepBudget) -> s
 
 
 def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
-    """Return whether a rule needs the arguments of a request to decide if it applies."""
+    """Return whether a rule needs to know the arguments of a request."""
     return rule._depends_on_arguments(request)  # pyright: ignore[reportPrivateUsage]
 
 

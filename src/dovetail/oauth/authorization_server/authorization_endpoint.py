@@ -452,7 +452,7 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a page of this server sent the form. Some browsers send the origin `null` in this case."""
+        """Return whether a page of this server sent the form. Accept the origin `null`, which some browsers send."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
@@ -636,7 +636,7 @@ class AuthorizationEndpoints:
             return None
 
     def _warn_provider_failure(self, exc: LoginFailed) -> None:
-        """Log an error of the provider that the operator must fix. Do not log errors that concern only one user."""
+        """Log a provider error that the operator must fix. Do not log errors that concern only one user."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 

@@ -79,7 +79,6 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def _make_room(self, kind: str, records: dict[str, tuple[float, bytes]], now: float) -> None:
-        """Make room for a new entry. Raise StoreFull if nothing can be removed."""
         if now < self._next_expiry.get(kind, 0.0):
             raise StoreFull(kind)
         for expired_key in [name for name, (until, _) in records.items() if until <= now]:

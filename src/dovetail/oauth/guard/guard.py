@@ -330,7 +330,7 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """Return the URLs of a server from the URL of a request. `host` must not contain a port."""
+    """Derive the URLs of a server from the URL of a request. `host` must not contain a port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)

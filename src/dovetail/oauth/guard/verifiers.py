@@ -65,7 +65,7 @@ class TokenVerifier(Protocol):
 
     @property
     def issuer(self) -> str | None:
-        """The URL of the authorization server at which clients can log in, or None if there is none."""
+        """The URL of the authorization server where clients log in, or None if there is no such server."""
         ...
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal] | Awaitable[Principal | None]:

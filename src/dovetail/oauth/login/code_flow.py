@@ -108,7 +108,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: those that the server asks for, and those of earlier requests.
+    """Choose the scopes to request: the scopes that the server asks for, and the scopes of earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """

@@ -43,7 +43,7 @@ class Token(RedactedStruct, frozen=True, kw_only=True):
     early: float = RENEW_MARGIN_S
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether the token does not need to be renewed yet."""
+        """Return whether the token can be used without renewing it first."""
         return self.expires_at is None or now < self.expires_at - self.early
 
     def is_usable(self, now: float) -> bool:

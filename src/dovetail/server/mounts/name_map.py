@@ -71,7 +71,7 @@ class NameMap:
         self._tags = frozenset(tags)
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
-        """Return the transform of an item. Without one, return a transform that changes nothing."""
+        """Return the transform of an item. If it has none, return a transform that changes nothing."""
         if kind in _URI_KINDS and self._transform_by_name and inner_name not in self._transform_by_name:
             inner_name = self._transformed_by_key.get(template_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
@@ -116,7 +116,7 @@ class NameMap:
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name that the mounted server uses, or None if the mounted server cannot have this item."""
+        """Translate an item's name to its name on the mounted server. Return None if that server cannot have it."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)

@@ -139,7 +139,7 @@ class RemoteSubscriptions:
             self._start_task(self._resubscribe(mount, subscription))
 
     async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
-        """Repeat a subscription on a new mount. Report each resource as updated, because updates may be lost."""
+        """Repeat a subscription on a new mount. Report each resource as updated, because updates may have been lost."""
         for uri in await self._subscribe(mount, subscription):
             self._report_update(uri)
 

@@ -204,7 +204,6 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Fetch the items of the mounts that cannot translate the name yet."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -212,7 +211,6 @@ class MountResolver:
     async def _check_resolved(
         self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """Return the mount and the name of an item. Raise InsufficientScope if the caller lacks scopes."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)

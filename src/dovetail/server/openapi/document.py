@@ -280,7 +280,6 @@ class _SchemaResolver:
         self._remaining_nodes = _MAX_SCHEMA_NODES
 
     def definitions(self) -> dict[str, Any]:
-        """Return the definitions that the current operation uses, by name."""
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ Credentials: TypeAlias = Mapping[str, str] | HeaderFactory
 
 
 class OperationCall:
-    """The function of a tool that calls one operation of a web service."""
+    """A tool function that calls one operation of a web service."""
 
     def __init__(
         self,

@@ -117,7 +117,7 @@ def to_json(value: Any) -> tuple[Any, bytes]:
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class, by JSON field name."""
+    """Return the default factories of a class. The keys are the field names in JSON."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
@@ -197,7 +197,6 @@ def is_table_type(type_: Any) -> bool:
 
 
 def _table_to_json(value: Any) -> Any:
-    """Convert a data frame to a list of records, a series or array to a list, and a scalar to a number or string."""
     # In this format, missing values become null.
     if hasattr(value, "iloc"):
         return msgspec.json.decode(value.to_json(orient="records", date_format="iso"))
@@ -222,7 +221,7 @@ def _normalize_integers(value: Any) -> Any:
 
 
 def _find_non_finite(data: Any, /) -> str:
-    """Return the location of the first NaN or infinity, such as "NaN at $.path", or an empty string."""
+    """Return the location of the first NaN or infinity, such as "NaN at $.path". Return "" if there is none."""
     if isinstance(data, float):
         return "" if math.isfinite(data) else f"{'NaN' if math.isnan(data) else 'Infinity'} at $"
     pairs: Iterable[tuple[Any, Any]] = data.items() if isinstance(data, dict) else enumerate(data)

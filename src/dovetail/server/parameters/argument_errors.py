@@ -116,7 +116,7 @@ class BooleanMessage(OverlookedMessage):
 
 
 class _SchemaSteps:
-    """Limits the steps for checking a value, because large schemas and values would take too long."""
+    """Limits the number of steps, because a large schema or value would take too long to check."""
 
     __slots__ = ("_left",)
 
@@ -124,7 +124,6 @@ class _SchemaSteps:
         self._left = _MAX_STEPS
 
     def use(self, count: int) -> None:
-        """Count steps. Raise _TooManySteps if there are too many."""
         self._left -= count
         if self._left < 0:
             raise _TooManySteps
@@ -228,7 +227,7 @@ def format_type_mismatch(types: Sequence[str], value: Any) -> str:
 
 
 def truncate(text: str) -> str:
-    """Shorten a message for a model to MAX_TEXT_BYTES."""
+    """Shorten a text to at most MAX_TEXT_BYTES bytes."""
     raw = text.encode()
     return text if len(raw) <= MAX_TEXT_BYTES else raw[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
@@ -418,7 +417,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the alternatives that allow the type of a value. For an object, prefer alternatives with the same tag."""
+    """Return the schemas that allow the type of a value. For an object, prefer schemas whose tag matches the object."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [

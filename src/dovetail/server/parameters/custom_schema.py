@@ -128,7 +128,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
 
 def _check_node_count(schema: dict[str, Any], where: str) -> None:
-    """Raise ValueError if the references lead to too many schemas, because validation would block the event loop."""
+    """Raise ValueError if a schema and its references have too many parts. Validation would block the event loop."""
     try:
         node_count = _count_nodes(schema, schema, {})
     except RecursionError:

@@ -78,12 +78,12 @@ class PydanticType:
             raise MismatchError([*_list_mismatches(exc, value)]) from None
 
     def dump(self, value: Any) -> Any:
-        """Return a value of the type as JSON data."""
+        """Convert a value of this type to JSON data."""
         return self._adapter.dump_python(value, mode="json", by_alias=True)
 
 
 class PydanticArguments:
-    """Converts the arguments of one function, and builds their schemas, with pydantic.
+    """Uses pydantic to convert the arguments of one function and to build their schemas.
 
     Raises:
         TypeError: pydantic does not support a type. The message contains the name of the parameter.

@@ -142,7 +142,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """The input schema of a function, and the conversion of arguments. Create it with `compile_signature`."""
+    """A function's input schema, and methods that convert its arguments. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -498,7 +498,6 @@ class _Layout:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is not a type") from None
 
     def choose_library(self) -> None:
-        """Choose msgspec or pydantic, and translate all annotations for this library."""
         annotations = self.types if self.extra_type is None else self.types | {self._extra_name: self.extra_type}
         try:
             library, translated_types = resolve_types(annotations)
@@ -579,7 +578,7 @@ def _replace_iterable(annotation: Any) -> Any:
 
 
 def _add_description(annotation: Any, description: str | None) -> Any:
-    """Add the description of a parameter. A string or Doc in Annotated is preferred to the docstring."""
+    """Add the description of a parameter. A string or Doc in Annotated takes precedence over the docstring."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
     descriptions = [text for text in texts if isinstance(text, str)]

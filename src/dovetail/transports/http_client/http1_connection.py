@@ -183,7 +183,7 @@ class ClientResponse:
         self._queued_bytes = 0
 
     def release(self) -> None:
-        """Stop reading the body. If its rest arrives soon, other requests can reuse the connection."""
+        """Stop reading the body. If the rest of the body arrives soon, other requests can reuse the connection."""
         if self._connection is not None:
             self._loop.call_later(_LINGER_S, self.close)
 

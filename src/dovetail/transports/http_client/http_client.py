@@ -358,7 +358,6 @@ class HTTPClient:
                 return
 
     def _close_expired(self) -> None:
-        """Close connections that have been idle too long, and schedule the next check."""
         assert self._loop is not None
         self._sweep_timer = None
         oldest = self._loop.time() - self._idle_timeout

@@ -156,7 +156,6 @@ class RemoteServer:
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
-        """Resolve a URL relative to `base_url`. Return None if it is invalid or has another origin."""
         try:
             target = urljoin(base_url, location)
             return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None

@@ -40,7 +40,7 @@ class SSE2024Client(DuplexClient):
         self._post_address: asyncio.Future[str] = self._loop.create_future()
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Open the event stream and wait for the URL to which messages are posted."""
+        """Open the event stream. Wait until the server sends the URL for the client's messages."""
         self._receiver = self._stream_remote.receiver = receiver
         response = await self._stream_remote.send("GET", [(b"accept", SSE_MEDIA_TYPE)])
         if response.status >= 300:

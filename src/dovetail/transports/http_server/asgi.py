@@ -59,7 +59,6 @@ class FallbackRouter:
             await self._fallback(scope, receive, send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run both lifespans. Report the shutdown only after both have ended."""
         shutdown_messages: list[Any] = []
 
         async def hold_shutdown(message: Any) -> None:

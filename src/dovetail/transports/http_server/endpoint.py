@@ -315,7 +315,6 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Choose a response mode. If the client accepts both modes, use the server's setting."""
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
@@ -486,7 +485,6 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
 
 
 def _get_relative_path(scope: Scope) -> str:
-    """Return the path of a request relative to the application, without the slash at the end."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root):

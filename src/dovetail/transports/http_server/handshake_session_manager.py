@@ -246,7 +246,7 @@ class HandshakeSessionManager:
             self._service.receive_notification(exchange)
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
-        """Handle a batch of messages, which only protocol version 2025-03 has. spec: handshake/basic#batching"""
+        """Handle a batch of messages. Only protocol version 2025-03 has batches. spec: handshake/basic#batching"""
         session = self._find_session(request)
         problem = None
         if not session.handshake.allows_batches:
@@ -341,7 +341,7 @@ class HandshakeSessionManager:
         return stream
 
     async def handle_delete(self, request: EndpointRequest) -> None:
-        """Handle a DELETE request, with which the client ends its session."""
+        """Handle a DELETE request. A client sends it to end its session."""
         _check_has_sessions(request)
         self._end_session(self._find_session(request))
         await send_body(request.send, 204, request.cors_headers, b"")
@@ -403,7 +403,7 @@ class HandshakeSessionManager:
         return session
 
     def _evict_idle(self) -> bool:
-        """End one of the sessions with the longest idle time. Its client can open a new session.
+        """End an idle session to make room for a new one.
 
         To limit the work, sessions with a reader or a running call move to the end of the order.
         """

@@ -184,7 +184,6 @@ class ResponseWriter:
         await final_write
 
     async def _finish_single_event(self, data: bytes) -> None:
-        """Send the result as the only event of a stream, in one write."""
         if self.is_ended:
             return
         self.is_streaming = True
@@ -230,7 +229,6 @@ class ResponseWriter:
             self._start_keep_alive()
 
     def _build_first_event(self) -> bytes:
-        """Return the first event of a stream, or b""."""
         return b""
 
     def _build_stream_start(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ DueTimes = dict[TimerTarget, float]
 
 
 class SharedTimer:
-    """Calls each target's `handle_timer` after the same delay, in the target's event loop."""
+    """Calls `handle_timer` of each target after the same delay. The call runs in the target's event loop."""
 
     __slots__ = ("_delay", "_due_times_by_loop")
 

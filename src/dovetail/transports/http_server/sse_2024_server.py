@@ -150,14 +150,12 @@ class _SSEConnection:
         self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
-        """End the stream after all queued messages are sent."""
         self.set_expiry(None)
         self._is_ended = True
         self._wake.set()
         self._sent.set()
 
     async def run(self, receive: Receive, send: Send, keep_alive: float) -> None:
-        """Send queued messages until the client disconnects."""
         watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect(receive))
         try:
             while not self._is_ended or self._pending:

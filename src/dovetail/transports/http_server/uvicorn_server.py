@@ -33,7 +33,7 @@ _SHUTTING_DOWN_RESPONSE = (
 
 
 class FlushQueue:
-    """The connections of one event loop that have data to write."""
+    """All connections in one event loop that have data to write."""
 
     __slots__ = ("_transports",)
 

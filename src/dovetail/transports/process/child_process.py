@@ -217,15 +217,12 @@ class _Input(asyncio.Protocol):
             self.resume_writing()  # Tasks that wait for writing must notice the closed pipe.
 
     def drop(self) -> None:
-        """Discard the data that was not sent."""
         pipe = self.transport
         if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
             pipe.abort()
 
 
 class _Output(asyncio.Protocol):
-    """Reads the stdout of a child process, and passes all data to the protocol."""
-
     transport: asyncio.ReadTransport | None = None
 
     def __init__(self, protocol: asyncio.Protocol, closed: asyncio.Future[None]) -> None:
