@@ -21,8 +21,11 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp, the official SDK, is not installed")
 pytest.importorskip("fastmcp", reason="fastmcp is not installed")
+pytest.importorskip("fastmcp_tasks", reason="fastmcp[tasks] is not installed")
 
 import fastmcp
+import fastmcp_tasks
+import fastmcp_tasks.settings
 import mcp
 import mcp_types as types
 import uvicorn
@@ -533,12 +536,88 @@ def test_extensions() -> None:
     assert "extensions" in inspect.signature(Server).parameters
 
 
+def create_task_server(function: Callable[..., Any]) -> FastMCP:
+    app = FastMCP("tasks")
+    app.add_extension(fastmcp_tasks.TasksExtension())
+    app.tool(function, task=True)
+    return app
+
+
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+
+
+def read_text(result: Any) -> str:
+    return result.content[0].text
+
+
+async def test_tasks() -> None:
+    app = Server("tasks")
+    app.tool(greet, task=True)
+    async with Client(app) as client:
+        handle = await client.start_task("greet", {"name": "Ada"})
+        assert read_text(await handle) == "Hello, Ada!"
+    async with FastClient(create_task_server(greet)) as client:
+        task = await fastmcp_tasks.call_tool_task(client, "greet", {"name": "Ada"})
+        assert (await task.result()).data == "Hello, Ada!"
+    assert "task" not in inspect.signature(MCPServer.tool).parameters
+
+
+async def test_tasks_with_plain_functions() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    app = Server("tasks")
+    app.tool(add, task=True)
+    async with Client(app) as client:
+        assert (await (await client.start_task("add", {"a": 1, "b": 2}))).structured_content == {"result": 3}
+    with pytest.raises(ValueError, match="async"):
+        create_task_server(add)
+
+
+async def test_elicit_in_a_task() -> None:
+    async def ask(ctx: Context) -> str:
+        return await ctx.elicit("Name?", str)
+
+    async def ask_fast(ctx: FastContext) -> str:
+        return str(await ctx.elicit("Name?", str))
+
+    async def answer(*_: Any) -> dict[str, Any]:
+        return {"value": "Ada"}
+
+    app = Server("tasks")
+    app.tool(ask, task=True)
+    async with Client(app, elicitation_handler=answer) as client:
+        assert read_text(await (await client.start_task("ask"))) == "Ada"
+    async with FastClient(create_task_server(ask_fast), elicitation_handler=answer) as client:
+        with pytest.raises(FastToolError, match="not supported inside a background task"):
+            await client.call_tool("ask_fast", {})
+
+
+async def test_stored_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
+    app = Server("tasks")
+    app.tool(greet, task=True)
+    await app.start()
+    async with Client(app) as client:
+        await (await client.start_task("greet", {"name": "Ada"}))
+    await app.stop()
+    assert (tmp_path / "tasks" / "tasks.sqlite").exists()
+    assert fastmcp_tasks.settings.DocketSettings().url == "memory://"
+
+
+async def test_references_of_tasks() -> None:
+    app = Server("tasks")
+    app.tool(greet, task=True)
+    async with Client(app) as client, Client(app) as other:
+        handle = await client.start_task("greet", {"name": "Ada"})
+        assert read_text(await (await other.get_task(handle.reference))) == "Hello, Ada!"
+    assert not {"reference", "dump"} & set(dir(fastmcp_tasks.ToolTask))
+
+
 def test_only_in_others() -> None:
-    assert "get_tasks" in dir(FastMCP)
     assert {"get_state", "set_state"} <= set(dir(FastContext))
-    assert "tasks" not in inspect.signature(MCPServer).parameters
     assert not {"get_state", "set_state"} & set(dir(SdkContext))
-    assert "get_tasks" not in dir(Server)
     assert not {"get_state", "set_state"} & set(dir(Context))
 
 
