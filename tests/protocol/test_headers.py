@@ -218,7 +218,7 @@ INNER = annotated(p=MARK)
     ids=str,
 )
 def test_refuses_an_annotation_that_is_not_statically_reachable(schema: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"x-mcp-header.*'P'.*`properties`"):
+    with pytest.raises(ValueError, match=r"x-mcp-header.*'P'.*propert"):
         compile_header_paths(schema)
 
 
