@@ -127,7 +127,6 @@ def _clip_value(value: Any) -> Any:
 
 
 def _mask(text: str) -> str:
-    """Shorten a text and mask the known secrets in it."""
     text = text[:_MAX_MASKED_CHARS]
     for reference in tuple(_known_secrets):
         secrets = reference()

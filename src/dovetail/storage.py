@@ -327,7 +327,7 @@ class SharedDocument:
 
     def _load(self, path: Path) -> Document:
         try:
-            # A host reads its documents for every call, so an unchanged file is not read again.
+            # A host needs its documents for every call, so an unchanged file is not read again.
             if self._cached_stat is not None and _get_stat_key(os.stat(path)) == self._cached_stat:
                 return self._cached_document
             with path.open("rb") as file:

@@ -41,10 +41,10 @@ class Turn(Struct, kw_only=True):
     """The tool calls of one model reply. A call is finished, waits for the user, or has not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # The reasons why calls cannot run, by call ID.
+    invalid_calls: dict[str, str]  # Maps the ID of each call that cannot run to the reason.
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    # The calls that wait for an answer from the user, by ticket.
+    # The calls that wait for the user's answer. The keys are tickets.
     waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
@@ -150,7 +150,7 @@ class ToolResultEvent(Struct, frozen=True, kw_only=True):
 
 
 class PausedEvent(Struct, frozen=True, kw_only=True):
-    """A tool call that needs an answer from the user. Continue with `agent.resume(ticket, answer)`."""
+    """A tool call that waits for the user's answer. Continue with `agent.resume(ticket, answer)`."""
 
     type: ClassVar[Literal["paused"]] = "paused"
     id: str  # The ID of the call.
@@ -379,7 +379,6 @@ class Agent:
 
     @property
     def _should_wait(self) -> bool:
-        """Return whether a call should wait for the user's answer. With a `FileConsent`, it should not wait."""
         return not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
 
     async def _load_skill(self, turn: Turn, call: ToolUseContent, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
@@ -412,7 +411,6 @@ class Agent:
     async def _await_result(
         self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
     ) -> ToolResultEvent | None:
-        """Wait for a tool call and return its result as an event. Return None if the call waits for the user."""
         started = time.monotonic()
         denied_reason: str | None = None
         try:

@@ -28,7 +28,7 @@ class AgentUsage(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0  # The tokens in the replies of the model.
     cost_usd: float | None = 0.0  # The cost in dollars, or None if the price of the model is unknown.
     turns: int = 0  # The number of model replies.
-    tool_calls: Mapping[str, int] = {}  # The number of calls by full tool name.
+    tool_calls: Mapping[str, int] = {}  # Maps the full name of each tool to the number of calls.
 
     @property
     def total_tokens(self) -> int:

@@ -140,7 +140,6 @@ def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
 
 
 def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
-    """Yield Python files and folders that may contain a server."""
     folder, _, name_prefix = prefix.rpartition("/")
     folder_prefix = f"{folder}/" if "/" in prefix else ""
     try:

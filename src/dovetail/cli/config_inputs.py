@@ -34,7 +34,7 @@ def collect_inputs(
 
 
 def find_missing_input(entry: ServerConfig, inputs: Mapping[str, str]) -> str | None:
-    """Return the ID of the first input that has no value, or None."""
+    """Return the ID of the first input without a value. Return None if all inputs have values."""
     return next((definition["id"] for definition in _iter_missing(entry, inputs)), None)
 
 

@@ -45,7 +45,7 @@ def host_options(function: F) -> F:
 
 
 class HostOptions(Struct, frozen=True, kw_only=True):
-    """The values of the FILE argument and the options of a host."""
+    """The arguments and options of a command that creates a host."""
 
     files: Sequence[str] = ()  # The configuration files. If empty, all files found are used.
     policy: str | None = None

@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
             ) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
+        """Write the list of commands without importing the commands."""
         for title, group in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([*group.items()])

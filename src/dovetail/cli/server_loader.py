@@ -124,7 +124,6 @@ def _is_parent_module(name: str | None, module: str) -> bool:
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames of dovetail and of the import system at the start of a traceback."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not (

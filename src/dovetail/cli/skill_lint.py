@@ -23,7 +23,7 @@ _MAX_LINKS: Final = 20  # At most this many broken links of one skill are report
 
 
 async def lint_skills(skills: list[Skill]) -> list[LintReport]:
-    """Return the problems of each skill of a server. Reads only the SKILL.md of each skill."""
+    """Return the problems of each skill. Read only the SKILL.md files."""
     if skills:
         require_yaml()
     return [await _lint_remote_skill(skill) for skill in skills]

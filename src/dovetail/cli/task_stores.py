@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class StoreOptions(Struct, frozen=True, kw_only=True):
-    """The task store of a command, and its other arguments."""
+    """The arguments and options of a command that opens a task store."""
 
     args: Sequence[str] = ()  # The positional arguments of the command, including the server.
     module: str | None = None
@@ -71,7 +71,7 @@ class FoundTasks(NamedTuple):
 
 
 class TaskFile:
-    """The tasks in one store, and the name of the store in messages."""
+    """A task store, and the name that messages use for it."""
 
     def __init__(self, name: str, store: SQLiteTaskStore) -> None:
         self.name = name

@@ -861,7 +861,7 @@ def get_session(client: Client) -> Session:
 def mount_client(
     client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
 ) -> "MountedClient":
-    """Return an object that lets another server mount the server of this client.
+    """Return an object with which another server can mount this client.
 
     Input requests and log messages go to the callers of the server on which it is mounted, unless this client has a
     handler.

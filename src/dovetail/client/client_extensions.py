@@ -44,13 +44,13 @@ class ResultClient:
 class ClientExtensions(Struct):
     """The extensions of one client."""
 
-    declared: dict[str, Any]  # The settings of each extension, by identifier.
+    declared: dict[str, Any]  # Maps extension identifiers to settings.
     notifications: dict[str, NotificationFunction]
     middleware: list[Middleware]
-    result_types: dict[tuple[str, str], AddedResultType]  # The result types that extensions add, by method and name.
+    result_types: dict[tuple[str, str], AddedResultType]  # The keys are a method and the name of a result type.
     client: Any = None  # The client that functions of extensions can use.
     call_handler: Callable[..., None] | None = None  # Calls a handler of the user with its arguments.
-    kept_type: type[Result] | None = None  # The type of results that the caller of a request completes itself.
+    kept_type: type[Result] | None = None  # The caller itself completes results of this type.
 
     async def complete(
         self, result: Any, row: Method, timeout: float | None, ends_at: float, progress_handler: ProgressHandler | None

@@ -14,7 +14,7 @@ _ENV_KEYS: Final = ("env", "environment", "envs")
 
 
 class EntryParts(NamedTuple):
-    """The command or URL of an mcp.json entry. The values are unchanged."""
+    """The command or URL of an mcp.json entry, exactly as written."""
 
     command: Any  # the program, or None
     args: Any

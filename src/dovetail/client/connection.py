@@ -88,8 +88,8 @@ class Connection:
         self.lost_event = asyncio.Event()
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self._subscriber_counts: Counter[str] = Counter()  # the number of listeners by normalized URI
-        self._subscribed_uris: dict[str, str] = {}  # the server's spelling of each URI, by normalized URI
+        self._subscriber_counts: Counter[str] = Counter()  # the number of listeners of each normalized URI
+        self._subscribed_uris: dict[str, str] = {}  # maps normalized URIs to the server's spelling
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
@@ -424,7 +424,7 @@ def _add_progress_token(params: Any, id: RequestId) -> Any:
     try:
         data = to_plain(params)
     except InvalidResult:
-        return params  # the handler reports invalid parameters
+        return params  # The handler rejects invalid parameters later.
     if type(data) is not dict:
         return params
     meta = data.get("_meta")

@@ -63,7 +63,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    # The capabilities for `initialize`. They include those of other clients whose requests are forwarded.
+    # The capabilities for `initialize`. They include the capabilities of clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 
@@ -358,7 +358,7 @@ class Connector:
             )
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self.identity = identity
-        self.resource_subscriptions: dict[str, str] = {}  # the URIs passed to `subscribe_resource`, by normalized URI
+        self.resource_subscriptions: dict[str, str] = {}  # maps normalized URIs to the URIs that the caller passed
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts

@@ -74,7 +74,7 @@ def declares_tasks(caller: Caller) -> bool:
 
 
 def add_tasks(capabilities: ClientCapabilities) -> ClientCapabilities:
-    """Return the capabilities of a caller with the tasks extension, and without other extensions."""
+    """Return a copy of the capabilities in which tasks are the only extension."""
     return replace(capabilities, extensions={TASKS_EXTENSION: {}})
 
 
@@ -113,7 +113,7 @@ class ForwardedTasks:
         self._options = RequestOptions(meta=meta, retry=True)
 
     async def get(self, task_id: str) -> DetailedTask:
-        """Return the state of a task, without members that do not belong to its status.
+        """Return the state of a task. Leave out members that do not belong to its status.
 
         Raises:
             InvalidResult: the member that belongs to the status is missing.

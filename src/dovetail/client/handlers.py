@@ -47,7 +47,7 @@ SamplingHandler: TypeAlias = Callable[
 RootsProvider: TypeAlias = (
     Sequence[str | Path | Root] | Callable[[], Iterable[str | Path | Root] | Awaitable[Iterable[str | Path | Root]]]
 )
-# A log handler receives the log messages of the server. It may be async.
+# A log handler receives the server's log messages. It may be async.
 LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
 # A notification handler receives the method and params of notifications that no other option handles.
@@ -83,7 +83,7 @@ class InputHandlers:
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
         self.relay: InputRelay | None = None  # answers input requests for which the client has no handler
-        # Returns True if the client's handlers must answer a request instead of the relay.
+        # Returns True if the client's handlers, and not the relay, must answer a request.
         self.is_own_request: Callable[[], bool] | None = None
         self.open = 0  # Number of input requests without an answer.
 
@@ -274,7 +274,6 @@ def _handler_error(name: str, exc: Exception) -> InputRequestError:
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """Return the handler's answer. Raise InputRequestError if the answer cannot be encoded as JSON."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

@@ -43,7 +43,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
 
     method: str  # The method of the request.
     params: dict[str, Any]  # The parameters of the request.
-    input_requests: dict[str, InputRequest]  # The input requests of the server, by key.
+    input_requests: dict[str, InputRequest]  # The server's input requests, each under its key.
     request_state: str | None = None  # State of the server, which the client returns unchanged.
     round: int = 1  # How many times the server has asked for input, including this time.
 

@@ -284,7 +284,7 @@ class MountedClient:
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
-        # One slot stays free, so that an old input request is dropped before the connection refuses a new one.
+        # The connection allows one more input request. So an old one is dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
@@ -509,7 +509,7 @@ class MountedClient:
     async def _wait_for_required_task(
         self, error: RemoteError, exchange: IncomingExchange, params: dict[str, Any], timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        """Send a call again that the server runs only as a task, and wait for the task. The server has not run it yet.
+        """Send the refused call again as a task, and wait for the task. The server runs this tool only as a task.
 
         A caller without a handshake answers the questions of the task by sending its request again.
         """
@@ -555,7 +555,7 @@ class MountedClient:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
-        # The server ends the task by itself if the cancellation does not reach it.
+        # If the cancellation does not arrive, the server ends the task by itself.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:

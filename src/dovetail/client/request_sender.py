@@ -77,7 +77,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     retry: bool | None = None
-    extensions: "ClientExtensions | None" = None  # Extensions for this request instead of those of the client.
+    extensions: "ClientExtensions | None" = None  # Replaces the client's extensions for this request.
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -216,7 +216,7 @@ class RequestSender:
     async def send_until_complete(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS
     ) -> Any:
-        """Send a request, and answer input requests of the server until the result is complete."""
+        """Send a request, and answer the server's input requests until the result is complete."""
         started_at = time.monotonic()
         result = await self.send(row, params, options)
         return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
@@ -472,10 +472,6 @@ class RequestSender:
             self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """Return the definition of a tool that was just called. The definition is needed to check the result.
-
-        Return None if the tools cannot be listed.
-        """
         try:
             await self._list_stale_tools(options)
             return self.tool_index.entries.get(name)

@@ -111,7 +111,7 @@ class Session:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.recorders: list[Recorder] = []  # Each recorder is called with every message.
-        # The session calls this function with None when a connection opens, and with the error when it is lost.
+        # Called with None when a connection opens, and with the error when the connection is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler

@@ -220,7 +220,7 @@ class ReconnectingSubscription:
             # Proxies close idle streams, so a stream that ends after several minutes has not failed.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
-            # A server may end streams to reduce their number, even if it sends notifications.
+            # A server may end streams because it has too many, even if it still sends notifications.
             # spec: subscriptions#graceful-closure
             graceful_ends = graceful_ends + 1 if has_ended_gracefully and not was_stable else 0
             if failed_attempts > self._limits.max_reconnects:

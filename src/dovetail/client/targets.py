@@ -30,7 +30,7 @@ _ADDRESS_PATTERN = re.compile(
     r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
 )
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
-_SHOWN_OPTIONS = ("-c", "-m")  # options of an interpreter that are part of the server name
+_SHOWN_OPTIONS = ("-c", "-m")  # interpreter options that appear in the server name
 _FLAGS = ("-y", "--yes", "-u", "-i", "-it", "--rm", "-q", "--quiet", "--")  # launcher options without a value
 
 
@@ -119,9 +119,9 @@ class CustomTarget:
 
     Args:
         open_connection: An async function `(receive, lose)` that opens a connection and returns an object with
-            `send(data)` and an async `close()`. Your transport must call `receive` with each message of the server, and
-            `lose` with a reason when the connection ends. After a lost connection, the client calls `open_connection`
-            again.
+            `send(data)` and an async `close()`. Your transport must call `receive` with each message from the server,
+            and `lose` with a reason when the connection ends. After a lost connection, the client calls
+            `open_connection` again.
         name: The name of the server in error messages and logs.
     """
 

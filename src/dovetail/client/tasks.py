@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from dovetail.client.session import Session
 
 _LISTEN: Final = "subscriptions/listen"
-# Each subscription needs a stream, and servers limit their number. Further tasks are polled.
+# Each subscription needs a stream, and servers limit the number of streams. Further tasks are polled.
 _MAX_STREAMS: Final = 8
 
 
@@ -100,7 +100,7 @@ class _AcknowledgedParams(Params):
 class _Stream:
     def __init__(self, task: RemoteTask, timeout: asyncio.Timeout) -> None:
         self.task = task
-        self.timeout = timeout  # expires if the server does not accept the subscription
+        self.timeout = timeout  # the time limit for the server to accept the subscription
 
 
 class ClientTasks:
@@ -256,7 +256,7 @@ class ClientTasks:
     def _create_handle(self, source: "_RemoteCall | _LocalCall") -> TaskHandle:
         return TaskHandle(source, self._session.run_on_loop)
 
-    # Calls and handles use the following methods.
+    # The following methods are for calls and for task handles.
 
     async def call(self, params: dict[str, Any], options: RequestOptions) -> Any:
         """Call a tool, and answer input requests until the server sends a result or creates a task."""
@@ -356,7 +356,7 @@ class ClientTasks:
         return self._sender.add_request_context(error, row.name)
 
     def _build_options(self) -> RequestOptions:
-        """Return the options of a request about tasks. It declares the extension, even if the client does not."""
+        """Return options that declare the tasks extension, even if the client does not declare it."""
         capabilities = self._session.connector.identity.capabilities
         extensions = capabilities.extensions or {}
         if TASKS_EXTENSION in extensions:
@@ -366,7 +366,6 @@ class ClientTasks:
         return RequestOptions(retry=True, meta={CLIENT_CAPABILITIES: declared})
 
     def _create_extensions(self) -> ClientExtensions:
-        """Return the extensions of the client, with tasks that are not completed."""
         own = self._sender.extensions or ClientExtensions({}, {}, [], {})
         return replace(
             own, result_types=own.result_types | get_parts(self.extension).result_types, kept_type=CreateTaskResult
@@ -433,7 +432,7 @@ class _LocalCall:
 
         self._running = asyncio.current_task()
         try:
-            if self._is_cancelled:  # before the first step of this coroutine
+            if self._is_cancelled:  # The call was cancelled before this coroutine started.
                 raise asyncio.CancelledError
             self._result = await self._tasks.call(
                 self._params, replace(self._options, progress_handler=handle_progress)
@@ -524,7 +523,7 @@ class _ProgressReport:
         if task.status_message is not None and task.status_message != self._message:
             self._message = task.status_message
             self.count += 1
-            # A task reports only messages, but the progress must increase.
+            # A task reports messages without numbers. Progress must increase, so the messages are counted.
             self._client.report_progress(float(self.count), None, self._message)
 
 

@@ -47,7 +47,7 @@ _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 _MAX_CACHED_TEXTS: Final = 1024
 # After another process rotates the files, this process writes to the previous file until the next check.
-# A check before each line would take longer than writing the line.
+# The file is not checked before each line, because a check takes longer than writing a line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
 _LOCK_TIMEOUT_S: Final = 0.25  # the maximum time for which the host's event loop is blocked
 _ROTATE_RETRY_S: Final = 60.0

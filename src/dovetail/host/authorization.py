@@ -76,7 +76,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if nothing was awaited for the decision, so the tool definition is still current.
+    # True if the decision was made without waiting, so the tool definition is still current.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
     is_once: bool = False  # True if the user answered and no grant was stored
@@ -528,7 +528,7 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        # After a shortened question, any answer except "once" means that the user saw the full text.
+        # An answer other than "once" shows that the user saw the full text.
         return not consent_request.is_shortened or answer.scope != "once"
 
 

@@ -45,7 +45,7 @@ def estimate_tokens(definition: Definition) -> int:
 
 
 def get_item_name(definition: Definition) -> str:
-    """Return the name or URI of an item on its server."""
+    """Return the name or URI that the server itself uses for an item."""
     match definition:
         case Resource():
             return definition.uri

@@ -78,7 +78,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """Uses a server for one authorized request. Applies the limits of the request, and emits an event at the end.
+    """Uses a server for one authorized request. Applies the request's limits, and emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -127,13 +127,13 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a call."""
 
     request: PolicyRequest
-    # "ok", "error", the name of the exception class, "task" for a call that became a task, or "failed" and "cancelled"
-    # for a task that ended without a result
+    # "ok", "error", or the name of the exception class.
+    # A call that became a task has "task". A task without a result has "failed" or "cancelled".
     outcome: str
     duration_ms: float
     error: str = ""
     result_bytes: int | None = None
-    task: str = ""  # a digest of the server's task ID, in the outcomes of the call and of its task
+    task: str = ""  # a digest of the task ID on the server. A call and its task have the same digest
 
 
 def build_call_event(request: PolicyRequest) -> HostEvent:
@@ -163,7 +163,7 @@ def build_outcome_event(
 def build_task_outcome_event(
     request: PolicyRequest, task_id: str, created_at: float, status: str, result: CallToolResult | None, error: str
 ) -> HostEvent:
-    """Return the event for a task that has ended. `task_id` is the ID of the server, and `status` is final."""
+    """Return the event for a task that has ended. `task_id` is the ID that the server gave to the task."""
     outcome = status if result is None else "error" if result.is_error else "ok"
     details = CallOutcome(
         request=request,
@@ -238,7 +238,7 @@ def find_completion_denial(
     template: str,
     arguments: Mapping[str, str],
 ) -> PolicyError | None:
-    """Return an error if the policy denies or hides the prompt or resource of a completion request.
+    """Return an error if the policy denies or hides the prompt or resource for which a caller wants completions.
 
     `arguments` has the values that are known so far. They select the resource of a template.
     """

@@ -596,8 +596,8 @@ class Host:
     ) -> CallToolResult | CallAwaitingConsent | None:
         """Answer an open consent request with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
-        Returns the result of the call that waited for the answer. Returns None if the call waits in another process.
-        Returns None for a question about a skill, too. In this case, the answer applies when the skill is read again.
+        Returns the result of the call that waited for the answer. Returns None if the call waits in another process,
+        or if the question was about a skill. An answer about a skill applies when the skill is read again.
         """
         return await self._pending_calls.answer(ticket, as_consent_answer(answer))
 
@@ -678,7 +678,7 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one server in the running event loop. The options are those of `Server.serve`.
+        """Serve all servers as one server in the running event loop. This method takes the options of `Server.serve`.
 
         Returns when the host is closed. If the host is not open, this method opens it and closes it at the end.
 

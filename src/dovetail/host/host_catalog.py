@@ -54,7 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether this result still matches the list and the policy.
+        """Return whether the list and the policy are still the same.
 
         Return False if the task of the result can no longer finish.
         """
@@ -125,7 +125,7 @@ class HostCatalog:
     async def filter_visible(
         self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the items that the policy does not hide. Other tasks can run between slices of a long list."""
+        """Return the items that the policy does not hide. Between slices of a long list, other tasks can run."""
         if len(items) <= _ITEMS_PER_SLICE:
             return self._select_visible(supervisor, kind, items)
         policy = self._authorizer.policy

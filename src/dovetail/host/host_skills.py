@@ -139,7 +139,7 @@ class HostSkill:
 
         Args:
             path: The path of the file in the skill.
-            wait: False raises `ConsentDeferred` if a `FileConsent` has no answer of the user yet. Pass its `ticket` to
+            wait: False raises `ConsentDeferred` if the user has not answered a `FileConsent` yet. Pass its `ticket` to
                 `Host.answer`, and read again.
 
         Raises:

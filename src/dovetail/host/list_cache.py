@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# The number of invalidations of all lists, and the number of changes of one list.
+# Counts how often all lists were invalidated, and how often one list changed.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {

@@ -59,7 +59,8 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length separates the two names. Names from JSON may contain surrogates.
+    # The length shows where the first name ends.
+    # Names from JSON may contain surrogates, which plain UTF-8 rejects.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 

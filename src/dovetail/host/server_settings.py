@@ -27,7 +27,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts | None = None  # the timeouts for requests to the server
     # The roots that the server may see, or None for the roots of the host.
     roots: Sequence[str | Path | Root] | None = None
-    limits: ToolLimits = ToolLimits()  # the limits for each tool, in addition to those of the policy
+    limits: ToolLimits = ToolLimits()  # the limits for each tool, in addition to the limits in the policy
     idle_timeout: float | None = None  # seconds without use after which the server is stopped, or None for never
     list_timeout: float = 10.0  # the maximum seconds for listing tools, resources and prompts
     list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications for it

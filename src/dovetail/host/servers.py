@@ -221,8 +221,6 @@ class ManagedServers:
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return all supervisors of a server. These are the shared supervisor, and one for each caller with
-        credentials.
-        """
+        """Return the shared supervisor of a server, and the supervisors of callers with their own credentials."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

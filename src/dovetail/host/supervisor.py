@@ -93,7 +93,7 @@ class ServerSupervisor:
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Return another supervisor of the same server, with a different client and the same callbacks."""
+        """Create a second supervisor of the same server. It has another client and the same callbacks."""
         return ServerSupervisor(
             self.name,
             create_client,
@@ -130,7 +130,7 @@ class ServerSupervisor:
 
     @property
     def known(self) -> Mapping[ItemKind, dict[str, Any]]:
-        """Return the last known items of the server, by kind."""
+        """Return the last known items of the server for each kind of item."""
         return self._list_cache.items_by_kind
 
     @property
@@ -362,7 +362,7 @@ class ServerSupervisor:
         try:
             async with asyncio.timeout(0 if self._is_slow else max_wait_s):
                 return await self.listed(kind)
-        except MCPError:  # For example, the server took longer than `list_timeout`.
+        except MCPError:  # The server may have taken longer than `list_timeout`.
             pass
         except TimeoutError:
             self._is_slow = True

@@ -93,8 +93,6 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Wrap `ask`, so that requests from the server to the client are traced."""
-
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)
             with self._start_span("client", method, span_attributes, metric_attributes) as span:

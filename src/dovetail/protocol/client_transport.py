@@ -174,7 +174,7 @@ class CustomConnection(Protocol):
         ...
 
 
-# A function that opens a connection. The function must call `receive` with each message of the server.
+# A function that opens a connection. The function must call `receive` with each message from the server.
 # The function must call `lose` with a reason when the connection ends.
 OpenCustomConnection: TypeAlias = Callable[
     [Callable[[bytes], None], Callable[[str], None]], Awaitable[CustomConnection]

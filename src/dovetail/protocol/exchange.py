@@ -81,7 +81,10 @@ class Exchange(Struct, eq=False):
 
     @property
     def is_task(self) -> bool:
-        """Return whether the request runs as a task. Middleware wraps the creation of a task, and then each run."""
+        """Return whether the request runs as a task.
+
+        Middleware wraps the request that creates a task, and later each run of the task.
+        """
         return False
 
     async def notify(self, method: str, params: object = None) -> None:
@@ -108,7 +111,7 @@ class IncomingExchange(Exchange, eq=False):
     wraps: bool = False  # True if structured content must be an object, so that other values become `{"result": ...}`
     task: Any = None  # the task that runs the request
     deadline: float | None = None
-    time_limit: float | None = None  # the time limit in seconds, if it differs from the limit of the server
+    time_limit: float | None = None  # the time limit in seconds, or None for the server's default limit
     questions: list[float] | None = None  # the times at which the open input requests were sent, oldest first
     paused_at: float = 0.0  # the time at which the oldest open input request was sent
     waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
@@ -121,7 +124,10 @@ class IncomingExchange(Exchange, eq=False):
 
     @property
     def is_task(self) -> bool:
-        """Return whether the request runs as a task. Middleware wraps the creation of a task, and then each run."""
+        """Return whether the request runs as a task.
+
+        Middleware wraps the request that creates a task, and later each run of the task.
+        """
         return self.task_call is not None and self.task_call.is_task
 
     @property
@@ -278,7 +284,7 @@ class TaskCall(Protocol):
         ...
 
     async def save_round(self, responses: Mapping[str, Any], author_state: str | None) -> None:
-        """Store the answers to an explicit input request, and the state of the author."""
+        """Store the answers to an `InputRequired`, and the author's state."""
         ...
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:

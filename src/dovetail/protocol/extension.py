@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=Result)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A method is sent as an HTTP header, so it has no spaces and no control characters.
+# A method is sent as an HTTP header, so it must not contain spaces or control characters.
 _METHOD_NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+(?:/[A-Za-z0-9_.$-]+)*")
 _MAX_METHOD_CHARS: Final = 200
 _NOTIFICATION_PREFIX: Final = "notifications/"
@@ -63,7 +63,7 @@ class ExtensionMethod(Generic[P, R]):
 
 
 class ExtensionClient(Protocol):
-    """The part of `Client` that an `on_client` function may use to complete the result of a request."""
+    """The parts of `Client` that an `on_client` function can use."""
 
     @property
     def timeout(self) -> float | None:
@@ -72,7 +72,7 @@ class ExtensionClient(Protocol):
 
     @property
     def total_timeout(self) -> float:
-        """Return how many seconds are left for the request, regardless of progress. The function must obey this."""
+        """Return how many seconds the request has left. The function must end within this time, even with progress."""
         ...
 
     def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
@@ -397,7 +397,8 @@ class Extension:
     def lifespan(self, function: ExtensionLifespan) -> ExtensionLifespan:
         """Register a function without parameters that returns an async context manager.
 
-        The server opens the context manager after its own lifespan, and closes it before its own lifespan.
+        The server opens the context manager after its own lifespan has started, and closes it before its own lifespan
+        ends.
         """
         self._check_unused("a lifespan")
         if self._parts.lifespan is not None:

@@ -82,7 +82,7 @@ class HandshakeState:
         self.is_implicit = False  # True if the session exists for only one request and cannot have subscriptions
         # Each function ends one subscription to a mounted server.
         self._stop_by_key: dict[str, Callable[[], None]] | None = None
-        self.subscriptions: dict[str, list[str]] | None = None  # the URIs that the client sent, by normalized URI
+        self.subscriptions: dict[str, list[str]] | None = None  # maps normalized URIs to the URIs that the client sent
 
     @property
     def allows_batches(self) -> bool:

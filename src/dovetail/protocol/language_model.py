@@ -24,7 +24,7 @@ class ModelReply(Struct, frozen=True, kw_only=True):
     model: str  # the name of the model
     stop_reason: str | None = None  # the reason why the model stopped
     usage: Usage = Usage()  # the tokens and the cost of the reply
-    invalid_calls: Mapping[str, str] = {}  # the reason why a tool call is invalid, by call ID
+    invalid_calls: Mapping[str, str] = {}  # maps the ID of each invalid tool call to the reason
 
 
 class Model(Protocol):

@@ -62,7 +62,7 @@ class Mountable(Protocol):
         ...
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the definitions that this caller can see, by name or URI."""
+        """Return the definitions that this caller can see. The keys are names or URIs."""
         ...
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:

@@ -37,7 +37,7 @@ class RateLimiter:
         self._burst = burst
         self._rate = max_count / window_s
         self._window_s = window_s
-        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()  # ordered by event time, oldest first
+        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()  # the key with the oldest event is first
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
@@ -102,7 +102,7 @@ class WindowLimiter:
     def __init__(self, max_count: int, window_s: float) -> None:
         self._max_count = max_count
         self._window_s = window_s
-        self._times: OrderedDict[Hashable, array[float]] = OrderedDict()  # ordered by event time, oldest first
+        self._times: OrderedDict[Hashable, array[float]] = OrderedDict()  # the key with the oldest event is first
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
@@ -149,7 +149,6 @@ class WindowLimiter:
 
 
 def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
-    """Return whether old keys should be removed now. This happens at most once per window, because it is slow."""
     # After the clock was set back, a stored time can be far in the future.
     return not sweep_at - window_s <= now < sweep_at
 

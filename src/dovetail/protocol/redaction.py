@@ -45,7 +45,7 @@ _MAX_CACHED_BYTES: Final = 4096  # Names are cached only for JSON values up to t
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
-# Even the name "password" does not mean that the value is a secret.
+# A member called "password" is not always a secret here.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})

@@ -20,9 +20,9 @@ class RequestState(Struct, kw_only=True):
     """The data that a server needs to continue a request after the client has answered."""
 
     input_responses: dict[str, Any]  # the client's answers, by key
-    request_digests: dict[str, str]  # the digests of the input requests so far, by key
+    request_digests: dict[str, str]  # the digest of each earlier input request
     once_values: dict[str, Any]  # the results of steps that must not run twice
-    author_state: str | None = None  # the state that the author of the server stored
+    author_state: str | None = None  # the state that the server's author stored
 
 
 def create_empty_state() -> RequestState:

@@ -160,7 +160,7 @@ class StatelessProtocol:
     def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
         if len(body) == 2:
             return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
-        # A memoryview saves the copy of a large result. For a small result, a copy is faster.
+        # A memoryview avoids copying a large result. For a small result, a copy is faster.
         rest = memoryview(body)[1:] if len(body) > LARGE_RESULT_BYTES else body[1:]
         return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 

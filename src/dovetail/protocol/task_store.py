@@ -130,12 +130,12 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     status_message: str | None = None  # the message that clients see beside the status
     progress: float | None = None  # how much is done
     progress_total: float | None = None  # the value of `progress` when the work is done
-    inputs: dict[str, TaskInput] = field(default_factory=dict)  # all questions in the life of the task, by key
+    inputs: dict[str, TaskInput] = field(default_factory=dict)  # all questions of the task, including answered ones
     once_values: dict[str, Any] = field(default_factory=dict)  # the results of steps that must not run twice
-    # The answers of the rounds before the task, and the answers to explicit input requests.
+    # The answers from before the task was created, and the answers to `InputRequired` results.
     input_responses: dict[str, Any] = field(default_factory=dict)
-    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of the questions before the task
-    author_state: str | None = None  # the state that the author of the server stored
+    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of questions asked before the task
+    author_state: str | None = None  # the state that the server's author stored
     result: dict[str, Any] | None = None  # the result of the call, if the task is completed
     error: TaskError | None = None  # the error of the call, if the task has failed
     is_cancel_requested: bool = False  # whether the worker should cancel the function
@@ -177,7 +177,7 @@ class TaskStore(Protocol):
     async def change(self, record: TaskRecord) -> TaskRecord:
         """Store a changed record, and return it with its new version.
 
-        A lease or an expiry time that `renew` has extended in the meantime is not shortened.
+        If `renew` has extended the lease or the expiry time in the meantime, the later time is kept.
 
         Raises:
             TaskConflict: the record has another version now, or does not exist.
@@ -210,7 +210,7 @@ class TaskStore(Protocol):
     def watch(self, ids: Collection[str]) -> AbstractContextManager[AsyncIterator[str]]:
         """Watch task records. The iterator yields each ID immediately, and again after each change or deletion.
 
-        It may return an ID without a change, and may return several changes as one. Read the record to see the change.
+        The iterator may yield an ID without a change, or one ID for several changes. Read the record to see its state.
         """
         ...
 
@@ -262,7 +262,7 @@ def is_final(status: TaskStatus) -> bool:
 
 
 def get_open_requests(record: TaskRecord) -> dict[str, InputRequest]:
-    """Return the questions that the client has not answered yet, by key."""
+    """Return the questions that the client has not answered yet."""
     if is_final(record.status):
         return {}
     return {key: task_input.request for key, task_input in record.inputs.items() if task_input.is_open}
@@ -515,7 +515,7 @@ def save_caller(caller: Caller) -> TaskCaller:
 
 
 def restore_caller(record: TaskRecord) -> Caller:
-    """Return the caller that created a task. Tasks exist only in stateless protocol versions."""
+    """Return the caller that created a task. Only stateless callers can create tasks."""
     principal = record.caller.principal
     return Caller(
         protocol_version=record.caller.protocol_version,

@@ -95,7 +95,7 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# These headers are only for one connection, or each side sets them. RFC 9110, section 7.6.1
+# These headers apply to one connection only, or each side sets its own. RFC 9110, section 7.6.1
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()

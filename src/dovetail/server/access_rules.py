@@ -185,7 +185,7 @@ class AccessRules:
         return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
 
     def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
-        """Return whether lists show an item with this access rule to this caller."""
+        """Return whether this caller sees an item with this access rule in lists."""
         if rule is None:
             return True
         granted = principal.scopes if principal is not None else frozenset[str]()
@@ -200,7 +200,7 @@ class VisibilitySnapshot:
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        # A predicate may use the whole principal, so the scopes alone cannot be the cache key.
+        # A predicate may use the whole principal, so the cache key must contain more than the scopes.
         self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)

@@ -37,7 +37,7 @@ from dovetail.wire.tools import Tool
 
 T = TypeVar("T")
 # Handles a request that a function sends to its server.
-# The arguments are the request that runs the function, the new method, and the new parameters.
+# The arguments are the running request, and the method and parameters of the new request.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -343,7 +343,6 @@ class Context(Generic[State]):
         return await self._request_item("resources/read", {"uri": uri}, ReadResourceResult, f"the resource {uri}")
 
     async def _request_item(self, method: str, params: dict[str, Any], result_type: type[T], item: str) -> T:
-        """Send a request for an item of this server, and return its result."""
         assert self._handle_nested is not None
         result = await self._handle_nested(self._exchange, method, params)
         if isinstance(result, bytes):  # Mounted servers in other processes return bytes.
@@ -377,7 +376,7 @@ class Context(Generic[State]):
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """Return the client's responses to the last `InputRequired` result, by key."""
+        """Return the client's responses to the last `InputRequired` result. The keys are those of the requests."""
         return self._input_requests.round_state.input_responses
 
     @property

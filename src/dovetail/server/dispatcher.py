@@ -119,7 +119,7 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
-        # A function that updates the description from mounted servers, or None.
+        # Updates the description from the mounted servers. None if it does not depend on them.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
@@ -196,7 +196,7 @@ class Dispatcher:
                 async with asyncio.timeout(_MAX_DESCRIPTION_WAIT_S):
                     await describe()
             except TimeoutError:
-                pass  # The client gets the description without the update.
+                pass  # The client gets the old description.
             except Exception as exc:
                 log.warning("the description of %s could not be updated: %s", self.name, exc)
 

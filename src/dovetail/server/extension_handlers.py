@@ -76,7 +76,7 @@ class ServerExtensions:
         return opened
 
     def wrap(self, method: str, handler: Handler) -> Handler:
-        """Wrap the handler of a method in the middleware of the extensions, and check the result types they add."""
+        """Wrap a handler in the middleware of all extensions, and check the result types that extensions add."""
         if self.middleware:
             handler = compose_middleware(self.middleware, handler)
         added_types = [added for added in self._result_types.values() if added.method == method]

@@ -481,7 +481,7 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired` from a task, or to a client of a version before 2026-07.
+        """Send the input requests of an `InputRequired`. This is for tasks, and for clients before 2026-07.
 
         Then the function runs again with the responses.
         """

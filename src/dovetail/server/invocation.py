@@ -135,7 +135,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Return whether a sync function may return a coroutine, because it wraps a coroutine function."""
+    """Return whether a sync function wraps a coroutine function, and so may return a coroutine."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 

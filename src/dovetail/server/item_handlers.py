@@ -220,7 +220,6 @@ class ItemHandlers:
         return handle
 
     def _open_round_state(self, exchange: IncomingExchange) -> RequestState:
-        """Return the answers that a request carries from earlier rounds."""
         return self._create_context(exchange)[1].round_state
 
     def _create_context(self, exchange: IncomingExchange) -> tuple[Context[Any], InputRequests]:

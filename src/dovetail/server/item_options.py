@@ -79,8 +79,8 @@ class ToolOptions(PromptOptions, total=False):
     # JSON Schema of the arguments. Defaults to a schema that is generated from the function's signature.
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema.
-    # Whether a call may become a task, which continues in the background and survives restarts. True or "required"
-    # turn every call into a task. "required" refuses clients of protocol version 2026-07 without support for tasks.
+    # Whether a call may become a task, which continues in the background and survives restarts.
+    # True turns every call into a task. "required" also refuses clients of 2026-07 that do not support tasks.
     task: "bool | Literal['required'] | TaskConfig | None"
 
 

@@ -205,7 +205,6 @@ def _trim_traceback(exc: BaseException) -> BaseException:
 
 
 def _get_author_traceback(exc: BaseException) -> TracebackType | None:
-    """Return the traceback without its first frames, which belong to dovetail and contextlib."""
     frame = exc.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
         frame = frame.tb_next
@@ -254,7 +253,7 @@ class LoopState:
         self.nested_exchanges: set[IncomingExchange] = set()  # Requests that functions made to their own server.
         self.calls_by_origin: Counter[str] = Counter()
         self.waiting_calls = WaitingCalls()
-        # The size of the large messages in running calls, by caller.
+        # The total size of large messages in each caller's running calls.
         self.large_bytes_by_origin: Counter[str | None] = Counter()
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()

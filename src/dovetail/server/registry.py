@@ -80,7 +80,7 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
-        # An index by normalized text, together with the indexed templates.
+        # The templates, and an index of them. The keys of the index are normalized texts.
         # If several templates have the same normalized text, the value is None.
         self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, str | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
@@ -314,7 +314,7 @@ class Registry:
         self.notify_list_changed("resources")
 
     def get_template_name(self, name: str) -> str:
-        """Return the registered spelling of a template. If there is not exactly one, return `name`."""
+        """Return the template as it was registered. If no template or several templates match, return `name`."""
         templates = self.templates
         if name in templates or not templates:
             return name

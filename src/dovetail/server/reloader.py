@@ -105,15 +105,11 @@ def _remove_bytecode(file: str) -> None:
 
 
 def _build_child_env() -> dict[str, str]:
-    """Return the environment variables for a child process.
-
-    The child writes no bytecode, because bytecode could be outdated after a quick change.
-    """
+    """Return the child's environment. The child writes no bytecode, which could be outdated after a quick change."""
     return os.environ | {CHILD_ENV_VAR: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _scan_path(root: str) -> Iterator[tuple[str, float]]:
-    """Yield the source files in a folder with their modification times. `root` may also be one file."""
     if not os.path.isdir(root):
         with contextlib.suppress(OSError):
             yield root, os.stat(root).st_mtime
@@ -142,7 +138,7 @@ def _format_names(files: list[str]) -> str:
 def supervise(
     listener: Any = None, command: Sequence[str] | None = None, files: SourceFiles | None = None, **options: Any
 ) -> None:
-    """Run a command or this program as a child process until a signal arrives. Every child inherits the socket.
+    """Run a command, or this program, as a child process until a signal arrives. Every child inherits the socket.
 
     Args:
         options: `env`, additional environment variables for the child, and `cwd`, its working directory.
@@ -182,7 +178,7 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # If the socket closed before the client reads the response, the response could be lost.
+                # If the socket is closed before the client has read the response, the response may be lost.
                 while connection.recv(65536):
                     pass
 
@@ -270,7 +266,7 @@ class ReloadRelay:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Start a child process, and restore the session of the previous one."""
+        """Start a child process, and restore the session of the previous child."""
         self._output = _ChildOutput()
         self._child = await ChildProcess.start(self._argv, self._output, stderr=self._stderr, **self._options)
         is_restart = self._initialize_request is not None
@@ -392,7 +388,6 @@ class ReloadRelay:
         await output.writable.wait()
 
     def _record_settings(self, message: dict[str, Any]) -> None:
-        """Store the requests that set the log level and the subscriptions of a session."""
         uri: Any = (message.get("params") or {}).get("uri")
         match message.get("method"):
             case "logging/setLevel":

@@ -58,7 +58,7 @@ class Runnable(NamedTuple):
 
     server: RunnableServer
     service: RunnableService
-    auth: Any  # The value of `auth=` of the server.
+    auth: Any  # The server's `auth=` value.
 
 
 class HTTPListener(NamedTuple):
@@ -303,7 +303,6 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
 
 
 def _get_inherited_socket() -> "socket.socket | None":
-    """Return the socket that the reloader passed to this process, or None if there is no reloader."""
     file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
     if not file_descriptor:
         return None

@@ -62,7 +62,7 @@ class SkillResources:
         self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
         self._logged_conflicts: set[str] = set()
-        # Maps each file that did not match the list to the digest of the file, or to None if the file was missing.
+        # Maps each file that differs from the list to its digest, or to None if it is missing.
         self._mismatches: dict[str, str | None] = {}
         # A server with this extension has resources, even if a folder becomes empty.
         declared = registry.declared_capabilities
@@ -89,7 +89,7 @@ class SkillResources:
         uri, function = skill.uri, skill.function
         runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
 
-        # The running calls of the function, and the calls that no list waits for.
+        # The running calls of the function. Nobody waits for the abandoned calls any more.
         running: set[object] = set()
         abandoned: set[object] = set()
 
@@ -103,7 +103,7 @@ class SkillResources:
         async def load(origin: str | None) -> ServedSkill:
             abandoned.intersection_update(running)
             if abandoned:
-                # A hanging function must not block another thread for each list.
+                # If the function hangs, each new request would block another thread.
                 raise ServerBusy(f"The function of {uri} is still running for an earlier request")
             run = object()
             try:
@@ -303,7 +303,7 @@ class SkillResources:
                         if record is None:
                             after[uri] = self._register(folder, skill, self._access_options[folder])
                         elif record.folder is folder:
-                            after[uri] = record  # in case the next line raises an exception
+                            after[uri] = record  # kept if the next line raises an exception
                             after[uri] = self._change(record, skill)
                         else:
                             raise ValueError("another folder or function has a skill with this URI")

@@ -281,7 +281,6 @@ class ToolTasks:
         )
 
     async def _run(self, run: TaskRun) -> dict[str, Any]:
-        """Run the stored call of a task, and return its result as JSON."""
         record = run.record
         self._check_unchanged(record)
         params = {"name": record.tool, "arguments": record.arguments, "_meta": record.request_meta}

@@ -38,7 +38,7 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # An index by normalized URI, together with the indexed resources.
+        # The resources, and an index of them. The keys of the index are normalized URIs.
         # If several resources have the same normalized URI, the value in the index is None.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 

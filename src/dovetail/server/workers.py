@@ -107,7 +107,6 @@ def supervise(
 
 
 def _exit_with_parent(parent_exit_fd: int) -> None:
-    """Stop this worker process when its parent exits. The port then becomes free."""
     import threading
 
     def wait() -> None:

@@ -94,7 +94,6 @@ def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the alternatives of a schema, except those that match no value."""
     return [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))

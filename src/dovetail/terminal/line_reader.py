@@ -103,10 +103,7 @@ class LineReader:
         return (line + end).decode("utf-8", "replace")
 
     def _read_chunk(self, descriptor: int) -> bytes:
-        """Return the bytes that the user typed, or empty bytes at the end.
-
-        This method waits with `select`, because a blocking read cannot be cancelled.
-        """
+        """Wait for input with `select`, because a blocking read cannot be cancelled."""
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
             # If the reader was closed, the input stays available for the next reader.

@@ -151,7 +151,7 @@ class ConnectionCut(Exception):
 
 @asynccontextmanager
 async def insert_faults(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    """Start a proxy in front of a target, and yield the target for the client.
+    """Start a proxy in front of a target, and yield the proxy as a target for the client.
 
     At the end, raise the first error that occurred in a fault.
     """

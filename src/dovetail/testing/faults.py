@@ -71,7 +71,7 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        # The method of each open request, by receiver and request ID.
+        # Maps the receiver and ID of each open request to its method.
         self._methods: dict[tuple[Receiver, Any], str] = {}
         self._failure: Exception | None = None
 

@@ -80,7 +80,7 @@ class DuplexServer:
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
-        self._introductions: set[asyncio.Task[None]] = set()  # the tasks that answer `initialize` later
+        self._introductions: set[asyncio.Task[None]] = set()  # the tasks that still have to answer `initialize`
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
@@ -372,7 +372,6 @@ class DuplexServer:
         return True
 
     def _can_receive(self, uri: str | None) -> bool:
-        """Return whether the caller that opened the connection may receive a change."""
         principal = self._opening_principal
         return uri is None or principal is None or self._service.can_receive_updates(uri, principal)
 

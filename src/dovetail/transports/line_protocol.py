@@ -99,7 +99,7 @@ class LineProtocol(asyncio.Protocol):
                 if self._queued_bytes > SLICE_BYTES:
                     self.flush()
         except BaseException:
-            self.abort()  # Otherwise the transport could stay paused, and the client would wait forever.
+            self.abort()  # If the transport stayed paused, the client would wait forever.
             raise
         finally:
             self._is_taking_lines = False
@@ -209,7 +209,7 @@ class LineProtocol(asyncio.Protocol):
             self._spool.on_exhausted = self._drop_slow_client
         else:
             self._spool.is_single_message = False
-        # A large message is stored without a copy, so the newline is added separately.
+        # Joining a large message with the newline would copy the message.
         self._spool.append(out[0] if len(out) == 1 else b"\n".join(out))
         self._spool.append(b"\n")
 

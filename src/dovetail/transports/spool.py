@@ -21,13 +21,13 @@ from dovetail.log import ThrottledWarning
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
-# If the waiting results need more than this multiple of the memory limit, new results are not delayed.
+# Waiting results may use at most this multiple of the memory limit. Further results are encoded at once.
 _MAX_WAITING_RESULTS = 64
 _DISK_RETRY_S = 1.0  # the seconds for which the disk is not used after a failed write
-# At this multiple of the memory limit, the event loop writes to disk itself instead of using the thread.
-# Otherwise many large results at the same moment could fill the memory.
+# If memory use exceeds this multiple of the limit, the event loop writes to disk itself.
+# The thread may be too slow if many large results arrive at once.
 _MAX_WAITING_FOR_DISK = 4
-# When the disk is full, slow clients are disconnected at this multiple of the memory limit.
+# If the disk is full and memory use exceeds this multiple of the limit, slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
 
 
@@ -55,7 +55,7 @@ class MemoryBudget:
         self._iteration_bytes = 0  # bytes of large responses that were encoded in this loop iteration
         self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._waiting_bytes = 0  # The size of the results that wait.
+        self._waiting_bytes = 0  # The total size of the waiting results.
         self._disk_warning = ThrottledWarning(logging.ERROR)
 
     @property
@@ -224,7 +224,7 @@ class Spool:
                 file.close()
 
     def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
-        # During the write, the event loop may append chunks. A closed buffer gets a new list.
+        # A copy is needed, because the event loop may append chunks during the write.
         file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
         try:
             if file is None:
@@ -301,7 +301,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # A running move closes the file itself.
+        if self._file is not None and not self._is_moving:  # If a move is running, it closes the file.
             self._file.close()
 
 
@@ -309,7 +309,6 @@ _disk_thread: Executor | None = None
 
 
 def _get_disk_thread() -> Executor:
-    """Return the thread that writes the temporary files of all buffers."""
     global _disk_thread
     if _disk_thread is None:
         from concurrent.futures import ThreadPoolExecutor  # The thread pool is rarely needed.

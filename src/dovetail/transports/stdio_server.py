@@ -94,7 +94,6 @@ async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _enlarge_pipe(descriptor: int) -> None:
-    """Try to enlarge a pipe, so that large messages need fewer wake-ups."""
     try:
         import fcntl
 

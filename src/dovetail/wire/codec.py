@@ -66,7 +66,7 @@ def decode(data: bytes) -> Any:
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
     # The decoder drops members with duplicate names, so a message with duplicates encodes to different bytes.
-    # If only the spelling differs, the number of colons stays the same.
+    # If the bytes differ only in spelling, the number of colons stays the same.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)

@@ -24,7 +24,7 @@ _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
 # A prefix is reserved if its second label is one of these. spec: basic#_meta.
-# A prefix that is only one of these labels is reserved, too.
+# A prefix that consists of only one of these labels is also reserved.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 

@@ -68,7 +68,7 @@ def command(
 
 
 class LoadTest:
-    """Sends requests from several workers until a number of requests or a time is reached."""
+    """Sends requests from several workers until enough requests are sent or the time is over."""
 
     def __init__(
         self, send_request: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None

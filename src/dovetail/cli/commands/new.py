@@ -83,7 +83,6 @@ def command(name: str, force: bool) -> int:
 
 
 def _is_existing_module(module: str, folder: Path) -> bool:
-    """Return whether a new module in the folder would hide an existing module with the same name."""
     if module in sys.stdlib_module_names or module == "dovetail":
         return True
     own_folders = (folder.resolve(), Path.cwd())

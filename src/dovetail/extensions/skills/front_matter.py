@@ -181,7 +181,7 @@ class _Builder:
         self._value_count = 0
         self._alias_count = 0
         self._document_count = 0
-        # The value of each anchor, and the number of values in it.
+        # Maps each anchor to its value, and to the number of values in it.
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._open: list[_Container] = []
         self._root: Any = None

@@ -260,7 +260,7 @@ class _Scan:
 
     def __init__(self, root: Path) -> None:
         self.skills: list[_ScannedSkill] = []
-        # The problems outside of skills, by directory.
+        # Maps each directory outside of skills to its problem.
         self.problems: dict[tuple[str, ...], str] = {}
         self.unreadable_directories: list[tuple[str, ...]] = []
         self._root = root

@@ -42,7 +42,7 @@ _MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page
 
 
 class LoadSkill(Protocol):
-    """Runs a skill's function and returns the skill. Limits on calls apply to each `origin` separately."""
+    """Runs a skill's function and returns the skill. Each `origin` has its own limit on calls."""
 
     async def __call__(self, origin: str | None) -> ServedSkill: ...
 
@@ -149,7 +149,7 @@ class SkillsExtension:
 
     async def _load(self, sources: Mapping[str, SkillSource], origin: str | None) -> dict[str, ServedSkill]:
         """Load all skills. Leave out the skills whose functions fail or take too long."""
-        # One caller may use only half of the threads, so no more functions run at the same time.
+        # A caller may use half of the threads, so at most this many functions run at once.
         semaphore = asyncio.Semaphore(max(1, self._limits.max_threads // 2))
         limit_s = min(_MAX_FUNCTION_S, (self._limits.call_timeout or math.inf) / 2)
 

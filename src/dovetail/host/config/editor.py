@@ -36,7 +36,7 @@ class HostFormat(NamedTuple):
     url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
     supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
     reference_format: str | None = None  # how the host writes a reference to an environment variable
-    # The key for the names of variables that the host passes to a command.
+    # The key under which the host lists the variables that it passes to a command.
     passthrough_key: str | None = None
 
 

@@ -69,7 +69,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
     # The keys of the entry that dovetail does not support.
     unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])
-    # The inputs that the file defines, by ID.
+    # The inputs that the file defines. The keys are input IDs.
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     original_name: str = ""  # the server name in the file
     level: ConfigLevel = "user"  # "user" or "project"
@@ -181,7 +181,7 @@ def _list_variables(config: ServerConfig) -> dict[str, str]:
 
 
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
-    """Return the settings of a server. Settings that its configuration file does not contain come from `defaults`."""
+    """Return the settings of a server. Settings that are missing in its configuration file come from `defaults`."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 

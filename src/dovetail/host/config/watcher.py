@@ -29,7 +29,7 @@ class ConfigWatcher:
         self.should_watch = should_watch
         self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses now
         self._seen_stats: list[Any] = []
-        # The entries of each file when the file was last valid.
+        # The last valid entries of each file.
         self._last_valid_entries: dict[Path, list[ServerConfig]] = {}
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:

@@ -98,8 +98,8 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def is_shortened(self) -> bool:
         """Return whether `text` shows only a part of a value.
 
-        If it is True, show `full_text` before you return an answer such as `Allow("always")`, which is also valid for
-        later calls. `Allow()` is valid only for this call.
+        If the text is shortened, show `full_text` before you return an answer that is also valid for later calls, such
+        as `Allow("always")`. `Allow()` is valid only for this call.
         """
         return any(_is_longer(value, _MAX_VALUE_CHARS) for _, value in self._list_values())
 
@@ -252,7 +252,7 @@ def _is_longer(value: Any, max_chars: int) -> bool:
     if isinstance(value, str):
         return len(value) > max_chars
     with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
-        # A character has at most 4 bytes in UTF-8, and formatting does not shorten the text.
+        # The limit counts characters. A character has at most 4 bytes in UTF-8.
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars

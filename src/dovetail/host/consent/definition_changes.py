@@ -96,7 +96,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
 class _GradedDifference(NamedTuple):
     severity: ChangeSeverity
     difference: Difference
-    new_strings: set[str]  # the new strings in a restriction such as an enum
+    new_strings: set[str]  # strings in an enum or other restriction that the old definition lacks
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
@@ -313,7 +313,7 @@ def _format_difference(old: str, new: str) -> str:
 
 
 def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
-    """Return the lines that another text does not contain. Texts may be long, so this takes linear time."""
+    """Return the lines that are not in `other_lines`. This takes linear time, because texts may be long."""
     remaining = Counter(other_lines)
     kept: list[str] = []
     for line in lines:

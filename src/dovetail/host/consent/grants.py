@@ -172,12 +172,10 @@ class _GrantIndex:
             del self._grants_by_key[key]
 
     def list_equal(self, grant: Grant) -> "list[Grant]":
-        """Return the grants that allow the same requests as this grant."""
         subject = _get_subject(grant)
         return [other for other in self._grants_by_key.get(_get_key(grant), ()) if _get_subject(other) == subject]
 
     def find(self, request: PolicyRequest) -> Iterator[Grant]:
-        """Yield the grants that may cover a request."""
         identity, caller, name = request.server_identity, request.caller, _normalize_name(request.kind, request.tool)
         yield from self._grants_by_key.get((identity, caller, request.kind, name, None), ())
         if self._has_exact_arguments:
@@ -211,7 +209,7 @@ class GrantStore:
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
         self._stored_document.read()  # An unusable file raises an error here.
-        # These are the session grants by caller. The most recent caller is last.
+        # The session grants of each caller. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
         # The index of the stored grants, and the records from which the index was built.

@@ -85,7 +85,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
     # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
-    skill: DeferredSkill | None = None  # the skill to read, whose URI is in `tool`, or None for a tool call
+    skill: DeferredSkill | None = None  # None for a tool call. For a skill, `tool` contains its URI
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class PendingConsent(Struct, frozen=True, kw_only=True):
 
 
 class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
-    """A call that needs an answer from the user first. `Host.call` returns it instead of a result."""
+    """A tool call that waits for the user's answer. `Host.call` returns this object instead of a result."""
 
     ticket: str  # the ticket to pass to `Host.answer`
     requests: tuple[ConsentRequest, ...] = ()  # the consent requests, if the server sent several

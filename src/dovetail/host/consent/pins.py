@@ -76,7 +76,7 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The indexed records, and the index by identity and name.
+        # The records, and an index of them. The keys of the index are identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
         self.list()  # An unusable file raises an error here.
 

@@ -28,7 +28,7 @@ Key: TypeAlias = str | bytes | tuple[str, str]
 
 
 def get_caller_id(caller: Caller) -> str:
-    """Return the ID of a gateway caller. This is its principal, its session, or ANONYMOUS.
+    """Return the ID of a gateway caller: its principal, its session, or ANONYMOUS.
 
     The ID of a principal never equals the ID of another caller, whatever the name of the principal is.
     """

@@ -121,7 +121,7 @@ class GatewayNameMap(NameMap):
         return self._find_shortened(kind, name) if name.count(SEPARATOR) == _SHORTENED_SEPARATORS else None
 
     def _find_shortened(self, kind: ItemKind, name: str) -> str | None:
-        """Return the full item name for a shortened name, or None if it is unknown.
+        """Return the full name for a shortened name, or None if it is unknown.
 
         Any caller can send unknown names, so each list is indexed only once.
         """
@@ -163,7 +163,7 @@ def make_uri_scheme(server: str) -> str:
 
 
 class GatewayState(Struct, frozen=True):
-    """What the paths of a gateway share, so that an answer or a task of one path is valid on the others."""
+    """The state that all paths of a gateway share. An answer or a task from one path is valid on all paths."""
 
     consent_states: SingleUseStates
     task_ids: TaskIds

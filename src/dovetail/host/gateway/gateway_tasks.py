@@ -167,7 +167,6 @@ class GatewayTasks:
         return await self._finish(found, task, exchange)
 
     async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
-        """Return the IDs of tasks that the caller can use."""
         return [id for id in ids if self._has(id, exchange)]
 
     def _has(self, id: str, exchange: Exchange) -> bool:
@@ -306,7 +305,6 @@ class GatewayTasks:
 
 @asynccontextmanager
 async def _open_requests(found: FoundTask, exchange: Exchange) -> AsyncGenerator[ForwardedTasks]:
-    """Yield an object that sends task requests to the server. Translate the errors of the server."""
     try:
         async with found.supervisor.using() as client:
             yield ForwardedTasks(get_session(client).sender, exchange.caller)

@@ -53,7 +53,7 @@ class TaskIds:
         tool: str,
         arguments: Mapping[str, Any] | None,
     ) -> str:
-        """Return the task ID of the gateway for a task that a server has just created."""
+        """Return the gateway's ID for a task that a server has just created."""
         saved_arguments = None if arguments is None else dict(arguments)
         task = UpstreamTask(_FORMAT, server, server_identity, task_id, tool, time.time(), saved_arguments)
         return self._sealer.seal_text(encode(task), _get_context(principal))

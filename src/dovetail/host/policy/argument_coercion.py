@@ -27,7 +27,7 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # If more schemas than this apply to a value, all of them are ignored.
+_MAX_SCHEMAS: Final = 256  # If more schemas than this apply to a value, the schemas are ignored.
 _MAX_NESTED_TEXTS: Final = 4
 # Python can print integers of up to 4,300 decimal digits, or 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
@@ -270,10 +270,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int | float | None:
-    """Return the number in a text, or None.
-
-    Underscores, other digits than ASCII, and prefixes such as 0x are allowed.
-    """
+    """Parse a number. Underscores, non-ASCII digits and prefixes such as 0x are allowed."""
     for base in (10, 0):
         try:
             return int(text, base)
@@ -301,7 +298,6 @@ class _SchemaWalk:
         self.is_by_position = False
 
     def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
-        """Return the types that the schemas allow."""
         types = frozenset[str]()
         for schema in schemas:
             types |= self._find_types(schema)

@@ -132,12 +132,12 @@ class Policy:
         """Combine the policies of the administrator, the user and the project.
 
         The policy of the user can make the decisions of the administrator stricter, and the policy of the project can
-        make both stricter. No policy can allow what a higher one denies.
+        make both stricter. No policy can allow what a higher policy denies.
 
         Args:
-            admin: The policy of the administrator, the highest.
+            admin: The policy of the administrator, which is the highest policy.
             user: The policy of the user.
-            project: The policy of a project, the lowest.
+            project: The policy of a project, which is the lowest policy.
         """
         combined = cls()
         policies_by_level: tuple[tuple[PolicyLevel, Policy | None], ...] = (

@@ -178,7 +178,7 @@ class ClientAuthenticator:
             self._assertion_limiter.take(key, now)
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
-        # An assertion for several audiences could be misused by one of them.
+        # If an assertion has several audiences, one audience could misuse it.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
                 "the assertion's issuer and subject must be the client ID, and its only audience must be this server"

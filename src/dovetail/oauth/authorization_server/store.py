@@ -64,7 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # for each full kind, the time when its next entry expires
+        self._next_expiry: dict[str, float] = {}  # if a kind is full, when its next entry expires
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""

@@ -103,7 +103,6 @@ PublicKeys = list[PublicKey]
 
 @contextmanager
 def _suppress_warnings(algorithm: str) -> Generator[None]:
-    """Suppress a warning of joserfc about an old algorithm name."""
     if algorithm != "EdDSA":
         yield
         return
@@ -163,7 +162,7 @@ def read_header(token: str) -> dict[str, Any]:
 
 
 def read_unverified_claims(token: str) -> dict[str, Any]:
-    """Return the claims of a token without verifying it. They must only be used to choose a verifier."""
+    """Return the claims of a token without verifying it. Use them only to choose a verifier."""
     return _decode_part(token, 1)
 
 

@@ -75,11 +75,9 @@ class TokenVerifier(Protocol):
 
 class BuiltInVerifier:
     def _may_accept(self, token: str) -> bool:
-        """Return whether a token has a form that this verifier may accept."""
         return True
 
     def _is_local(self) -> bool:
-        """Return whether the accepted tokens are stored only in the memory of this process."""
         return False
 
 

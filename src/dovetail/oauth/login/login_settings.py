@@ -130,7 +130,7 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None  # The authorization server. If None, the client discovers it.
     client_metadata_url: str | None = None  # The URL of this client's metadata document.
     client_name: str = "dovetail"  # The name of the client that users see.
-    scopes: str | Sequence[str] = ()  # Scopes to request in addition to those of the server.
+    scopes: str | Sequence[str] = ()  # Scopes to request in addition to the scopes that the server asks for.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
     # A function that takes the URL and the code. If None, both are logged as a warning.
     show_code: Callable[[str, str], object] | None = None

@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The interface of the servers that are mounted on a server."""
+    """What a server can do with the servers that are mounted on it."""
 
     @property
     def resolver(self) -> ItemResolver: ...

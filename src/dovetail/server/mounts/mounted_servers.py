@@ -129,7 +129,6 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted server, unless it has open requests or is still in use elsewhere."""
         if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:
@@ -254,7 +253,7 @@ class MountedServers:
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server may have this name or URI.
+        """Return whether a mounted server may have an item with this name or URI.
 
         A remote server may have any name with its prefix.
         """
@@ -340,7 +339,7 @@ class MountedServers:
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # The route is unknown, or a tool or access rule of this server may have the same name.
+            # The route is unknown, or this server may have a tool or an access rule with the same name.
             route = await self._find_tool_route(name, exchange)
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)
@@ -531,10 +530,7 @@ class MountedServers:
 
 
 def _restore_completion(transform: Transform, ref_name: str, params: CompleteParams) -> dict[str, Any]:
-    """Translate the argument names in a completion request for the mounted server.
-
-    Raise InvalidParams for an argument that the transform hides from callers.
-    """
+    """Translate argument names for the mounted server. Raise InvalidParams if the transform hides the argument."""
     argument, context = params.argument, (params.context.arguments if params.context is not None else None) or {}
     for name in (argument.name, *context):
         if not is_outer_argument(transform, name):

@@ -48,7 +48,7 @@ class RemoteSubscription:
 
 
 class RemoteSubscriptions:
-    """The subscriptions of one server to resources of its remote mounts."""
+    """A server's subscriptions to the resources of remote servers that it mounts."""
 
     def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
         self._mounts = mounts
@@ -134,7 +134,7 @@ class RemoteSubscriptions:
             self._drop_watched(key, subscription)
 
     def add_mount(self, mount: Mount) -> None:
-        """Subscribe to the resources of all open subscriptions on a new mount."""
+        """Repeat all open subscriptions on a newly mounted server."""
         for subscription in tuple(self._open_subscriptions):
             self._start_task(self._resubscribe(mount, subscription))
 

@@ -289,10 +289,7 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the items of a mounted server that a name or URI may refer to.
-
-        If a remote server does not respond in time, its last known lists are used.
-        """
+        """Return the items that the name may refer to. If a remote server is too slow, use its last known lists."""
         if not mount.target.is_remote:
             return await self._find_declarations(mount, kind, inner_name, exchange)
         if mount.can_retry:

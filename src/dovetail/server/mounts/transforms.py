@@ -28,7 +28,7 @@ class Transform(Struct, frozen=True, kw_only=True):
     title: str | None = None  # The new title of the item.
     description: str | None = None  # The new description of the item.
     hide: bool = False  # If True, the item is hidden from clients.
-    arguments: Mapping[str, ArgTransform] | None = None  # Changes to arguments, by the original name of the argument.
+    arguments: Mapping[str, ArgTransform] | None = None  # Changes to arguments. The keys are the original names.
 
 
 def transform_declaration(transform: Transform, declaration: Any) -> Any:

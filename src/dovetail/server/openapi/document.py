@@ -16,7 +16,7 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-# If an operation's schemas have more nodes than this, further references are kept.
+# If an operation's schemas have more nodes than this, further references are not expanded.
 _MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}

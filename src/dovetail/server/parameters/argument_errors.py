@@ -304,10 +304,6 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[ArgumentMessag
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Return whether the value is a string, but the schemas allow only objects and arrays.
-
-    The string is then probably broken JSON.
-    """
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 

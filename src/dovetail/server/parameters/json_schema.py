@@ -86,7 +86,7 @@ class SchemaWriter:
 
     def _write_string(self, node: Any) -> Schema:
         # Argument schemas include the format, because models need it.
-        # Result schemas leave out the format of a time that may lack a time zone.
+        # In result schemas, a time that may lack a time zone has no format.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"
@@ -134,7 +134,6 @@ class SchemaWriter:
         return {"anyOf": [schema, {"type": "null"}]} if has_null else schema
 
     def _write_class(self, node: Any) -> Schema:
-        """Return the schema of a class. If a class contains itself, the schema is a reference to a definition."""
         if node.cls in self._names:
             self._recursive_types.add(node.cls)
             return {"$ref": REF_PREFIX + self._names[node.cls]}

@@ -44,7 +44,7 @@ class PydanticType:
         except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
             raise _to_type_error(exc) from None
         except SchemaError as exc:
-            # For example, pydantic raises SchemaError for an invalid pattern.
+            # pydantic raises SchemaError if a pattern is invalid, for example.
             raise TypeError(str(exc).splitlines()[-1].strip()) from None
         self.schema: dict[str, Any] = flatten_schema(schema)
 
@@ -108,7 +108,7 @@ class PydanticArguments:
         self.definitions: dict[str, Any] = self._named.schema.get("$defs", {})
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of the passed arguments. Raise MismatchError with all problems."""
+        """Return the values of the passed arguments. If some are invalid, raise one MismatchError with all problems."""
         return self._named.read(arguments if self._extra is None else self._select(arguments, extra=False))
 
     def read_extra(self, arguments: dict[str, Any]) -> dict[str, Any]:

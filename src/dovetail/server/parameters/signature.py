@@ -567,7 +567,7 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        # A default that is not JSON, or that a factory creates in each call, is left out of the schema.
+        # The default is left out of the schema if it is not JSON, or if a factory creates it in each call.
         return
 
 
@@ -652,7 +652,6 @@ def make_validator(schema: dict[str, Any]) -> Any:
 def _find_pattern_errors(
     validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer
 ) -> dict[str, list[ArgumentMessage]]:
-    """Return the pattern errors of each argument. This function does not find other errors."""
     messages_by_argument: dict[str, list[ArgumentMessage]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

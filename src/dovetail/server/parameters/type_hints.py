@@ -80,7 +80,7 @@ def is_pydantic_type(annotation: Any) -> bool:
 
 
 def is_path_type(annotation: Any) -> bool:
-    """Return whether an annotation is a path class. Importing pathlib for this check would be slow."""
+    """Return whether an annotation is a path class. This check does not import pathlib, which is slow."""
     pathlib = sys.modules.get("pathlib")
     return pathlib is not None and is_subclass_of(annotation, pathlib.PurePath)
 

@@ -201,7 +201,7 @@ async def read_events(
 
 
 async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPError:
-    """Return the JSON-RPC error in a response with status 300 or more, or an exception for the status."""
+    """Return the JSON-RPC error in a failed HTTP response. Without one, return an exception for the status."""
     status = response.status
     text = await read_body(response, url)
     challenge = response.headers.get(b"www-authenticate", b"").decode("latin-1")

@@ -71,7 +71,7 @@ class EventStream:
         read_streams: "set[EventStream] | None" = None,
     ) -> None:
         self.name = name
-        self._session_streams = session_streams  # all streams of the session, by name
+        self._session_streams = session_streams  # maps names to all streams of the session
         self._read_streams = read_streams  # the streams of the session that have a reader
         self.is_done = False
         self.ended_at: float | None = None
@@ -119,7 +119,7 @@ class EventStream:
         return (
             len(self._events) > limits.max_replay_events
             or self._stored_bytes > limits.max_replay_bytes
-            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # The open streams alone exceed the limit.
+            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # Even the open streams exceed the limit.
         )
 
     def allocate_id(self) -> str:

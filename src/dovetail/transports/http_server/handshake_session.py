@@ -183,7 +183,7 @@ class HandshakeSession:
     async def ask_client(
         self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
-        """Send a request to the client on the stream of a response. The client answers with another POST."""
+        """Send a request to the client on an open response stream. The client answers with another POST."""
         if self.is_closed:
             raise ConnectionLost("The session ended")
         self._client_requests = self._client_requests or ClientRequests()

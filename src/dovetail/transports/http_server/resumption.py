@@ -44,7 +44,7 @@ class SessionResponseWriter(ResponseWriter):
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # Clients without priming events do not reconnect.
+            if self._session.has_priming_events:  # Without priming events, clients do not reconnect.
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
@@ -89,7 +89,6 @@ class SessionResponseWriter(ResponseWriter):
         return self._await_and_end(final_write) if self.is_streaming or self._mode == "sse" else final_write
 
     async def _finish_complete_stream(self, data: bytes) -> None:
-        """Send the result as the only event of a stream, and finish the stream."""
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()

@@ -17,7 +17,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Receiv
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 from dovetail.transports.spool import MemoryBudget
 
-# If a client has this many unread bytes, the server reads no more messages from it.
+# If a client has this many unread bytes, the server stops reading messages from the client.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
@@ -37,7 +37,7 @@ class SSE2024Server:
         self._public_root = public_path.removesuffix(prefix) if public_path.endswith(prefix) else None
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
-        self._open_counts: Counter[str | None] = Counter()  # the number of connections by principal or address
+        self._open_counts: Counter[str | None] = Counter()  # the number of connections of each principal or address
 
     @property
     def connections(self) -> int:
@@ -110,8 +110,6 @@ class SSE2024Server:
 
 
 class _SSEConnection:
-    """The connection of one client. The client receives messages as events of a stream."""
-
     def __init__(self, service: Service, principal: Principal | None, budget: MemoryBudget) -> None:
         self.principal = principal
         self.duplex = DuplexServer(
@@ -135,7 +133,6 @@ class _SSEConnection:
         self._wake.set()
 
     async def wait_for_room(self) -> None:
-        """Wait while too many bytes are queued for the client."""
         while self._queued_bytes > _MAX_QUEUED_BYTES and not self._is_ended:
             self._sent.clear()
             await self._sent.wait()
