@@ -6,13 +6,14 @@ exchanges. A recording never changes, so the server declares no change notificat
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.protocol.recording_format import Frame
 from dovetail.protocol.redaction import MASK, mask_secrets
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
+from dovetail.wire.methods import METHODS
 from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 
 Message = dict[str, Any]
@@ -40,6 +41,14 @@ class RecordedExchange(Struct, kw_only=True):
     revision: str | None = None
     response: Message | None = None
     notifications: list[Message]
+
+
+class RecordedExtension(Struct, kw_only=True):
+    """An extension that the recorded server declared."""
+
+    identifier: str
+    settings: dict[str, Any]
+    methods: list[str]
 
 
 def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
@@ -169,6 +178,18 @@ class Playback:
         self.name = str(self.server_info.get("name") or "recording")
         self.instructions: str | None = opening_result.get("instructions")
 
+    def list_extensions(self) -> list[RecordedExtension]:
+        """Return the extensions that the server declared, with their recorded methods."""
+        capabilities = _as_object(self._find_opening_result().get("capabilities"))
+        extensions = [
+            RecordedExtension(identifier=identifier, settings=_as_object(settings), methods=[])
+            for identifier, settings in _as_object(capabilities.get("extensions")).items()
+        ]
+        for method in dict.fromkeys(recorded.method for recorded in self._exchanges):
+            if method not in METHODS and extensions:
+                _find_extension(method, extensions).methods.append(method)
+        return extensions
+
     def _find_opening_result(self) -> Mapping[str, Any]:
         method = "server/discover" if is_stateless(self.revision) else "initialize"
         for recorded in self._exchanges:
@@ -275,6 +296,15 @@ class PlaybackConnection:
 
     async def close(self, grace: float = 0.0) -> None:
         pass
+
+
+def _find_extension(method: str, extensions: Sequence[RecordedExtension]) -> RecordedExtension:
+    """Return the extension that a method belongs to. If the name does not show this, return the first extension."""
+    for extension in extensions:
+        prefix, _, name = extension.identifier.rpartition("/")
+        if method.startswith((f"{prefix}/{name}/", f"{name}/")):
+            return extension
+    return extensions[0]
 
 
 def _request_key(method: str, params: Mapping[str, Any]) -> str:

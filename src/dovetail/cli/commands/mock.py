@@ -1,10 +1,15 @@
 """`dovetail mock`: serve a recording as a mock server."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dovetail.cli.target_argument import read_recording
+
+if TYPE_CHECKING:
+    from dovetail.client.client import Client
+    from dovetail.protocol.extension import Extension
+    from dovetail.recording.playback import RecordedExtension
 
 
 @click.command("mock")
@@ -17,7 +22,8 @@ def command(recording: str, any_arguments: bool, http: bool, host: str, port: in
     """Serve a recording as a mock server.
 
     Answers each recorded request with its recorded response, to clients of any protocol version. Repeated requests get
-    their responses in order. You can also use a recording as the TARGET of other commands.
+    their responses in order. The recorded methods of extensions, such as skills, are served, too. You can also use a
+    recording as the TARGET of other commands.
 
     \b
     dovetail mock server.jsonl
@@ -42,12 +48,45 @@ def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = Fa
 
     try:
         playback = Playback(frames, any_arguments=any_arguments)
-    except ValueError as exc:
+        client = Client(playback, name=name, protocol_version=playback.revision, cache=False, validate_results=False)
+        extensions = [_create_extension(client, recorded) for recorded in playback.list_extensions()]
+    except (TypeError, ValueError) as exc:
         raise click.UsageError(f"{name}: {exc}") from None
     app = Server(
         str(playback.server_info.get("name") or name),
         version=str(playback.server_info.get("version") or "0.0.0"),
         instructions=playback.instructions,
+        extensions=extensions,
     )
-    app.mount(Client(playback, name=name, protocol_version=playback.revision, cache=False, validate_results=False))
+    app.mount(client)
     return app
+
+
+def _create_extension(client: "Client", recorded: "RecordedExtension") -> "Extension":
+    """Create an extension whose methods are answered from a recording."""
+    from dovetail.errors import ProtocolError, RemoteError
+    from dovetail.extensions import Extension, Params, Result
+    from dovetail.wire.codec import encode
+
+    extension = Extension(recorded.identifier, settings=recorded.settings)
+
+    async def handle(params: Params, exchange: Any) -> Result:
+        raise AssertionError("the middleware answers this method")
+
+    for method in recorded.methods:
+        extension.method(method)(handle)
+
+    @extension.middleware
+    async def answer(exchange: Any, call_next: Any) -> Any:
+        if exchange.method not in recorded.methods:
+            return await call_next(exchange)
+        try:
+            response: Any = await client.request(exchange.method, exchange.params)
+        except RemoteError as exc:
+            error = ProtocolError(exc.message, exc.data)
+            error.code = exc.code
+            raise error from None
+        # The server adds these fields for the protocol version of the client.
+        return encode({name: value for name, value in response.items() if name not in ("_meta", "resultType")})
+
+    return extension

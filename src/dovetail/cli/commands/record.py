@@ -55,7 +55,7 @@ def command(
 
     async def execute(command_run: CommandRun) -> None:
         try:
-            for kind in ITEM_KINDS:
+            for kind in (*ITEM_KINDS, "skills"):
                 await list_items(command_run.client, kind)
             for verb, args in parsed_steps:
                 await _STEP_FUNCTIONS[verb](command_run, *args)
