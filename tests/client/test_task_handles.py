@@ -149,6 +149,19 @@ async def test_iteration_ends_normally_if_the_task_fails() -> None:
             await handle
 
 
+async def test_a_task_can_be_awaited_after_an_iteration_that_ended_early() -> None:
+    script = create_script([complete()])
+    async with serve_on_socket(script) as target, Client(target) as client:
+        reference = (await client.start_task("echo")).reference
+        handle = await client.get_task(reference)
+        assert [update.status async for update in handle] == ["completed"]
+        assert get_text(await handle) == "done"
+        started = await client.start_task("echo")
+        async for _ in started:
+            break
+        assert get_text(await started) == "done"
+
+
 async def test_iteration_raises_if_the_task_is_lost() -> None:
     script = create_script([ErrorReply(-32602, "gone")])
     async with serve_on_socket(script) as target, Client(target) as client:

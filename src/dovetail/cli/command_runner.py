@@ -147,6 +147,7 @@ class CommandRun:
         self.args = args
         self.options = options
         self.json = options.json
+        self.is_program = command_client.is_program
         self.is_stderr_hidden = not options.verbose and command_client.is_program
         self.progress_bar = progress_bar
         self._command_client = command_client

@@ -22,6 +22,7 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
     SkillMismatch,
+    TaskLost,
     TransportError,
     Unauthorized,
     UnsupportedFileVersion,
@@ -57,7 +58,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 def get_exit_code(exc: MCPError) -> int:
     """Return the exit code of an error."""
     match exc:
-        case NotFound() | NotSupported() | UnsupportedFileVersion() | DamagedFile():
+        case NotFound() | NotSupported() | TaskLost() | UnsupportedFileVersion() | DamagedFile():
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED

@@ -179,7 +179,14 @@ class ProgressBar:
         filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
         bar = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] " if total else ""
         progress = f"{done:g} of {total:g}" if total else f"{done:g}"
-        status = f"{bar}{progress}{f' │ {escape_line(message)}' if message else ''}"
+        self._write(f"{bar}{progress}{f' │ {escape_line(message)}' if message else ''}")
+
+    def draw_message(self, message: str) -> None:
+        """Draw a message instead of numbers."""
+        if self._is_terminal:
+            self._write(f"│ {escape_line(message)}")
+
+    def _write(self, status: str) -> None:
         sys.stderr.write(f"\r\x1b[K{safe_text.cut_line(status, LineReader().get_columns() - 1)}")
         sys.stderr.flush()
         self._is_drawn = True

@@ -15,7 +15,8 @@ from dovetail.cli.error_report import BRIDGE_HINT
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
 from dovetail.client.result_values import extract_value
-from dovetail.errors import InvalidResult, RemoteError, ToolError
+from dovetail.errors import InvalidResult, NotSupported, RemoteError, ToolError
+from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.protocol.client_messages import find_elicitation_obstacle
 from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET
@@ -32,23 +33,43 @@ _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicita
 @click.option("--arguments", "arguments_json", metavar="JSON", help="Arguments as JSON, @FILE, or - for stdin.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option("--detach", is_flag=True, help="Start a task, and print its reference.")
+@click.option("--attach", "reference", metavar="REFERENCE", help="Wait for a task that --detach has started.")
 @click.pass_context
-def command(ctx: click.Context, arguments_json: str | None, output: str | None, force: bool, **params: Any) -> int:
+def command(
+    ctx: click.Context,
+    arguments_json: str | None,
+    output: str | None,
+    force: bool,
+    detach: bool,
+    reference: str | None,
+    **params: Any,
+) -> int:
     """Call a tool.
 
     Values are converted as the schema of the tool requires. NAME:=JSON passes a value as JSON, NAME=@FILE the text of a
     file. If the server asks a question, answer it at the terminal or with --answer.
+
+    With --detach, the tool continues as a task on the server. --attach waits for the result, also in another process.
 
     \b
     dovetail call server.py forecast city=Oslo days=3
     dovetail call https://example.com/mcp search query=@question.txt limit:=5
     dovetail call plot.py chart kind=bar -o chart.png
     dovetail call convert_time time=12:00 -- uvx mcp-server-time
+    dovetail call https://example.com/mcp report month=11 --detach
+    dovetail call https://example.com/mcp --attach REFERENCE
     """
+    if reference is not None and (detach or arguments_json is not None):
+        raise click.UsageError(f"--attach cannot be used with {'--detach' if detach else '--arguments'}")
     if output is not None:
         text.refuse_overwriting(output, force)
 
     async def execute(command_run: CommandRun) -> int:
+        if reference is not None:
+            if command_run.args:
+                raise click.UsageError(f"unexpected argument with --attach: {command_run.args[0]}")
+            return _finish(command_run, await _attach(command_run, reference), output, force)
         if not command_run.args:
             raise click.UsageError("missing argument: TOOL")
         name, *args = command_run.args
@@ -56,32 +77,79 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
         remember_items(command_run.options, {"tools": [*tools.values()]})
         arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, arguments_json)
         try:
-            result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
+            result = await (_start if detach else _call)(command_run, name, arguments)
         except RemoteError as exc:
             # An unlisted tool may exist, because some servers do not list tools that need more scopes.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None
-        command_run.progress_bar.clear()
-        if command_run.json:
-            click.echo(text.format_json(result))
-        elif result.is_error:
-            _print_failure(format_result(result))
-        else:
-            _print_result(format_result(result))
+        if result is None:
+            return error_report.EXIT_OK
         # Some servers report an unknown tool as a tool error.
-        if result.is_error and name not in tools:
-            click.echo(f"unknown tool {name!r}{suggest_names(name, tools)}", err=True)
-        if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
-            text.print_note("run with -v to see the log of the server")
-        if result.is_error and _ELICITATION_ERROR_TEXT in format_result(result):
-            obstacle = find_elicitation_obstacle(command_run.client.protocol_version)
-            text.print_note(f"try: {obstacle or BRIDGE_HINT}")
-        if output is not None and not result.is_error:
-            _write_output(result, output, force)
-        return error_report.EXIT_TOOL_ERROR if result.is_error else error_report.EXIT_OK
+        unknown_name = f"unknown tool {name!r}{suggest_names(name, tools)}" if name not in tools else None
+        return _finish(command_run, result, output, force, unknown_name)
 
     return run_command(read_target_options(ctx, **params), execute)
+
+
+async def _call(command_run: CommandRun, name: str, arguments: dict[str, Any]) -> CallToolResult:
+    return await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
+
+
+async def _start(command_run: CommandRun, name: str, arguments: dict[str, Any]) -> CallToolResult | None:
+    """Start a task and print its reference. If the server has answered without a task, return the result."""
+    client = command_run.client
+    if command_run.is_program:
+        raise click.UsageError("--detach requires a URL or a socket, because this server ends with the command")
+    if TASKS_EXTENSION not in (client.server_capabilities.extensions or {}):
+        raise click.UsageError("--detach requires a server that supports tasks. Call the tool without --detach")
+    handle = await client.start_task(name, arguments)
+    try:
+        reference = handle.reference
+    except NotSupported:
+        text.print_note("the server has answered without a task")
+        return await handle
+    if command_run.json:
+        click.echo(text.format_json({"reference": reference, "status": handle.status}))
+    else:
+        click.echo(reference)
+        text.print_note("to get the result, run `dovetail call` with the same target and --attach REFERENCE")
+    return None
+
+
+async def _attach(command_run: CommandRun, reference: str) -> CallToolResult:
+    try:
+        handle = await command_run.client.get_task(reference)
+    except ValueError:
+        raise click.UsageError("--attach must be a reference that --detach has printed") from None
+    async for update in handle:
+        command_run.progress_bar.draw_message(update.message or update.status)
+    return await handle
+
+
+def _finish(
+    command_run: CommandRun, result: CallToolResult, output: str | None, force: bool, unknown_name: str | None = None
+) -> int:
+    """Print the result of a call, and return the exit code."""
+    command_run.progress_bar.clear()
+    if command_run.json:
+        click.echo(text.format_json(result))
+    elif result.is_error:
+        _print_failure(format_result(result))
+    else:
+        _print_result(format_result(result))
+    if not result.is_error:
+        if output is not None:
+            _write_output(result, output, force)
+        return error_report.EXIT_OK
+    if unknown_name is not None:
+        click.echo(unknown_name, err=True)
+    if command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
+        text.print_note("run with -v to see the log of the server")
+    if _ELICITATION_ERROR_TEXT in format_result(result):
+        obstacle = find_elicitation_obstacle(command_run.client.protocol_version)
+        text.print_note(f"try: {obstacle or BRIDGE_HINT}")
+    return error_report.EXIT_TOOL_ERROR
 
 
 def _print_result(content: str) -> None:

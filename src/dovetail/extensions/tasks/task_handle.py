@@ -159,8 +159,10 @@ class TaskWatcher:
     def leave(self) -> None:
         """Stop watching if no other waiter is left. This does not cancel the task."""
         self._waiter_count -= 1
-        if self._waiter_count == 0 and not self.source.is_local and self._watcher is not None:
-            self._watcher.cancel()
+        watcher = self._watcher
+        if self._waiter_count == 0 and not self.source.is_local and watcher is not None and not watcher.done():
+            watcher.cancel()
+            self._watcher = None  # The next waiter must not wait for a watcher that is being cancelled.
 
     async def next_update(self, seen_version: int | None) -> tuple[int, TaskUpdate] | None:
         """Return the next state and its version. Return None after the final state."""
