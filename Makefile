@@ -22,7 +22,7 @@ SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers
   auth/test_token_expiry.py behaviour/test_cancellation.py behaviour/test_http.py behaviour/test_messages.py \
   behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
   client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
-  client/test_validator.py docs/test_desktop_hosts.py docs/test_examples.py docs/test_readme.py \
+  client/test_validator.py cluster docs/test_desktop_hosts.py docs/test_examples.py docs/test_readme.py \
   docs/test_site.py docs/test_transcripts.py docs/test_troubleshooting.py docs/test_tutorial.py \
   host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
   host/test_supervisor.py protocol/test_sse.py server/test_mount_resolver.py server/test_mounted_servers.py \

@@ -1,0 +1,376 @@
+"""The shared state of the workers of one machine: a SQLite file and one socket for each worker, in a private folder.
+
+The file contains everything, and the sockets only wake other workers. So nothing is lost with a wake-up, and finished
+streams outlive the worker that wrote them.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.cluster import local_statements as statements
+from dovetail.cluster.envelope import (
+    Envelope,
+    check_message,
+    check_size,
+    create_worker_name,
+    hash_name,
+    pack_message,
+    parse_cursor,
+    unpack_message,
+)
+from dovetail.cluster.local_database import LocalDatabase
+from dovetail.cluster.stream_budget import StreamBudget
+from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
+from dovetail.cluster.wakeup_socket import WakeupSocket
+from dovetail.log import ThrottledWarning, log
+from dovetail.protocol.shared_state import (
+    DEFAULT_STREAM_LIMITS,
+    MAX_CHANGE_BYTES,
+    MAX_CHANGES,
+    MAX_INBOX_MESSAGES,
+    Message,
+    SharedStateListener,
+    SharedStateStatus,
+    SharedStateUnavailable,
+    StoredValue,
+    StreamEvent,
+    StreamLimits,
+    StreamPart,
+)
+
+_FILE_NAME: Final = "shared-state.sqlite"
+_CHECK_INTERVAL_S: Final = 1.0  # how often a worker looks for messages without a wake-up
+_PURGE_INTERVAL_S: Final = 10.0
+_CHANGE_TTL_S: Final = 86400.0  # The log is limited by its length, so this time is long.
+
+
+class LocalBackend:
+    """Keeps the shared state in a folder of mode 0700. The process that starts the workers creates and removes it.
+
+    Args:
+        folder: The folder, which must belong to the user and be closed to others.
+        secret_keys: Keys that encrypt the data in the file, newest first.
+        stream_limits: How much of each stream is stored.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        secret_keys: Sequence[str | bytes] = (),
+        stream_limits: StreamLimits = DEFAULT_STREAM_LIMITS,
+    ) -> None:
+        self.worker = create_worker_name()
+        self._folder = folder
+        self._envelope = Envelope(secret_keys)
+        self._limits = stream_limits
+        self._budget = StreamBudget(stream_limits)
+        self._followers = StreamFollowers()
+        self._problem: str | None = "the back end is not started"
+        self._is_open = False
+        self._worker_count = 1
+        self._last_change = 0
+        self._is_draining = self._is_drain_due = False
+        self._warning = ThrottledWarning()
+
+    async def start(self, listener: SharedStateListener) -> None:
+        """Open the file and the socket. Raise PermissionError if other users can use the folder."""
+        _check_folder(self._folder)
+        self._listener = listener
+        # Programs that delete old files from temporary folders leave out a folder with this lock.
+        self._folder_lock = _lock_folder(self._folder)
+        self._database = LocalDatabase(self._folder / _FILE_NAME)
+        self._epoch = self._database.read(statements.read_epoch)
+        self._last_change = self._database.read(statements.find_last_change)
+        self._socket = WakeupSocket(self._folder, self.worker, self._wake)
+        self._problem, self._is_open = None, True
+        self._drain_task: asyncio.Task[None] | None = None
+        self._maintenance_task = asyncio.get_running_loop().create_task(self._maintain())
+
+    async def close(self) -> None:
+        """Close the file and the socket. Other workers learn at once that this worker has ended."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._socket.close()
+        for task in (self._maintenance_task, self._drain_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        self._problem = "the back end is closed"
+        self._database.close()
+        os.close(self._folder_lock)
+
+    def get_status(self) -> SharedStateStatus:
+        """Return whether the file can be used."""
+        return SharedStateStatus(
+            is_available=self._problem is None, problem=self._problem, worker_count=self._worker_count
+        )
+
+    async def list_workers(self) -> frozenset[str]:
+        """Return the names of all workers that are alive."""
+        self._check_available()
+        return self._socket.list_workers()
+
+    def _check_available(self) -> None:
+        if self._problem is not None:
+            raise SharedStateUnavailable(self._problem)
+
+    async def _change(self, work: Any, *args: Any) -> Any:
+        self._check_available()
+        return await self._database.change(partial(work, *args))
+
+    # Values.
+
+    async def read(self, name: str) -> StoredValue | None:
+        """Return a value, or None if there is none."""
+        self._check_available()
+        key = hash_name(name)
+        row = self._database.read(partial(statements.read_value, key))
+        data = None if row is None else self._envelope.decode(row[1], f"value {key}")
+        return None if row is None or data is None else StoredValue(data, row[0])
+
+    async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
+        """Store a value and return its version, or None if the present version is not the expected one."""
+        check_size(data)
+        key = hash_name(name)
+        encoded = self._envelope.encode(data, f"value {key}", ttl)
+        return await self._change(statements.write_value, key, encoded, ttl, expected)
+
+    async def delete(self, name: str, *, expected: int | None = None) -> bool:
+        """Delete a value, or one version of it. Return whether a value was deleted."""
+        return await self._change(statements.delete_value, hash_name(name), expected)
+
+    # Limits.
+
+    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+        """Record the use of an ID, and return True for its first use only."""
+        return await self._change(statements.use_id, hash_name(name), ttl)
+
+    async def take(self, name: str, rate: float, burst: float) -> float:
+        """Count an event and return 0, or return the seconds to wait."""
+        return await self._change(statements.take, hash_name(name), rate, burst)
+
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+        """Give a holder one of `limit` places, or extend its time. Return False if all places are taken."""
+        return await self._change(statements.acquire, hash_name(name), holder, limit, ttl)
+
+    async def release(self, name: str, holder: str) -> None:
+        """Give up the place of a holder."""
+        await self._change(statements.release, hash_name(name), holder)
+
+    # Messages.
+
+    async def send(self, worker: str, kind: str, body: bytes) -> bool:
+        """Send a message to one worker. Return False if this worker has ended."""
+        check_message(kind, body)
+        self._check_available()
+        if not self._socket.is_alive(worker):
+            return False
+        data = self._envelope.encode(pack_message(kind, self.worker, body), f"inbox {worker}", statements.MESSAGE_TTL_S)
+        id = await self._change(statements.add_to_inbox, worker, data)
+        if id is None:
+            raise SharedStateUnavailable(f"worker {worker} has {MAX_INBOX_MESSAGES} unread messages")
+        if self._socket.wake(worker):
+            return True
+        await self._change(statements.delete_from_inbox, worker, id)
+        return False
+
+    async def publish(self, kind: str, body: bytes) -> str:
+        """Add a message to the change log, from which all workers receive it, and return its cursor."""
+        check_message(kind, body, MAX_CHANGE_BYTES)
+        data = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
+        id: int = await self._change(statements.add_change, data)
+        for worker in self._socket.list_workers():
+            self._socket.wake(worker)
+        return f"{self._epoch}.{id}"
+
+    async def get_cursor(self) -> str:
+        """Return the cursor of the newest message in the change log."""
+        self._check_available()
+        return f"{self._epoch}.{self._database.read(statements.find_last_change)}"
+
+    async def read_changes(self, cursor: str) -> list[Message] | None:
+        """Return the messages after a cursor, or None if some of them were deleted."""
+        self._check_available()
+        after = parse_cursor(cursor, self._epoch)
+        rows = None if after is None else self._database.read(partial(statements.read_changes, after, MAX_CHANGES))
+        if rows is None:
+            return None
+        decoded = [(id, self._envelope.decode(data, "changes")) for id, data in rows]
+        messages = [unpack_message(data, f"{self._epoch}.{id}") for id, data in decoded if data is not None]
+        return messages if len(messages) == len(decoded) else None
+
+    def _wake(self) -> None:
+        if self._is_draining:
+            self._is_drain_due = True
+        elif self._problem is None:
+            self._is_draining = True
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Deliver all messages that wait for this worker."""
+        try:
+            self._is_drain_due = True
+            while self._is_drain_due:
+                self._is_drain_due = False
+                self._followers.wake_all()
+                await self._read_inbox()
+                self._read_new_changes()
+        except SharedStateUnavailable as exc:
+            self._warning.log("could not read the messages of other workers: %s", exc)
+        finally:
+            self._is_draining = False
+
+    async def _read_inbox(self) -> None:
+        rows = self._database.read(partial(statements.read_inbox, self.worker))
+        while rows:
+            for _, data in rows:
+                decoded = self._envelope.decode(data, f"inbox {self.worker}")
+                if decoded is not None:
+                    self._deliver(unpack_message(decoded))
+            await self._change(statements.delete_from_inbox, self.worker, rows[-1][0])
+            rows = self._database.read(partial(statements.read_inbox, self.worker))
+
+    def _read_new_changes(self) -> None:
+        rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
+        while rows is None or rows:
+            if rows is None:
+                self._last_change = self._database.read(statements.find_last_change)
+                self._listener.handle_gap()
+                return
+            for id, data in rows:
+                self._last_change = id
+                decoded = self._envelope.decode(data, "changes")
+                if decoded is None:
+                    self._listener.handle_gap()
+                else:
+                    self._deliver(unpack_message(decoded, f"{self._epoch}.{id}"))
+            rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
+
+    def _deliver(self, message: Message) -> None:
+        try:
+            self._listener.receive(message)
+        except Exception as exc:  # Other messages must arrive despite this error.
+            log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
+
+    async def _maintain(self) -> None:
+        purge_at = time.monotonic()
+        while True:
+            self._wake()
+            if time.monotonic() >= purge_at:
+                purge_at = time.monotonic() + _PURGE_INTERVAL_S
+                if self._database.is_replaced():
+                    self._problem = f"the file {_FILE_NAME} in {self._folder} was deleted. Restart the server"
+                    log.error("%s", self._problem)
+                    return
+                self._worker_count = len(self._socket.list_workers())
+                with contextlib.suppress(SharedStateUnavailable):
+                    await self._database.purge()
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+
+    # Streams.
+
+    async def append(
+        self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
+    ) -> bool:
+        """Add the event with the next number. Return False if the stream has ended or does not exist."""
+        check_size(data)
+        self._check_available()
+        key = hash_name(stream)
+        for evicted in self._budget.add(key, len(data), time.monotonic(), is_last=is_last):
+            await self._change(statements.delete_stream, evicted)
+        sealed = self._envelope.encode(data, f"event {key} {number}", self._limits.max_ttl)
+        sealed_header = None if header is None else self._envelope.encode(header, f"stream {key}", self._limits.max_ttl)
+        followers = await self._change(
+            statements.append, key, self.worker, self._limits, number, sealed, sealed_header, is_last
+        )
+        await self._wake_followers(key, followers or ())
+        return followers is not None
+
+    async def _wake_followers(self, key: str, followers: Sequence[str]) -> None:
+        for worker in followers:
+            if not self._socket.wake(worker):
+                await self._change(statements.remove_follower, key, worker)
+
+    async def read_stream(self, stream: str, after: int) -> StreamPart | None:
+        """Return the stored events after a number, or None if some of them do not exist."""
+        self._check_available()
+        key = hash_name(stream)
+        row = self._database.read(partial(statements.read_stream, key, after))
+        header = None if row is None else self._envelope.decode(row[1], f"stream {key}")
+        if row is None or header is None:
+            return None
+        events: list[StreamEvent] = []
+        for number, sealed, is_last in row[2]:
+            data = self._envelope.decode(sealed, f"event {key} {number}")
+            if data is None:
+                return None
+            events.append(StreamEvent(number, data, bool(is_last)))
+        return StreamPart(row[0], header, events, row[3])
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+        """Yield the events after a number, and each new event until the last one."""
+        key, wakeup = hash_name(stream), asyncio.Event()
+        if self._followers.add(key, wakeup):
+            await self._change(statements.add_follower, key, self.worker)
+
+        async def read(after: int) -> StreamPart | None:
+            return await self.read_stream(stream, after)
+
+        try:
+            async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            if self._followers.remove(key, wakeup):
+                with contextlib.suppress(SharedStateUnavailable):
+                    await self._change(statements.remove_follower, key, self.worker)
+
+    async def _is_lost(self, worker: str) -> bool:
+        self._check_available()
+        return not self._socket.is_alive(worker)
+
+    async def end_lost_stream(self, stream: str, data: bytes) -> bool:
+        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event."""
+        check_size(data)
+        self._check_available()
+        key = hash_name(stream)
+        state = self._database.read(partial(statements.read_open_stream, key))
+        if state is None or not await self._is_lost(state[0]):
+            return False
+        number = state[1] + 1
+        sealed = self._envelope.encode(data, f"event {key} {number}", self._limits.max_ttl)
+        followers = await self._change(statements.end_lost_stream, key, self.worker, self._limits, number, sealed)
+        await self._wake_followers(key, followers or ())
+        return followers is not None
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a stream and its events."""
+        key = hash_name(stream)
+        self._budget.forget(key)
+        await self._wake_followers(key, await self._change(statements.delete_stream, key))
+
+
+def _check_folder(folder: Path) -> None:
+    folder_stat = os.lstat(folder)
+    if not stat.S_ISDIR(folder_stat.st_mode):
+        raise NotADirectoryError(f"{folder} must be a folder")
+    if folder_stat.st_uid != os.geteuid() or folder_stat.st_mode & 0o077:
+        raise PermissionError(f"other users can use {folder}. Create a folder of mode 700")
+
+
+def _lock_folder(folder: Path) -> int:
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor

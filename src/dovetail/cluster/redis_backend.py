@@ -1,0 +1,310 @@
+"""The shared state of workers on several machines, in Redis 7 or Valkey.
+
+Each change is one Lua script, so it is atomic and uses the clock of Redis. Large messages and events have a separate
+key.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from dovetail.cluster import redis_scripts as scripts
+from dovetail.cluster.envelope import (
+    Envelope,
+    check_message,
+    check_size,
+    create_worker_name,
+    hash_name,
+    pack_message,
+    unpack_message,
+)
+from dovetail.cluster.redis_connection import open_client, parse_redis_url
+from dovetail.cluster.redis_link import RedisLink, create_id
+from dovetail.cluster.redis_reader import READ_BLOCK_S, RedisReader
+from dovetail.cluster.stream_budget import StreamBudget
+from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
+from dovetail.protocol.shared_state import (
+    DEFAULT_STREAM_LIMITS,
+    MAX_CHANGE_BYTES,
+    MAX_INBOX_MESSAGES,
+    MAX_INLINE_BYTES,
+    HistoryLost,
+    Message,
+    SharedStateListener,
+    SharedStateStatus,
+    SharedStateUnavailable,
+    StoredValue,
+    StreamEvent,
+    StreamLimits,
+    StreamPart,
+)
+
+_CHANGE_TTL_S: Final = 86400.0  # The log is limited by its length, so this time is long.
+
+
+class RedisBackend:
+    """Keeps the shared state in Redis or Valkey.
+
+    Args:
+        url: The address, such as `redis://:password@host:6379/0`. `parse_redis_url` describes all forms.
+        prefix: The first part of all keys. Servers with the same prefix share their state.
+        secret_keys: Keys that encrypt the data, newest first.
+        timeout: The time after which Redis counts as away.
+        is_required: Whether `start` fails if Redis does not answer.
+        stream_limits: How much of each stream is stored.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "dovetail",
+        secret_keys: Sequence[str | bytes] = (),
+        timeout: float = 2.0,
+        is_required: bool = True,
+        stream_limits: StreamLimits = DEFAULT_STREAM_LIMITS,
+    ) -> None:
+        if not prefix or "{" in prefix or "}" in prefix:
+            raise ValueError(f"the prefix must be a text without braces, not {prefix!r}")
+        self.worker = create_worker_name()
+        self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag in one place.
+        self._link = RedisLink(parse_redis_url(url), self._prefix, self.worker, timeout)
+        self._envelope = Envelope(secret_keys)
+        self._timeout = timeout
+        self._is_required = is_required
+        self._limits = stream_limits
+        self._budget = StreamBudget(stream_limits)
+        self._followers = StreamFollowers()
+        self._reader_task: asyncio.Task[None] | None = None
+
+    async def start(self, listener: SharedStateListener) -> None:
+        """Connect to Redis. Raise SharedStateUnavailable if Redis does not answer and is required."""
+        client = open_client(self._link.address, self._timeout + READ_BLOCK_S, 1)
+        reader = RedisReader(
+            client, self._prefix, self.worker, self._envelope, listener, self._followers, self._link.report_away
+        )
+        await self._link.open(reader.start_epoch, is_required=self._is_required)
+        self._reader_task = asyncio.get_running_loop().create_task(reader.run())
+
+    async def close(self) -> None:
+        """Close the connections. Other workers learn at once that this worker has ended."""
+        if self._reader_task is not None:
+            self._reader_task.cancel()
+            await asyncio.wait([self._reader_task])
+        await self._link.close()
+
+    def get_status(self) -> SharedStateStatus:
+        """Return whether Redis answers, and what is wrong with its settings."""
+        return SharedStateStatus(
+            is_available=self._link.problem is None,
+            problem=self._link.problem or self._link.settings_problem,
+            worker_count=self._link.worker_count,
+        )
+
+    async def list_workers(self) -> frozenset[str]:
+        """Return the names of all workers that are alive."""
+        return frozenset(name.decode() for name in await self._link.run(scripts.LIST_WORKERS))
+
+    # Values.
+
+    async def read(self, name: str) -> StoredValue | None:
+        """Return a value, or None if there is none."""
+        key = hash_name(name)
+        version, encoded = await self._link.execute("HMGET", f"{self._prefix}value:{key}", "version", "data")
+        data = None if encoded is None else self._envelope.decode(encoded, f"value {key}")
+        return None if data is None else StoredValue(data, int(version))
+
+    async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
+        """Store a value and return its version, or None if the present version is not the expected one."""
+        check_size(data)
+        key = hash_name(name)
+        encoded = self._envelope.encode(data, f"value {key}", ttl)
+        version = await self._link.run(scripts.WRITE, key, encoded, _to_ms(ttl), "" if expected is None else expected)
+        return None if version is None else int(version)
+
+    async def delete(self, name: str, *, expected: int | None = None) -> bool:
+        """Delete a value, or one version of it. Return whether a value was deleted."""
+        return bool(await self._link.run(scripts.DELETE, hash_name(name), "" if expected is None else expected))
+
+    # Limits.
+
+    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+        """Record the use of an ID, and return True for its first use only."""
+        outcome = await self._link.run(scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id())
+        if outcome == b"unknown":
+            raise HistoryLost("Redis has lost its records, so this ID may have been used")
+        return outcome == b"first"
+
+    async def take(self, name: str, rate: float, burst: float) -> float:
+        """Count an event and return 0, or return the seconds to wait."""
+        return float(await self._link.run(scripts.TAKE, hash_name(name), rate, burst))
+
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+        """Give a holder one of `limit` places, or extend its time. Return False if all places are taken."""
+        return bool(await self._link.run(scripts.ACQUIRE, hash_name(name), holder, limit, _to_ms(ttl)))
+
+    async def release(self, name: str, holder: str) -> None:
+        """Give up the place of a holder."""
+        await self._link.execute("ZREM", f"{self._prefix}places:{hash_name(name)}", holder)
+
+    # Messages.
+
+    async def send(self, worker: str, kind: str, body: bytes) -> bool:
+        """Send a message to one worker. Return False if this worker has ended."""
+        check_message(kind, body)
+        packed = pack_message(kind, self.worker, body)
+        encoded = self._envelope.encode(packed, f"inbox {worker}", scripts.MESSAGE_TTL_S)
+        field, value = await self._store_large(encoded, scripts.MESSAGE_TTL_S)
+        outcome = await self._link.run(scripts.SEND, worker, field, value, create_id())
+        if outcome == b"full":
+            raise SharedStateUnavailable(f"worker {worker} has {MAX_INBOX_MESSAGES} unread messages")
+        if outcome == b"unknown":
+            raise SharedStateUnavailable(f"worker {worker} has not sent a heartbeat yet")
+        return outcome == b"sent"
+
+    async def _store_large(self, encoded: bytes, ttl: float) -> tuple[str, bytes | str]:
+        """Return the field and the value for a message or event. Large data gets a separate key."""
+        if len(encoded) <= MAX_INLINE_BYTES:
+            return "data", encoded
+        id = create_id()
+        await self._link.execute("SET", f"{self._prefix}large:{id}", encoded, "PX", _to_ms(ttl))
+        return "large", id
+
+    async def publish(self, kind: str, body: bytes) -> str:
+        """Add a message to the change log, from which all workers receive it, and return its cursor."""
+        check_message(kind, body, MAX_CHANGE_BYTES)
+        encoded = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
+        return b".".join(await self._link.run(scripts.PUBLISH, encoded, create_id())).decode()
+
+    async def get_cursor(self) -> str:
+        """Return the cursor of the newest message in the change log."""
+        return b".".join(await self._link.run(scripts.GET_CURSOR, create_id())).decode()
+
+    async def read_changes(self, cursor: str) -> list[Message] | None:
+        """Return the messages after a cursor, or None if some of them were deleted."""
+        epoch, number, position = _parse_cursor(cursor)
+        present_epoch, present_number, entries = await self._link.run(scripts.READ_CHANGES, position, create_id())
+        numbers = [int(fields[1]) for _, fields in entries]
+        if epoch != present_epoch.decode() or numbers != list(range(number + 1, int(present_number) + 1)):
+            return None
+        messages: list[Message] = []
+        for id, fields in entries:
+            decoded = self._envelope.decode(fields[3], "changes")
+            if decoded is None:
+                return None
+            messages.append(unpack_message(decoded, f"{epoch}.{int(fields[1])}.{id.decode()}"))
+        return messages
+
+    # Streams.
+
+    async def append(
+        self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
+    ) -> bool:
+        """Add the event with the next number. Return False if the stream has ended or does not exist."""
+        check_size(data)
+        if self._link.problem is not None:  # Events that cannot be stored must not count.
+            raise SharedStateUnavailable(self._link.problem)
+        key, limits = hash_name(stream), self._limits
+        for evicted in self._budget.add(key, len(data), time.monotonic(), is_last=is_last):
+            await self._delete_stream(evicted)
+        encoded = self._envelope.encode(data, f"event {key} {number}", limits.max_ttl)
+        field, value = await self._store_large(encoded, limits.max_ttl)
+        headers = () if header is None else (self._envelope.encode(header, f"stream {key}", limits.max_ttl),)
+        is_added = await self._link.run(
+            scripts.APPEND,
+            key,
+            number,
+            field,
+            value,
+            len(encoded),
+            int(is_last),
+            self.worker,
+            _to_ms(limits.get_ttl(is_last=is_last)),
+            limits.max_events,
+            limits.max_bytes,
+            *headers,
+        )
+        return bool(is_added)
+
+    async def read_stream(self, stream: str, after: int) -> StreamPart | None:
+        """Return the stored events after a number, or None if some of them do not exist."""
+        key = hash_name(stream)
+        reply = await self._link.run(scripts.READ_STREAM, key, after)
+        header = None if reply is None else self._envelope.decode(reply[1], f"stream {key}")
+        if reply is None or header is None:
+            return None
+        events: list[StreamEvent] = []
+        for id, (field, value, *_, is_last) in reply[4]:
+            number = int(id.partition(b"-")[0])
+            if field == b"large":
+                value = await self._link.execute("GET", f"{self._prefix}large:{value.decode()}")
+            data = None if value is None else self._envelope.decode(value, f"event {key} {number}")
+            if data is None:
+                return None
+            events.append(StreamEvent(number, data, is_last == b"1"))
+        last_read = events[-1].number if events else after
+        return StreamPart(reply[0].decode(), header, events, bool(reply[3]) and last_read == reply[2])
+
+    async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+        """Yield the events after a number, and each new event until the last one."""
+        key, wakeup = hash_name(stream), asyncio.Event()
+        followers_key = f"{self._prefix}followers:{key}"
+        if self._followers.add(key, wakeup):
+            await self._link.execute("SADD", followers_key, self.worker)
+            await self._link.execute("EXPIRE", followers_key, math.ceil(self._limits.open_ttl))
+
+        async def read(after: int) -> StreamPart | None:
+            return await self.read_stream(stream, after)
+
+        try:
+            async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            if self._followers.remove(key, wakeup):
+                with contextlib.suppress(SharedStateUnavailable):
+                    await self._link.execute("SREM", followers_key, self.worker)
+
+    async def _is_lost(self, worker: str) -> bool:
+        return await self._link.run(scripts.JUDGE, worker, create_id()) == b"lost"
+
+    async def end_lost_stream(self, stream: str, data: bytes) -> bool:
+        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event."""
+        check_size(data, MAX_INLINE_BYTES)
+        key = hash_name(stream)
+        last = await self._link.execute("HGET", f"{self._prefix}stream:{key}", "last")
+        if last is None:
+            return False
+        number = int(last) + 1
+        encoded = self._envelope.encode(data, f"event {key} {number}", self._limits.max_ttl)
+        ttl = _to_ms(self._limits.ttl)
+        return (
+            await self._link.run(scripts.END_LOST_STREAM, key, encoded, self.worker, ttl, create_id(), number)
+            == b"added"
+        )
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a stream and its events."""
+        self._budget.forget(hash_name(stream))
+        await self._delete_stream(hash_name(stream))
+
+    async def _delete_stream(self, key: str) -> None:
+        await self._link.execute("UNLINK", f"{self._prefix}stream:{key}", f"{self._prefix}events:{key}")
+
+
+def _to_ms(seconds: float) -> int:
+    return max(1, math.ceil(seconds * 1000))
+
+
+def _parse_cursor(cursor: str) -> tuple[str, int, str]:
+    """Return the epoch, the number and the ID of a change. An invalid cursor is one of another epoch."""
+    epoch, _, rest = cursor.partition(".")
+    number, _, position = rest.partition(".")
+    milliseconds, _, sequence = position.partition("-")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in (number, milliseconds, sequence)):
+        return "", 0, "0-0"
+    return epoch, int(number), position

@@ -1,0 +1,138 @@
+"""Connections to Redis or Valkey: their options from a URL, and the errors that mean that the server cannot be used."""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.wire.base import Struct
+
+_DEFAULT_PORT: Final = 6379
+_DEFAULT_SENTINEL_PORT: Final = 26379
+_MAX_CONNECTIONS: Final = 32  # Further commands wait for a connection.
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+
+
+class RedisAddress(Struct, frozen=True, kw_only=True):
+    """Where a Redis server is. With `sentinel_service`, the hosts are those of Sentinel."""
+
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str | None = None  # the path of a Unix socket
+    username: str | None = None
+    password: str | None = None
+    database: int = 0
+    uses_tls: bool = False
+    ca_file: str | None = None
+    sentinel_service: str | None = None
+    sentinel_password: str | None = None
+
+    def __str__(self) -> str:
+        """Return the address without the password."""
+        if self.path is not None:
+            return f"unix:{self.path}"
+        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        scheme = ("rediss" if self.uses_tls else "redis") + ("+sentinel" if self.sentinel_service else "")
+        return f"{scheme}://{hosts}" + (f"/{self.sentinel_service}" if self.sentinel_service else "")
+
+
+def parse_redis_url(url: str) -> RedisAddress:
+    """Return the address in a URL. Raise ValueError if the URL is invalid. The error does not contain the password.
+
+    Use `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:///path?db=0` for a socket, and
+    `redis+sentinel://host1:26379,host2:26379/service/0` for Sentinel. The options `ca_file` and `sentinel_password`
+    follow after `?`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise ValueError(f"the scheme of a Redis URL must be one of {', '.join(_SCHEMES)}, not {parts.scheme!r}")
+    options = dict(parse_qsl(parts.query))
+    unknown = options.keys() - {"db", "ca_file", "sentinel_password"}
+    if unknown:
+        raise ValueError(f"unknown options in a Redis URL: {', '.join(sorted(unknown))}")
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    segments = [unquote(segment) for segment in parts.path.split("/") if segment]
+    is_sentinel = parts.scheme.endswith("+sentinel")
+    if is_sentinel and not segments:
+        raise ValueError("a Sentinel URL must name the service: redis+sentinel://host:26379/service")
+    service = segments.pop(0) if is_sentinel else None
+    if parts.scheme == "unix":
+        segments = []
+    database = options.get("db", segments[0] if segments else "0")
+    if not database.isdecimal():
+        raise ValueError(f"the database of a Redis URL must be a number, not {database!r}")
+    default_port = _DEFAULT_SENTINEL_PORT if is_sentinel else _DEFAULT_PORT
+    return RedisAddress(
+        hosts=() if parts.scheme == "unix" else tuple(_parse_host(host, default_port) for host in hosts.split(",")),
+        path=unquote(parts.path) if parts.scheme == "unix" else None,
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        database=int(database),
+        uses_tls=parts.scheme.startswith("rediss"),
+        ca_file=options.get("ca_file"),
+        sentinel_service=service,
+        sentinel_password=options.get("sentinel_password"),
+    )
+
+
+def _parse_host(text: str, default_port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("a Redis URL must contain a host, for example redis://127.0.0.1:6379")
+    return parts.hostname, parts.port or default_port
+
+
+def open_client(address: RedisAddress, timeout: float, max_connections: int = _MAX_CONNECTIONS) -> Any:
+    """Return a client of redis-py. It connects when it sends the first command, and sends no command twice."""
+    try:
+        import redis.asyncio as redis
+        from redis.asyncio.retry import Retry
+        from redis.asyncio.sentinel import Sentinel
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise ImportError("the Redis back end needs redis-py. Run: pip install 'dovetail-mcp[redis]'") from None
+    tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": address.ca_file} if address.uses_tls else {}
+    options: dict[str, Any] = {
+        "username": address.username,
+        "password": address.password,
+        "db": address.database,
+        "protocol": 2,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # A repeated command could use an ID twice, and the second use would be refused.
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": max_connections,
+    }
+    if address.sentinel_service is not None:
+        sentinel_options = {"password": address.sentinel_password, "socket_timeout": timeout, **tls}
+        sentinel = Sentinel(list(address.hosts), sentinel_kwargs=sentinel_options)
+        return sentinel.master_for(address.sentinel_service, **options, **tls)
+    if address.path is not None:
+        return redis.Redis(unix_socket_path=address.path, **options)
+    host, port = address.hosts[0]
+    return redis.Redis(host=host, port=port, **options, **tls)
+
+
+class RedisAway(SharedStateUnavailable):
+    """Raised if Redis does not answer. The connections must be opened again."""
+
+
+@contextlib.contextmanager
+def report_unavailable() -> Generator[None]:
+    """Raise RedisAway if Redis does not answer, or SharedStateUnavailable if Redis refuses a command."""
+    from redis.exceptions import ConnectionError, ReadOnlyError, RedisError, ResponseError, TimeoutError
+
+    try:
+        yield
+    except (ConnectionError, TimeoutError, ReadOnlyError, OSError) as exc:
+        # A former primary is read-only after a failover. A new connection finds the present primary.
+        raise RedisAway(f"Redis does not answer: {_shorten(exc)}") from exc
+    except ResponseError as exc:
+        raise SharedStateUnavailable(f"Redis refused a command: {_shorten(exc)}") from exc
+    except RedisError as exc:
+        raise RedisAway(f"Redis cannot be used: {_shorten(exc)}") from exc
+
+
+def _shorten(exc: Exception) -> str:
+    return str(exc).partition(" script: ")[0][:200] or type(exc).__name__

@@ -1,0 +1,265 @@
+"""The Lua scripts of the Redis back end. Redis runs each script as one atomic step, with its own clock.
+
+All keys of a deployment have the same hash tag. `KEYS[1]` is the prefix of all keys, which contains this tag. The first
+argument of each script is the lifetime of a heartbeat. Times are returned as text, because Redis cuts the fraction of
+numbers.
+"""
+
+from typing import Final
+
+from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_MESSAGES
+
+MESSAGE_TTL_S: Final = 60.0
+_IDLE_TTL_S: Final = 7 * 86400  # The keys of a deployment without workers are deleted after this time.
+_KNOWN_WORKER_S: Final = 600  # for how long the name of a lost worker is kept
+_EVENT_BATCH: Final = 100
+
+# If Redis was flushed, restarted or replaced by its replica, it may have lost records. Each of these changes starts a
+# new epoch. Nothing that happened before the epoch is known.
+_PRELUDE: Final = f"""
+local prefix = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local workers = prefix .. 'workers'
+local heartbeat_ttl = tonumber(ARGV[1])
+
+local function read_epoch(new_id)
+  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local epoch = redis.call('HMGET', prefix .. 'epoch', 'id', 'run', 'since')
+  if epoch[1] and epoch[2] == run then
+    return epoch[1], tonumber(epoch[3])
+  end
+  redis.call('HSET', prefix .. 'epoch', 'id', new_id, 'run', run, 'since', string.format('%.6f', now))
+  return new_id, now
+end
+
+-- Return 'alive', 'lost', or 'unknown' if the worker may only have had no chance to send its heartbeat.
+local function judge(worker, new_id)
+  local score = tonumber(redis.call('ZSCORE', workers, worker) or 0)
+  if score > now then return 'alive' end
+  if score < 0 then return 'lost' end
+  local _, since = read_epoch(new_id)
+  local newest = redis.call('ZREVRANGE', workers, 0, 0, 'WITHSCORES')
+  local settled_at = tonumber(redis.call('HGET', prefix .. 'epoch', 'settled_at') or 0)
+  if now < since + heartbeat_ttl or now < settled_at or not newest[2] or tonumber(newest[2]) <= now then
+    return 'unknown'
+  end
+  return 'lost'
+end
+
+local function add_to_inbox(worker, field, value)
+  local inbox = prefix .. 'inbox:' .. worker
+  if redis.call('XLEN', inbox) >= {MAX_INBOX_MESSAGES} then return false end
+  redis.call('XADD', inbox, '*', field, value)
+  redis.call('EXPIRE', inbox, {MESSAGE_TTL_S:.0f})
+  return true
+end
+
+local function wake_followers(stream)
+  for _, worker in ipairs(redis.call('SMEMBERS', prefix .. 'followers:' .. stream)) do
+    add_to_inbox(worker, 'wake', stream)
+  end
+end
+"""
+
+# ARGV: worker, new epoch id. It must work if Redis is full, or all workers would count as lost.
+BEAT: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+local epoch, since = read_epoch(ARGV[3])
+local newest = redis.call('ZREVRANGE', workers, 0, 0, 'WITHSCORES')
+if not newest[2] or tonumber(newest[2]) <= now then
+  -- No worker could send a heartbeat for a while, so all others get time to send theirs.
+  redis.call('HSET', prefix .. 'epoch', 'settled_at', string.format('%.6f', now + heartbeat_ttl))
+end
+redis.call('ZADD', workers, string.format('%.6f', now + heartbeat_ttl), ARGV[2])
+redis.call('ZREMRANGEBYSCORE', workers, -(now - {_KNOWN_WORKER_S}), now - {_KNOWN_WORKER_S})
+for _, name in ipairs({{'epoch', 'workers', 'changes', 'change_count'}}) do
+  redis.call('EXPIRE', prefix .. name, {_IDLE_TTL_S})
+end
+local newest_change = redis.call('XREVRANGE', prefix .. 'changes', '+', '-', 'COUNT', 1)
+return {{
+  epoch, redis.call('GET', prefix .. 'change_count') or '0', newest_change[1] and newest_change[1][1] or '0-0',
+  redis.call('ZCOUNT', workers, now, '+inf'), string.format('%.6f', now)
+}}
+"""
+
+# ARGV: worker
+LEAVE: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+redis.call('ZADD', workers, string.format('%.6f', -now), ARGV[2])
+redis.call('UNLINK', prefix .. 'inbox:' .. ARGV[2])
+"""
+
+LIST_WORKERS: Final = f"{_PRELUDE} return redis.call('ZRANGEBYSCORE', workers, now, '+inf')"
+
+# ARGV: worker, new epoch id
+JUDGE: Final = f"{_PRELUDE} return judge(ARGV[2], ARGV[3])"
+
+# ARGV: name, data, ttl in ms, expected version or ''
+WRITE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'value:' .. ARGV[2]
+local present = redis.call('HGET', key, 'version') or '0'
+if ARGV[5] ~= '' and ARGV[5] ~= present then return false end
+local version = string.format('%.0f', math.max(tonumber(present) + 1, math.floor(now * 1000000)))
+redis.call('HSET', key, 'version', version, 'data', ARGV[3])
+redis.call('PEXPIRE', key, ARGV[4])
+return version
+"""
+
+# ARGV: name, expected version or ''
+DELETE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'value:' .. ARGV[2]
+if ARGV[3] ~= '' and redis.call('HGET', key, 'version') ~= ARGV[3] then return 0 end
+return redis.call('UNLINK', key)
+"""
+
+# ARGV: name, earliest time of use, ttl in ms, new epoch id
+USE_ONCE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'used:' .. ARGV[2]
+local _, since = read_epoch(ARGV[5])
+if redis.call('EXISTS', key) == 1 then return 'used' end
+if tonumber(ARGV[3]) <= since then return 'unknown' end
+redis.call('SET', key, '', 'PX', ARGV[4])
+return 'first'
+"""
+
+# ARGV: name, rate, burst. The same algorithm as `take_cell` in gcra.py
+TAKE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'rate:' .. ARGV[2]
+local interval = 1 / tonumber(ARGV[3])
+local tolerance = math.max(tonumber(ARGV[4]), 1) * interval
+local start = math.max(now, math.min(tonumber(redis.call('GET', key) or now), now + tolerance))
+local wait = start + interval - now - tolerance
+if wait > 0.000001 then return string.format('%.6f', wait) end
+local full_at = start + interval
+redis.call('SET', key, string.format('%.6f', full_at), 'PX', math.max(1, math.ceil((full_at - now) * 1000)))
+return '0'
+"""
+
+# ARGV: name, holder, limit, ttl in ms
+ACQUIRE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'places:' .. ARGV[2]
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.6f', now))
+if not redis.call('ZSCORE', key, ARGV[3]) and redis.call('ZCARD', key) >= tonumber(ARGV[4]) then return 0 end
+redis.call('ZADD', key, string.format('%.6f', now + ARGV[5] / 1000), ARGV[3])
+redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), tonumber(ARGV[5])))
+return 1
+"""
+
+# ARGV: worker, field ('data' or 'large'), value, new epoch id
+SEND: Final = f"""
+{_PRELUDE}
+local state = judge(ARGV[2], ARGV[5])
+if state ~= 'alive' then return state end
+return add_to_inbox(ARGV[2], ARGV[3], ARGV[4]) and 'sent' or 'full'
+"""
+
+# ARGV: new epoch id
+GET_CURSOR: Final = f"""
+{_PRELUDE}
+local newest = redis.call('XREVRANGE', prefix .. 'changes', '+', '-', 'COUNT', 1)
+return {{
+  (read_epoch(ARGV[2])), redis.call('GET', prefix .. 'change_count') or '0', newest[1] and newest[1][1] or '0-0'
+}}
+"""
+
+# ARGV: data, new epoch id
+PUBLISH: Final = f"""
+{_PRELUDE}
+local epoch = read_epoch(ARGV[3])
+local number = redis.call('INCR', prefix .. 'change_count')
+if number == 1 then redis.call('EXPIRE', prefix .. 'change_count', {_IDLE_TTL_S}) end
+local id = redis.call('XADD', prefix .. 'changes', 'MAXLEN', '~', {MAX_CHANGES}, '*', 'number', number, 'data', ARGV[2])
+if number == 1 then redis.call('EXPIRE', prefix .. 'changes', {_IDLE_TTL_S}) end
+return {{epoch, tostring(number), id}}
+"""
+
+# ARGV: ID of the last change that was read, new epoch id
+READ_CHANGES: Final = f"""
+{_PRELUDE}
+local epoch = read_epoch(ARGV[3])
+return {{
+  epoch, redis.call('GET', prefix .. 'change_count') or '0',
+  redis.call('XRANGE', prefix .. 'changes', '(' .. ARGV[2], '+', 'COUNT', {MAX_CHANGES})
+}}
+"""
+
+_ADD_EVENT: Final = """
+local function add_event(stream, meta, number, field, data, size, is_last, writer, ttl, max_events, max_bytes)
+  local meta_key, events = prefix .. 'stream:' .. stream, prefix .. 'events:' .. stream
+  local first, stored_bytes = meta.first, meta.stored_bytes + size
+  redis.call('XADD', events, number .. '-0', field, data, 'size', size, 'last', is_last)
+  while first < number and (number - first >= max_events or stored_bytes > max_bytes) do
+    local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
+    if oldest[2][1] == 'large' then redis.call('UNLINK', prefix .. 'large:' .. oldest[2][2]) end
+    redis.call('XDEL', events, oldest[1])
+    stored_bytes = stored_bytes - oldest[2][4]
+    first = first + 1
+  end
+  redis.call('HSET', meta_key, 'first', first, 'last', number, 'bytes', stored_bytes)
+  if is_last == '1' then redis.call('HSET', meta_key, 'ended_by', writer) end
+  redis.call('PEXPIRE', meta_key, ttl)
+  redis.call('PEXPIRE', events, ttl)
+  wake_followers(stream)
+end
+
+local function read_meta(stream)
+  local fields = redis.call('HMGET', prefix .. 'stream:' .. stream, 'first', 'last', 'bytes', 'ended_by', 'writer')
+  if not fields[1] then return nil end
+  return {
+    first = tonumber(fields[1]), last = tonumber(fields[2]), stored_bytes = tonumber(fields[3]),
+    ended_by = fields[4], writer = fields[5]
+  }
+end
+"""
+
+# ARGV: stream, number, field ('data' or 'large'), data, size, '1' if last, worker, ttl in ms, maximum events and bytes,
+# header or nothing
+APPEND: Final = f"""
+{_PRELUDE}
+{_ADD_EVENT}
+local stream, number, worker = ARGV[2], tonumber(ARGV[3]), ARGV[8]
+local meta = read_meta(stream)
+if not meta then
+  if not ARGV[12] then return 0 end
+  redis.call('HSET', prefix .. 'stream:' .. stream, 'writer', worker, 'header', ARGV[12])
+  meta = {{first = 1, last = 0, stored_bytes = 0}}
+end
+if meta.ended_by and meta.ended_by ~= worker then return 0 end
+if number <= meta.last then return 1 end
+if meta.ended_by or number ~= meta.last + 1 then return 0 end
+add_event(
+  stream, meta, number, ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7], worker, ARGV[9], tonumber(ARGV[10]),
+  tonumber(ARGV[11])
+)
+return 1
+"""
+
+# ARGV: stream, data, worker, ttl in ms, new epoch id, expected number
+END_LOST_STREAM: Final = f"""
+{_PRELUDE}
+{_ADD_EVENT}
+local meta = read_meta(ARGV[2])
+if not meta or meta.ended_by or meta.last + 1 ~= tonumber(ARGV[7]) then return 'ended' end
+local state = judge(meta.writer, ARGV[6])
+if state ~= 'lost' then return state end
+add_event(ARGV[2], meta, meta.last + 1, 'data', ARGV[3], #ARGV[3], '1', ARGV[4], ARGV[5], math.huge, math.huge)
+return 'added'
+"""
+
+# ARGV: stream, number
+READ_STREAM: Final = f"""
+{_PRELUDE}
+local fields = redis.call('HMGET', prefix .. 'stream:' .. ARGV[2], 'writer', 'header', 'first', 'last', 'ended_by')
+local after = tonumber(ARGV[3])
+if not fields[3] or after < tonumber(fields[3]) - 1 or after > tonumber(fields[4]) then return false end
+local events = redis.call(
+  'XRANGE', prefix .. 'events:' .. ARGV[2], (after + 1) .. '-0', '+', 'COUNT', {_EVENT_BATCH}
+)
+return {{fields[1], fields[2], tonumber(fields[4]), fields[5] and 1 or 0, events}}
+"""

