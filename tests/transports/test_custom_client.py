@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dovetail import Client, CustomTarget, Server
+from dovetail import Client, CustomTarget, Server, Timeouts
 from dovetail.errors import ConnectError, ConnectionLost, OutcomeUnknown
+
+INITIALIZE_TIMEOUT_S = 0.05
 
 app = Server("custom")
 
@@ -91,3 +93,24 @@ async def test_a_transport_that_cannot_connect_is_a_connect_error() -> None:
 def test_the_options_are_checked() -> None:
     with pytest.raises(TypeError, match="open_connection="):
         CustomTarget("x")  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_deadline_that_passes_while_closing_does_not_hide_the_first_error() -> None:
+    class EndedLink:
+        def __init__(self, lose: Callable[[str], None]) -> None:
+            self._lose = lose
+
+        def send(self, data: bytes) -> None:
+            self._lose("it has ended")
+
+        async def close(self) -> None:
+            await asyncio.sleep(4 * INITIALIZE_TIMEOUT_S)
+
+    async def open_link(_: Callable[[bytes], None], lose: Callable[[str], None]) -> EndedLink:
+        return EndedLink(lose)
+
+    client = Client(
+        CustomTarget(open_link), protocol_version="stateless", timeout=Timeouts(initialize=INITIALIZE_TIMEOUT_S)
+    )
+    with pytest.raises(ConnectionLost, match="it has ended"):
+        await client.connect()

@@ -128,7 +128,7 @@ class ConnectionAttempt:
             return self._connection
         except BaseException as caught:
             exc = self._convert_timeout(caught)
-            await asyncio.shield(self._close_quietly())
+            await self._close_after_failure()
             if isinstance(exc, ConnectionLost):
                 # The connection failed before the caller's request was sent.
                 exc.maybe_sent = False
@@ -148,6 +148,17 @@ class ConnectionAttempt:
         self._connection = self._create_connection(transport)
         self._has_sent_initialize = False
         await self._connection.transport.open(self._connection)
+
+    async def _close_after_failure(self) -> None:
+        """Close the connection. If the deadline passes meanwhile, the caller still gets the first error."""
+        was_expired = self._deadline.is_expired
+        close_task = self._loop.create_task(self._close_quietly())
+        try:
+            await asyncio.shield(close_task)
+        except asyncio.CancelledError:
+            if was_expired or not self._deadline.is_cancel_cause():
+                raise
+            await asyncio.shield(close_task)
 
     async def _close_quietly(self) -> None:
         # An error while closing would hide the first error.
@@ -393,7 +404,7 @@ class Connector:
                 raise
             # The target may be a different server now.
             _KNOWN_ERAS.pop(key or "", None)
-            if isinstance(exc, RequestTimeout):
+            if deadline.is_expired or isinstance(exc, RequestTimeout):
                 raise
             attempt = self._create_attempt(None, deadline)
             connection = await attempt.run()
