@@ -104,12 +104,18 @@ def run_extensions_leg(url: str) -> Report:
     """Run the scenarios of the extensions that the server serves."""
     report = Report(EXTENSIONS_LEG)
     _, listing = _run_suite("list", "--server")
-    for listed in _parse_listing(listing):
-        if not listed["scenario"].startswith(SERVED_EXTENSIONS):
-            continue
+    scenarios = [
+        listed["scenario"] for listed in _parse_listing(listing) if listed["scenario"].startswith(SERVED_EXTENSIONS)
+    ]
+
+    def run_scenario(scenario: str) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-            _run_suite("server", "--url", url, "--scenario", listed["scenario"], "-o", folder)
-            report.add(listed["scenario"], dict(_results(Path(folder))).get(listed["scenario"], []))
+            _run_suite("server", "--url", url, "--scenario", scenario, "-o", folder)
+            return dict(_results(Path(folder))).get(scenario, [])
+
+    with ThreadPoolExecutor(MAX_CONCURRENT_SCENARIOS) as pool:
+        for scenario, checks in zip(scenarios, pool.map(run_scenario, scenarios), strict=True):
+            report.add(scenario, checks)
     if not report.scenarios:
         report.findings.append("FAILURE the suite named no scenario")
     return report

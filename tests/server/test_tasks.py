@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Depends, Server, ToolError
-from dovetail.errors import InvalidParams, MethodNotFound, MissingClientCapability, ServerBusy
+from dovetail.errors import ElicitationDeclined, InvalidParams, MethodNotFound, MissingClientCapability, ServerBusy
 from dovetail.extensions import SQLiteTaskStore, TaskConfig, TaskOptions
 from dovetail.extensions.tasks import task_worker
 from dovetail.extensions.tasks.task_worker import WorkerOptions
 from dovetail.middleware import CallNext, Exchange, RateLimit
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskLimits, TaskRecord
 from dovetail.server import task_call
 from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, Client, text
 
@@ -151,7 +152,7 @@ async def test_wrong_arguments_are_refused_without_a_task(app: Server) -> None:
 
 
 async def test_dependencies_and_the_lifespan_work_in_a_task() -> None:
-    events: list[str] = []
+    events, started = list[str](), asyncio.Event()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[str]:
@@ -161,7 +162,7 @@ async def test_dependencies_and_the_lifespan_work_in_a_task() -> None:
     async def double(x: int) -> int:
         return 2 * x
 
-    app = Server("app", lifespan=lifespan)
+    app = Server("app", lifespan=lifespan, limits=ServerLimits(drain_timeout=0.05))
 
     @app.tool(task=True)
     async def work(x: int, ctx: Context, doubled: int = Depends(double)) -> str:
@@ -169,15 +170,19 @@ async def test_dependencies_and_the_lifespan_work_in_a_task() -> None:
 
     @app.tool(task=True)
     async def slow() -> None:
+        started.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(60)
         finally:
             events.append("stopped")
 
     client = TaskClient(app)
     assert text((await client.finish("work", x=4))["result"]) == "value 8"
+    await client.start("slow")
+    await started.wait()
     await app.stop()
-    assert events == ["closed"]
+    # The lifespan is open as long as a task runs.
+    assert events == ["stopped", "closed"]
 
 
 # Clients that do not support tasks
@@ -277,6 +282,39 @@ async def test_too_many_tasks_are_refused() -> None:
     with pytest.raises(ServerBusy):
         await TaskClient(app).call("work")
     await app.stop()
+
+
+class SlowStore(SQLiteTaskStore):
+    """A store that stores a record and then takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__(":memory:")
+        self.created: list[str] = []
+
+    async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
+        await super().create(record, limits)
+        self.created.append(record.id)
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("after", [None, 0.0])
+async def test_a_request_that_is_cancelled_while_its_task_is_stored_leaves_no_task(after: float | None) -> None:
+    store = SlowStore()
+    app = Server("app", tasks=TaskOptions(store=store))
+
+    @app.tool(task=TaskConfig(after=after, max_retries=3))
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    client = TaskClient(app)
+    request = asyncio.ensure_future(client.call("work"))
+    await until(lambda: bool(store.created))
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert (await client.get(store.created[0]))["status"] == "cancelled"
+    await app.stop()
+    await store.close()
 
 
 # Cancellation
@@ -432,6 +470,38 @@ async def test_a_task_that_asks_several_questions_shows_those_that_are_open(app:
     assert (task["status"], [*task["inputRequests"]]) == ("input_required", ["city"])
     await client.answer(id, city={"value": "Rome"})
     assert text((await client.wait(id))["result"]) == "Ann in Rome"
+
+
+async def test_a_question_stays_open_if_the_answer_does_not_match_its_form(app: Server) -> None:
+    @app.tool(task=True)
+    async def work(ctx: Context) -> int:
+        return await ctx.elicit("Age?", int)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.wait(id, "input_required")
+    for wrong in ({"value": "old"}, {}, {"value": None}):
+        with pytest.raises(InvalidParams) as error:
+            await client.answer(id, q1=wrong)
+        assert error.value.data == {"field": "inputResponses.q1"}
+        assert (await client.get(id))["status"] == "input_required"
+    await client.answer(id, q1={"value": 7, "other": 1})
+    assert (await client.wait(id))["result"]["structuredContent"] == {"result": 7}
+
+
+async def test_the_user_can_decline_in_a_task(app: Server) -> None:
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str:
+        try:
+            return await ctx.elicit("Name?", str)
+        except ElicitationDeclined:
+            return "declined"
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.wait(id, "input_required")
+    await client.request("tasks/update", {"taskId": id, "inputResponses": {"q1": {"action": "decline"}}})
+    assert text((await client.wait(id))["result"]) == "declined"
 
 
 # Options

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from dovetail.errors import InternalError, ProtocolError
+from dovetail.error_context import clip
+from dovetail.errors import InternalError, InvalidParams, ProtocolError
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import UNSET, Struct, field, replace
@@ -26,6 +27,9 @@ TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "faile
 # The state of a task's function: not started, running, or waiting for the client's answers.
 # If a worker is lost in phase "running", the task fails unless a retry is allowed.
 TaskPhase: TypeAlias = Literal["queued", "running", "waiting"]
+
+# Raises ValueError if an answer does not fit its question.
+CheckAnswer: TypeAlias = Callable[[InputRequest, Any], None]
 
 FINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset({"completed", "failed", "cancelled"})
 RECORD_FORMAT: Final = 1  # the format version of an encoded record
@@ -361,17 +365,20 @@ def withdraw_requests(record: TaskRecord, keys: Collection[str], now: float) -> 
     return _update_inputs(record, withdrawn, now)
 
 
-def answer_requests(record: TaskRecord, responses: Mapping[str, Any], now: float) -> TaskRecord:
+def answer_requests(
+    record: TaskRecord, responses: Mapping[str, Any], now: float, check: CheckAnswer | None = None
+) -> TaskRecord:
     """Add a client's answers to a task. Ignore answers to questions that are not open.
 
     Raises:
-        InvalidParams: an answer to an open question has the wrong type. `data.field` names it. No answer is added.
+        InvalidParams: an answer to an open question has the wrong type, or `check` raised ValueError. `data.field`
+            names the answer. No answer is added.
     """
     answered: dict[str, TaskInput] = {}
     for key, response in responses.items():
         task_input = record.inputs.get(key)
         if task_input is not None and task_input.is_open:
-            _check_response(task_input.request.method, response, f"inputResponses.{key}")
+            _check_response(task_input.request, response, f"inputResponses.{key}", check)
             answered[key] = replace(task_input, response=response)
     return _update_inputs(record, answered, now)
 
@@ -577,10 +584,15 @@ def _is_same_question(task_input: TaskInput, encoded_request: bytes) -> bool:
     return not task_input.is_withdrawn and encode_canonical(task_input.request) == encoded_request
 
 
-def _check_response(method: str, response: Any, path: str) -> None:
-    row = METHODS.get(method)
+def _check_response(request: InputRequest, response: Any, path: str, check: CheckAnswer | None) -> None:
+    row = METHODS.get(request.method)
     if row is not None and row.result is not None:
         convert(response, row.result, label="answer", field=path)
+    if check is not None:
+        try:
+            check(request, response)
+        except ValueError as exc:
+            raise InvalidParams(f"Invalid params: {path}: {clip(str(exc), 512)}", {"field": path}) from None
 
 
 def _save_principal(principal: Principal) -> TaskPrincipal:

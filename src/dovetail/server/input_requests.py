@@ -206,6 +206,22 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
             return convert(response, ListRootsResult, label="roots").roots
 
 
+def check_form_answer(request: InputRequest, response: Any) -> None:
+    """Raise ValueError if the user's answer does not match the schema of its form. Other requests are not checked."""
+    params: dict[str, Any] = request.params or {}
+    schema: dict[str, Any] | None = params.get("requestedSchema")
+    if schema is None or response.get("action") != "accept":
+        return
+    from dovetail.server.parameters.elicitation_form import compile_form
+
+    required = schema.get("required", ())
+    # Some clients send null for fields that the user left empty.
+    content: dict[str, Any] = {
+        name: value for name, value in (response.get("content") or {}).items() if value is not None or name in required
+    }
+    compile_form(schema).read(content)
+
+
 class InputRequired:
     """A return value that asks the client for input. Use it if your function handles the responses itself.
 

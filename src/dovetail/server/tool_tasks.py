@@ -28,6 +28,7 @@ from dovetail.protocol.task_store import (
     restore_caller,
     save_caller,
 )
+from dovetail.server.input_requests import check_form_answer
 from dovetail.server.invocation import Runner
 from dovetail.server.registry import Registry
 from dovetail.server.task_call import Heartbeat, TaskToolCall
@@ -141,6 +142,7 @@ class ToolTasks:
             secret_keys=secret_keys,
             keeps_tasks=keeps_tasks,
             run=self._run,
+            check_answer=check_form_answer,
             # Running calls and then tasks are drained, and both must end before the process does.
             drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),
         )

@@ -34,6 +34,7 @@ from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.task_store import (
+    CheckAnswer,
     TaskLease,
     TaskLimits,
     TaskRecord,
@@ -79,6 +80,7 @@ class TasksExtension:
         secret_keys: Keys that encrypt the records in a file.
         keeps_tasks: Returns whether tasks should survive the process, if the options do not name a store.
         run: Runs the stored call of a task.
+        check_answer: Raises ValueError if an answer does not fit its question. The question then stays open.
         drain_timeout: Seconds to wait for running tasks when the server stops.
     """
 
@@ -90,6 +92,7 @@ class TasksExtension:
         secret_keys: Sequence[str | bytes],
         keeps_tasks: Callable[[], bool],
         run: TaskFunction,
+        check_answer: CheckAnswer,
         drain_timeout: float,
     ) -> None:
         self.options = options
@@ -97,6 +100,7 @@ class TasksExtension:
         self._secret_keys = secret_keys
         self._keeps_tasks = keeps_tasks
         self._run = run
+        self._check_answer = check_answer
         self._drain_timeout_s = drain_timeout
         self._limits = TaskLimits(max_tasks=options.max_tasks, max_tasks_per_owner=options.max_tasks_per_principal)
         self._opened_store: TaskStore | None = None
@@ -159,7 +163,8 @@ class TasksExtension:
     async def _update_task(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
         record = await self._find(params.task_id, exchange)
         changed = await self._change(
-            record.id, lambda record: answer_requests(record, params.input_responses, time.time())
+            record.id,
+            lambda record: answer_requests(record, params.input_responses, time.time(), self._check_answer),
         )
         if changed.status == "working" and changed.lease is None:
             await self._submit(record.id)
