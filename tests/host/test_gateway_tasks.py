@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def caller(gateway: Any, **options: Any) -> Client:
 @asynccontextmanager
 async def serve_gateway(
     far: Server, policy: Policy = ALLOW, host_options: dict[str, Any] | None = None, **options: Any
-) -> AsyncIterator[Server]:
+) -> AsyncGenerator[Server]:
     """Serve an upstream server over HTTP, and yield the gateway in front of it."""
     async with testing.serve(far, transport="http") as url, Host(policy=policy, **(host_options or {})) as host:
         host.add("far", url, settings=options.pop("settings", None))
@@ -132,6 +132,21 @@ async def test_the_gateway_waits_for_a_task_that_the_caller_cannot_receive(versi
         result = await call
     assert read(result) == "waited"
     assert "half" in messages
+
+
+async def test_a_silent_task_keeps_its_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.client.forwarded_tasks._REPORT_INTERVAL_S", 0.01)
+    far = TaskUpstream()
+    progress: list[float] = []
+
+    def on_progress(done: float, total: float | None, message: str | None) -> None:
+        progress.append(done)
+        if len(progress) == 5:
+            far.complete()
+
+    async with serve_gateway(far) as gateway, Client(gateway, **PLAIN) as client:
+        await client.call_tool("far__required", progress_handler=on_progress)
+    assert progress[:5] == sorted(set(progress[:5]))
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
@@ -676,6 +691,7 @@ async def test_a_task_of_a_real_server_asks_and_ends() -> None:
         task = await tasks.get(client, id)
         assert task.input_requests is not None
         [key] = task.input_requests
+        assert await refused(tasks.update(client, id, **{key: {"action": "unknown"}})) == -32602
         await tasks.update(client, id, **{key: {"action": "accept", "content": {"value": True}}})
         await wait_until(lambda: has_status(client, id, "completed"))
         assert text((await tasks.get(client, id)).result) == "a True"

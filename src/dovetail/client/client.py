@@ -858,6 +858,11 @@ def get_session(client: Client) -> Session:
     return client._session  # pyright: ignore[reportPrivateUsage]
 
 
+def get_tasks(client: Client) -> "ClientTasks":
+    """Return the tasks of a client. This function is internal."""
+    return client._get_tasks()  # pyright: ignore[reportPrivateUsage]
+
+
 def mount_client(
     client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
 ) -> "MountedClient":
@@ -874,5 +879,10 @@ def mount_client(
     from dovetail.client.mounted_client import MountedClient
 
     return MountedClient(
-        client, get_session(client), is_shared=is_shared, declare_all=declare_all, input_filter=input_filter
+        client,
+        get_session(client),
+        lambda: get_tasks(client),
+        is_shared=is_shared,
+        declare_all=declare_all,
+        input_filter=input_filter,
     )

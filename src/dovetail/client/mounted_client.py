@@ -6,7 +6,6 @@ requests are rejected.
 """
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -65,8 +64,8 @@ from dovetail.wire.raw_message import (
 )
 
 if TYPE_CHECKING:
-    from dovetail.client.forwarded_tasks import ReportTask
-    from dovetail.extensions.tasks.task_messages import CreateTaskResult, Task
+    from dovetail.client.tasks import ClientTasks
+    from dovetail.extensions.tasks.task_messages import CreateTaskResult
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
@@ -265,6 +264,7 @@ class MountedClient:
         self,
         client: Any,
         session: Session,
+        get_tasks: "Callable[[], ClientTasks]",
         *,
         is_shared: bool = False,
         declare_all: bool = True,
@@ -272,6 +272,7 @@ class MountedClient:
     ) -> None:
         self.name: str = client.name
         self._client = client
+        self._get_tasks = get_tasks
         self._request_sender = session.sender
         self._reconnector = session.reconnector
         self._callbacks = session.callbacks
@@ -289,7 +290,6 @@ class MountedClient:
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
-        self._background_tasks: set[asyncio.Task[None]] = set()
         self._has_no_changes = False
         self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
@@ -524,39 +524,20 @@ class MountedClient:
     async def _run_task(
         self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        from dovetail.client.forwarded_tasks import ForwardedTasks
+        from dovetail.client.forwarded_tasks import wait_for_task
 
         raw = await self._send(exchange, params, timeout=timeout, accepts_task=True)
         result = await self._send_until_complete(exchange, params, raw, timeout, accepts_task=True)
         if isinstance(result, InputRequiredResult) or (task := _decode_task(result)) is None:
             return result
-        tasks = ForwardedTasks(self._request_sender, exchange.caller)
-        try:
-            outcome = await tasks.wait(
-                task, partial(self._ask_each, exchange), self._create_reporter(exchange), timeout
-            )
-        except RemoteError:
-            raise  # The task has ended.
-        except BaseException:
-            self._start_background(tasks.cancel(task.task_id))
-            raise
-        return ForwardedResult(encode({**outcome, "resultType": "complete"}))
-
-    def _create_reporter(self, exchange: IncomingExchange) -> "ReportTask":
-        """Return a function that reports the states of a task as progress, so that the caller keeps waiting."""
-        send_progress, count = self._create_progress_handler(exchange), itertools.count(1)
-
-        async def report(task: "Task") -> None:
-            await send_progress(next(count), None, task.status_message)
-
-        return report
-
-    def _start_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
-        # If the cancellation does not arrive, the server ends the task by itself.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        final_result = await wait_for_task(
+            self._get_tasks(),
+            task,
+            partial(self._ask_each, exchange),
+            self._create_progress_handler(exchange),
+            timeout,
+        )
+        return ForwardedResult(encode(replace(final_result, result_type="complete")))
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
         if self._input_filter is None:

@@ -298,7 +298,7 @@ class ClientTasks:
         encoder = self._session.reconnector.encoder
         if encoder is not None and not encoder.is_stateless:
             raise InvalidResult("this protocol version has no tasks")
-        limit, report = _CallTimeout(client.timeout, client.total_timeout), _ProgressReport(client)
+        limit, report = CallTimeout(client.timeout, client.total_timeout), _ProgressReport(client)
 
         async def answer(requests: Mapping[str, InputRequest]) -> dict[str, Any]:
             with limit.pause():
@@ -314,7 +314,7 @@ class ClientTasks:
             async with limit:
                 result = await self.wait(task, handle_change)
         except (asyncio.CancelledError, RequestTimeout, InputRequestError, InvalidResult):
-            await self._cancel_abandoned(task)
+            await self.cancel_abandoned(task)
             raise
         except (ConnectionLost, ConnectError) as exc:
             raise exc if self.is_closed else _to_outcome_unknown(exc) from exc.__cause__
@@ -323,7 +323,7 @@ class ClientTasks:
             await self._session.callbacks.flush(client.total_timeout)
         return result
 
-    async def _cancel_abandoned(self, task: RemoteTask) -> None:
+    async def cancel_abandoned(self, task: RemoteTask) -> None:
         """Cancel a task that no caller waits for. Wait for the response, because the event loop may close soon."""
         cancel = asyncio.get_running_loop().create_task(self._try_cancel(task))
         self._cancel_tasks.add(cancel)
@@ -462,7 +462,7 @@ class _LocalCall:
         raise self._tasks.add_context(error, self._params["name"])
 
 
-class _CallTimeout:
+class CallTimeout:
     """The timeouts of a call that became a task.
 
     If the caller passed no idle timeout, only the total timeout ends the call while the server answers.

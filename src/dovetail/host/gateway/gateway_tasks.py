@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from dovetail.client.client import get_session
-from dovetail.client.forwarded_tasks import ForwardedTasks, get_poll_interval
+from dovetail.client.client import get_tasks
+from dovetail.client.tasks import ClientTasks
 from dovetail.errors import (
     InternalError,
     InvalidParams,
+    InvalidResult,
     MCPError,
     NotFound,
     NotSupported,
@@ -24,6 +25,7 @@ from dovetail.errors import (
     ProtocolError,
     RemoteError,
     ServerBusy,
+    TaskLost,
 )
 from dovetail.extensions.tasks.task_messages import (
     TASKS_EXTENSION,
@@ -64,6 +66,8 @@ _MAX_REVIEWS: Final = 1024
 _WATCH_TIMEOUT_S: Final = 10.0  # A slow server must not delay notifications about the tasks of other servers for long.
 _WATCH_RETRY_S: Final = 5.0
 _FIRST_POLL_S: Final = 0.05
+_DEFAULT_POLL_S: Final = 1.0
+_MEMBER_BY_STATUS: Final = {"input_required": "input_requests", "completed": "result", "failed": "error"}
 # A server answers with one of these codes if it does not have the task.
 _UNKNOWN_TASK_CODES: Final = frozenset({-32601, -32602})
 _WAITS_FOR_USER: Final = "The task has ended. A user must allow its result"
@@ -138,26 +142,26 @@ class GatewayTasks:
 
     async def _update(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
         found = self._find(params.task_id, exchange)
-        async with _open_requests(found, exchange) as requests:
-            task = await requests.get(found.task.task_id)
+        async with _open_requests(found) as requests:
+            task = await _fetch(found, requests)
             open_requests = await self._filter_questions(found, requests, task) or {}
             # Answers to questions that the policy declined must not reach the server.
             responses = {key: value for key, value in params.input_responses.items() if key in open_requests}
             if responses:
-                await requests.update(found.task.task_id, responses)
+                await _send_answers(found, requests, responses)
         return UpdateTaskResult()
 
     async def _cancel(self, params: CancelTaskParams, exchange: Exchange) -> CancelTaskResult:
         found = self._find(params.task_id, exchange)
-        async with _open_requests(found, exchange) as requests:
-            await requests.cancel(found.task.task_id)
+        async with _open_requests(found) as requests:
+            await requests.cancel_task(found.task.task_id)
         return CancelTaskResult()
 
     async def read(self, id: str, exchange: Exchange) -> DetailedTask:
         """Return the state of a task, as its caller may see it. Raise InvalidParams if the caller has no such task."""
         found = self._find(id, exchange)
-        async with _open_requests(found, exchange) as requests:
-            task = await requests.get(found.task.task_id)
+        async with _open_requests(found) as requests:
+            task = await _fetch(found, requests)
             if task.status == "input_required":
                 open_requests = await self._filter_questions(found, requests, task)
                 task = _show_questions(task, open_requests)
@@ -204,7 +208,7 @@ class GatewayTasks:
                 del poll_times[id]
             else:
                 # After a change, the next changes are often near.
-                poll_times[id] = loop.time() + compute_backoff(_FIRST_POLL_S, poll_counts[id], get_poll_interval(task))
+                poll_times[id] = loop.time() + compute_backoff(_FIRST_POLL_S, poll_counts[id], _get_poll_interval(task))
                 poll_counts[id] += 1
 
     def _find(self, id: str, exchange: Exchange) -> FoundTask:
@@ -221,7 +225,7 @@ class GatewayTasks:
         raise create_unknown_error()
 
     async def _filter_questions(
-        self, found: FoundTask, requests: ForwardedTasks, task: DetailedTask
+        self, found: FoundTask, requests: ClientTasks, task: DetailedTask
     ) -> Mapping[str, InputRequest] | None:
         """Return the questions for the caller's user. Decline the questions that the policy denies.
 
@@ -233,11 +237,11 @@ class GatewayTasks:
         try:
             answers = {key: check(question.method, question.params or {}) for key, question in questions.items()}
         except ProtocolError:
-            await requests.cancel(found.task.task_id)
+            await requests.cancel_task(found.task.task_id)
             return None
         declined = {key: answer for key, answer in answers.items() if answer is not None}
         if declined:
-            await requests.update(found.task.task_id, declined)
+            await requests.update_task(found.task.task_id, declined)
         return {key: question for key, question in questions.items() if key not in declined}
 
     async def _finish(self, found: FoundTask, task: DetailedTask, exchange: Exchange) -> DetailedTask:
@@ -304,19 +308,48 @@ class GatewayTasks:
 
 
 @asynccontextmanager
-async def _open_requests(found: FoundTask, exchange: Exchange) -> AsyncGenerator[ForwardedTasks]:
+async def _open_requests(found: FoundTask) -> AsyncGenerator[ClientTasks]:
+    """Yield an object that sends task requests to the server. Translate the errors of the server."""
     try:
         async with found.supervisor.using() as client:
-            yield ForwardedTasks(get_session(client).sender, exchange.caller)
+            yield get_tasks(client)
     except ProtocolError:
         raise
-    except NotSupported:
+    except (NotSupported, TaskLost):
         raise create_unknown_error() from None
     except MCPError as exc:
         if isinstance(exc, RemoteError) and exc.code in _UNKNOWN_TASK_CODES:
             raise create_unknown_error() from None
         log.warning("a request for a task of %s failed: %s", found.upstream.name, exc)
         raise InternalError(f"the server {found.upstream.name} is not available") from None
+
+
+async def _fetch(found: FoundTask, requests: ClientTasks) -> DetailedTask:
+    """Return the state of a task, without members that do not belong to its status.
+
+    Raises:
+        InvalidResult: the member that belongs to the status is missing.
+    """
+    task = await requests.get_task(found.task.task_id)
+    member = _MEMBER_BY_STATUS.get(task.status)
+    if member is not None and getattr(task, member) is None:
+        raise InvalidResult(f"the result of tasks/get has the status {task.status!r}, but no {member}")
+    return replace(task, meta=None, **{other: None for other in _MEMBER_BY_STATUS.values() if other != member})
+
+
+async def _send_answers(found: FoundTask, requests: ClientTasks, responses: Mapping[str, Any]) -> None:
+    try:
+        await requests.update_task(found.task.task_id, responses)
+    except RemoteError as exc:
+        if exc.code != InvalidParams.code:
+            raise
+        await requests.get_task(found.task.task_id)  # This raises TaskLost if the task has just expired.
+        raise InvalidParams(exc.message, exc.data) from None
+
+
+def _get_poll_interval(task: DetailedTask) -> float:
+    seconds = _DEFAULT_POLL_S if task.poll_interval_ms is None else min(task.poll_interval_ms, 60_000) / 1000
+    return max(_FIRST_POLL_S, seconds)
 
 
 def _show_questions(task: DetailedTask, questions: Mapping[str, InputRequest] | None) -> DetailedTask:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from dovetail.client.client import Client
 from dovetail.client.forwarded_tasks import declares_tasks
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -23,7 +24,7 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
-from dovetail.extensions.tasks.task_messages import CreateTaskResult
+from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION, CreateTaskResult
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
@@ -32,6 +33,7 @@ from dovetail.host.gateway.task_ids import TaskIds, fits_into_id
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
+from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -145,13 +147,11 @@ class Upstream:
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
-            accepts_task = (
-                exchange.caller.client_capabilities.extensions is not None
-                and self._task_ids is not None
-                and _accepts_task(exchange, authorization)
-            )
+            accepts_task = False
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
+                if exchange.caller.client_capabilities.extensions is not None and self._task_ids is not None:
+                    accepts_task = _has_tasks(use.client) and _accepts_task(exchange, authorization)
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout, accepts_task=accepts_task)
             if accepts_task and isinstance(use.result, CreateTaskResult):
                 return self._wrap_task(use.result, exchange, supervisor, authorization)
@@ -286,6 +286,14 @@ class Upstream:
                 "allow it (dovetail gateway --policy FILE)"
             )
         return await self._authorizer.ask_for_caller(consent_round.owner, request)
+
+
+def _has_tasks(client: Client) -> bool:
+    """Return whether a server may run calls as tasks. Without a connection, this is not known."""
+    capabilities = client.server_capabilities
+    if capabilities is ASSUMED_CAPABILITIES or not client.is_connected:
+        return True
+    return capabilities.extensions is not None and TASKS_EXTENSION in capabilities.extensions
 
 
 def _accepts_task(exchange: IncomingExchange, authorization: Authorization) -> bool:
