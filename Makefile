@@ -34,7 +34,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-commands demo docs docs-serve lock clean
+.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-tasks bench-commands demo docs docs-serve lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -132,6 +132,9 @@ bench-clients: $(STAMP) ## Compare clients (7 minutes)
 
 bench-quick: $(STAMP) ## Compare dovetail with the floors. Fail far over a limit
 	@$(BIN)/python bench/run.py --quick
+
+bench-tasks: $(STAMP) ## Measure tasks, and compare them with fastmcp (3 minutes)
+	$(BIN)/python bench/tasks.py
 
 bench-commands: $(STAMP) ## Measure the start time of the command line
 	$(BIN)/python bench/commands.py

@@ -1,20 +1,33 @@
-"""Measure the SQLite task store: the median time of each operation, in an empty store and beside many tasks.
+"""Measure tasks: the SQLite store, and servers over HTTP, in an empty store and beside many tasks.
 
-The target for `create` is one millisecond. `create` is durable, so it waits for the disk. `disk` is a plain insert with
-the same durability in the same moment. It shows how busy the disk is.
+The target for `create` in the store is one millisecond. `create` is durable, so it waits for the disk. `disk` is a
+plain insert with the same durability in the same moment. It shows how busy the disk is.
 
-python bench/tasks.py [--tasks 10000] [--rounds 300] [--sealed]
+The servers run in turn, so that they see the same load. `result` is the time from a call to the response that contains
+its result, with requests for the task in between. fastmcp keeps its tasks in memory, or in Redis if redis-server is
+installed.
+
+python bench/tasks.py [--tasks 10000] [--rounds 300] [--sealed] [--only store|servers]
 """
 
 import argparse
 import asyncio
+import contextlib
+import http.client
+import json
+import shutil
+import socket
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
+
+import psutil
 
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.protocol.task_store import (
@@ -30,6 +43,17 @@ from dovetail.protocol.task_store import (
 from dovetail.wire.input_required import InputRequest
 
 CREATE_LIMIT_MS = 1.0
+SERVERS = Path(__file__).parent / "servers"
+TIMEOUT_S = 60.0
+VERSION = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": VERSION,
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {
+        "elicitation": {"form": {}},
+        "extensions": {"io.modelcontextprotocol/tasks": {}},
+    },
+}
 QUESTION = {"q1": InputRequest(method="elicitation/create", params={"mode": "form", "message": "Continue?"})}
 ANSWER = {"q1": {"action": "accept", "content": {"confirm": True}}}
 
@@ -91,7 +115,7 @@ async def measure(store: SQLiteTaskStore, database: sqlite3.Connection, rounds: 
     return times
 
 
-async def run(tasks: int, rounds: int, secret_keys: list[str]) -> None:
+async def run_store(tasks: int, rounds: int, secret_keys: list[str]) -> None:
     """Measure a store, add tasks to it and measure it again. Print both medians."""
     with tempfile.TemporaryDirectory() as folder:
         store = SQLiteTaskStore(Path(folder) / "tasks.sqlite", secret_keys=secret_keys)
@@ -117,14 +141,180 @@ async def run(tasks: int, rounds: int, secret_keys: list[str]) -> None:
     sys.stdout.write("\n".join(rows) + "\n")
 
 
+class TaskServer:
+    """A server process, and one connection to it."""
+
+    def __init__(self, name: str, script: str, store: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.name = name
+        self.times: dict[str, list[float]] = {}
+        command = [sys.executable, str(SERVERS / script), str(port), store]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self._connection.connect()
+            except OSError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def close(self) -> None:
+        """Stop the process."""
+        self._connection.close()
+        self._process.terminate()
+        self._process.wait(TIMEOUT_S)
+
+    def disconnect(self) -> None:
+        """Close the connection, because a server does not keep an idle one. The next request opens it again."""
+        self._connection.close()
+
+    def measure_memory(self) -> float:
+        """Return the memory of the process in MiB."""
+        return psutil.Process(self._process.pid).memory_info().rss / 2**20
+
+    def request(self, method: str, header: str, /, **params: Any) -> dict[str, Any]:
+        """Send a request and return its result."""
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": VERSION,
+            "mcp-method": method,
+            "mcp-name": header,
+        }
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}})
+        self._connection.request("POST", "/mcp", body, headers)
+        response = json.loads(self._connection.getresponse().read())
+        if "result" not in response:
+            raise RuntimeError(f"{self.name}: {response}")
+        return response["result"]
+
+    def measure(self, kind: str, method: str, header: str, /, **params: Any) -> dict[str, Any]:
+        """Send a request, and record its time in milliseconds."""
+        started = time.perf_counter()
+        result = self.request(method, header, **params)
+        self.times.setdefault(kind, []).append((time.perf_counter() - started) * 1000)
+        return result
+
+    def wait_for(self, id: str, status: str) -> dict[str, Any]:
+        """Send requests until a task has this status."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (task := self.request("tasks/get", id, taskId=id))["status"] != status:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: {task}")
+        return task
+
+    def run_plain_and_task(self) -> None:
+        """Measure a plain call, and the life of a task that ends at once."""
+        arguments = {"month": "2026-11"}
+        self.measure("plain call", "tools/call", "plain", name="plain", arguments=arguments)
+        started = time.perf_counter()
+        id = self.measure("create", "tools/call", "report", name="report", arguments=arguments)["taskId"]
+        self.wait_for(id, "completed")
+        self.times.setdefault("result", []).append((time.perf_counter() - started) * 1000)
+        self.measure("get", "tasks/get", id, taskId=id)
+
+    def run_answer_and_cancel(self) -> None:
+        """Measure the answer to a question, and the end of a task that waits."""
+        id = self.request("tools/call", "ask", name="ask", arguments={})["taskId"]
+        key = next(iter(self.wait_for(id, "input_required")["inputRequests"]))
+        answers = {key: {"action": "accept", "content": {"value": True}}}
+        self.measure("update", "tasks/update", id, taskId=id, inputResponses=answers)
+        id = self.request("tools/call", "wait", name="wait", arguments={})["taskId"]
+        self.measure("cancel", "tasks/cancel", id, taskId=id)
+
+    def run_all(self) -> None:
+        """Measure all kinds of requests."""
+        self.run_plain_and_task()
+        self.run_answer_and_cancel()
+
+    def take_times(self) -> dict[str, float]:
+        """Return the median of each kind of request, and start again."""
+        medians = {kind: median(times) for kind, times in self.times.items()}
+        self.times.clear()
+        return medians
+
+
+@contextlib.contextmanager
+def start_servers(folder: Path) -> Generator[list[TaskServer]]:
+    """Start a server for each implementation and store."""
+    with contextlib.ExitStack() as stack:
+        stores = [
+            ("dovetail, SQLite", "tasks_dovetail.py", str(folder / "server.sqlite")),
+            ("dovetail, memory", "tasks_dovetail.py", ":memory:"),
+            ("fastmcp, memory", "tasks_fastmcp.py", "memory://"),
+        ]
+        if shutil.which("redis-server") is not None:
+            path = folder / "redis"
+            command = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
+            redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            stack.callback(redis.wait)
+            stack.callback(redis.terminate)
+            stores.append(("fastmcp, Redis", "tasks_fastmcp.py", f"unix://{path}"))
+        servers: list[TaskServer] = []
+        for store in stores:
+            servers.append(TaskServer(*store))
+            stack.callback(servers[-1].close)
+        yield servers
+
+
+def run_servers(tasks: int, rounds: int) -> None:
+    """Compare servers over HTTP, and ours with one that has many tasks."""
+    with tempfile.TemporaryDirectory() as folder, start_servers(Path(folder)) as servers:
+        measure_in_turn(servers, 20, TaskServer.run_plain_and_task)
+        medians = measure_in_turn(servers, rounds, TaskServer.run_plain_and_task)
+        print_table("over HTTP, ms", medians)
+        few = servers[0]
+        many = TaskServer(f"{tasks} tasks", "tasks_dovetail.py", str(Path(folder) / "many.sqlite"))
+        try:
+            for _ in range(tasks):
+                many.request("tools/call", "report", name="report", arguments={"month": "2026-11"})
+            memory = {server.name: server.measure_memory() for server in (few, many)}
+            medians = measure_in_turn([few, many], rounds, TaskServer.run_all)
+            print_table("", {name: times | {"memory, MiB": memory[name]} for name, times in medians.items()})
+        finally:
+            many.close()
+
+
+def measure_in_turn(
+    servers: list[TaskServer], rounds: int, run: Callable[[TaskServer], None]
+) -> dict[str, dict[str, float]]:
+    """Return the median of each kind of request, by server. The servers alternate, so that they see the same load."""
+    for server in servers:
+        server.disconnect()
+    for _ in range(rounds):
+        for server in servers:
+            run(server)
+    return {server.name: server.take_times() for server in servers}
+
+
+def print_table(title: str, columns: dict[str, dict[str, float]]) -> None:
+    """Print one column of medians per server."""
+    rows = [f"{title:18}" + "".join(f"{name:>18}" for name in columns)]
+    kinds = next(iter(columns.values()))
+    rows += [f"{kind:18}" + "".join(f"{medians[kind]:18.3f}" for medians in columns.values()) for kind in kinds]
+    sys.stdout.write("\n".join(rows) + "\n\n")
+
+
 def main() -> None:
     """Read the options and run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=10_000, help="number of tasks in the store")
     parser.add_argument("--rounds", type=int, default=300, help="number of tasks to measure")
-    parser.add_argument("--sealed", action="store_true", help="encrypt the records")
+    parser.add_argument("--sealed", action="store_true", help="encrypt the records of the store")
+    parser.add_argument("--only", choices=["store", "servers"], help="run one part")
     options = parser.parse_args()
-    asyncio.run(run(options.tasks, options.rounds, ["a secret key of a benchmark"] if options.sealed else []))
+    if options.only != "servers":
+        secret_keys = ["a secret key of a benchmark"] if options.sealed else []
+        asyncio.run(run_store(options.tasks, options.rounds, secret_keys))
+        sys.stdout.write("\n")
+    if options.only != "store":
+        run_servers(options.tasks, options.rounds)
 
 
 if __name__ == "__main__":
