@@ -95,7 +95,7 @@ async def run_again(agent: Agent) -> list[str | None]:
 async def test_the_user_allows_the_tools_of_a_skill_once_for_a_run() -> None:
     server, user = CleanServer(), User(skill_tools=Allow())
     async with create_host(server, consent=user) as host:
-        assert await run(host, LOAD, WIPE, WIPE) == [None, None, None]
+        assert await run(host, LOAD, WIPE, LOAD, WIPE) == [None] * 4
     assert (user.kinds, server.calls) == (["skill.tools"], ["wipe", "wipe"])
     [request] = user.requests
     assert (request.server, request.tool) == ("docs", URI)

@@ -66,7 +66,8 @@ class SkillToolPermissions:
         request = self._authorizer.create_request(supervisor, _KIND, skill.uri, None)
         tool_keys = frozenset(self._create_key(entry) for entry in tools)
         current = _compute_fingerprint(skill, tool_keys)
-        if current in self._declined:
+        known = self._permissions.get((skill.server, skill.uri))
+        if current in self._declined or (known is not None and known.fingerprint == current and self._is_valid(known)):
             return
         try:
             authorization = await self._authorizer.authorize_skill_tools(
@@ -83,17 +84,15 @@ class SkillToolPermissions:
         """Return why the user has already allowed the calls of a tool, or "" if the user has not."""
         request = record.request
         key = (request.server, request.server_identity, request.tool, record.fingerprint)
-        for (server, uri), permission in tuple(self._permissions.items()):
-            if key not in permission.tools:
-                continue
-            if (
-                permission.is_stored
-                and peek_grant(self._authorizer.grants, permission.request, permission.fingerprint) is None
-            ):
-                del self._permissions[server, uri]  # The user revoked the grant.
-                continue
-            return f"the user allowed this tool with the skill {uri} of {server}"
+        for (server, uri), permission in self._permissions.items():
+            if key in permission.tools and self._is_valid(permission):
+                return f"the user allowed this tool with the skill {uri} of {server}"
         return ""
+
+    def _is_valid(self, permission: _Permission) -> bool:
+        """Return False if the user has revoked the grant of a permission."""
+        grants = self._authorizer.grants
+        return not permission.is_stored or peek_grant(grants, permission.request, permission.fingerprint) is not None
 
     def _find_tools(self, skill: HostSkill, catalog: Iterable[CatalogEntry]) -> list[CatalogEntry]:
         """Return the tools that a skill names and that the policy asks about.
