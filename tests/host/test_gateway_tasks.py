@@ -38,12 +38,14 @@ FORM = InputRequest(
 SAMPLE = InputRequest(method="sampling/createMessage", params={"messages": [], "maxTokens": 10})
 # A client that does not support tasks by itself.
 PLAIN: Any = {"tasks": False} if "tasks" in inspect.signature(Client).parameters else {}
+# On a busy machine, a client may take a slow server for one of an older version, which has no tasks.
+STATELESS: Any = {"protocol_version": "2026-07-28"}
 tasks = TaskRequests()
 
 
 def caller(gateway: Any, **options: Any) -> Client:
     """Return a client that declares tasks and sends the messages of the extension itself."""
-    return Client(gateway, extensions=[tasks.extension], **PLAIN, **options)
+    return Client(gateway, extensions=[tasks.extension], **STATELESS, **PLAIN, **options)
 
 
 @asynccontextmanager
@@ -52,7 +54,7 @@ async def serve_gateway(
 ) -> AsyncGenerator[Server]:
     """Serve an upstream server over HTTP, and yield the gateway in front of it."""
     async with testing.serve(far, transport="http") as url, Host(policy=policy, **(host_options or {})) as host:
-        host.add("far", url, settings=options.pop("settings", None))
+        host.add("far", url, settings=options.pop("settings", None), **STATELESS)
         yield host.as_server(**options)
 
 
@@ -91,7 +93,7 @@ async def test_a_task_gets_an_id_of_the_gateway() -> None:
 async def test_the_gateway_declares_the_extension() -> None:
     async with serve_gateway(TaskUpstream()) as gateway, caller(gateway) as client:
         assert (client.server_capabilities.extensions or {})[TASKS_EXTENSION] == {}
-    async with serve_gateway(TaskUpstream()) as gateway, Client(gateway, **PLAIN) as client:
+    async with serve_gateway(TaskUpstream()) as gateway, Client(gateway, **STATELESS, **PLAIN) as client:
         assert await refused(client.request("tasks/get", {"taskId": "unknown"})) == -32021
 
 
@@ -144,7 +146,7 @@ async def test_a_silent_task_keeps_its_caller_waiting(monkeypatch: pytest.Monkey
         if len(progress) == 5:
             far.complete()
 
-    async with serve_gateway(far) as gateway, Client(gateway, **PLAIN) as client:
+    async with serve_gateway(far) as gateway, Client(gateway, **STATELESS, **PLAIN) as client:
         await client.call_tool("far__required", progress_handler=on_progress)
     assert progress[:5] == sorted(set(progress[:5]))
 
@@ -184,7 +186,7 @@ async def test_a_failed_task_is_an_error_for_a_caller_without_the_extension(vers
 
 async def test_a_caller_that_gives_up_cancels_the_task_that_the_gateway_waits_for() -> None:
     far = TaskUpstream()
-    async with serve_gateway(far) as gateway, Client(gateway, **PLAIN) as client:
+    async with serve_gateway(far) as gateway, Client(gateway, **STATELESS, **PLAIN) as client:
         call = asyncio.create_task(client.call_tool("far__required"))
         await wait_until(lambda: bool(far.tasks))
         call.cancel()
@@ -220,7 +222,7 @@ async def test_an_anonymous_task_belongs_to_whoever_has_its_id_but_to_no_princip
         async with caller(gateway) as first, caller(gateway) as second:
             id = (await tasks.start(first, "far__slow"))["taskId"]
             assert (await tasks.get(second, id)).status == "working"
-        async with testing.connect(gateway, principal="ada", extensions=[tasks.extension], **PLAIN) as ada:
+        async with testing.connect(gateway, principal="ada", extensions=[tasks.extension], **STATELESS, **PLAIN) as ada:
             assert await refused(tasks.get(ada, id)) == -32602
             own_id = (await tasks.start(ada, "far__slow"))["taskId"]
         async with caller(gateway) as client:
@@ -452,7 +454,7 @@ async def test_a_task_survives_a_restart_of_the_gateway_with_the_same_keys() -> 
         ids: list[str] = []
         for secret_keys in (KEYS, KEYS, ["another key 0123456789"], ["a newer key 0123456789", *KEYS]):
             async with Host(policy=ALLOW) as host:
-                host.add("far", url)
+                host.add("far", url, **STATELESS)
                 async with caller(host.as_server(secret_keys=secret_keys)) as client:
                     if not ids:
                         ids.append((await tasks.start(client, "far__slow"))["taskId"])
@@ -466,7 +468,7 @@ async def test_a_task_survives_a_restart_of_its_server() -> None:
     far = TaskUpstream()
     port = free_port()
     async with Host(policy=ALLOW) as host:
-        host.add("far", f"http://127.0.0.1:{port}/mcp")
+        host.add("far", f"http://127.0.0.1:{port}/mcp", **STATELESS)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(testing.serve(far, transport="http", port=port))
             client = caller(host.as_server())
@@ -488,12 +490,12 @@ async def test_a_task_is_lost_if_its_server_was_replaced() -> None:
         testing.serve(other, transport="http") as other_url,
         Host(policy=ALLOW) as host,
     ):
-        host.add("far", url)
+        host.add("far", url, **STATELESS)
         async with caller(host.as_server(secret_keys=KEYS)) as client:
             id = (await tasks.start(client, "far__slow"))["taskId"]
             other.tasks |= far.tasks
             await host.remove("far")
-            host.add("far", other_url)
+            host.add("far", other_url, **STATELESS)
             assert await refused(tasks.get(client, id)) == -32602
 
 
@@ -503,8 +505,8 @@ async def test_a_path_with_one_server_does_not_serve_tasks_of_another_server() -
         testing.serve(TaskUpstream(), transport="http") as two,
         Host(policy=ALLOW) as host,
     ):
-        host.add("one", one)
-        host.add("two", two)
+        host.add("one", one, **STATELESS)
+        host.add("two", two, **STATELESS)
         one_server = host.as_server(server="one", secret_keys=KEYS)
         async with caller(host.as_server(secret_keys=KEYS)) as client, caller(one_server) as one_client:
             first = (await tasks.start(client, "one__slow"))["taskId"]
@@ -516,7 +518,7 @@ async def test_a_path_with_one_server_does_not_serve_tasks_of_another_server() -
 async def test_the_search_tool_can_create_a_task() -> None:
     far = TaskUpstream()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
-        host.add("far", url)
+        host.add("far", url, **STATELESS)
         async with caller(host.as_server("search")) as client:
             arguments = {"name": "far__slow", "arguments": {"text": "x"}}
             created = await tasks.start(client, "call_tool", arguments)
@@ -578,9 +580,9 @@ async def test_credentials_of_a_caller_are_used_for_its_tasks() -> None:
     far = TaskUpstream()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         access = {"ada"}
-        host.add("far", url, credentials=lambda principal: {} if principal in access else None)
+        host.add("far", url, **STATELESS, credentials=lambda principal: {} if principal in access else None)
         gateway = host.as_server()
-        async with testing.connect(gateway, principal="ada", extensions=[tasks.extension], **PLAIN) as ada:
+        async with testing.connect(gateway, principal="ada", extensions=[tasks.extension], **STATELESS, **PLAIN) as ada:
             id = (await tasks.start(ada, "far__slow"))["taskId"]
             assert (await tasks.get(ada, id)).status == "working"
 
@@ -638,7 +640,7 @@ async def test_changes_of_a_task_are_reported() -> None:
 async def test_a_subscription_obeys_the_policy_and_the_owner() -> None:
     far, notices = TaskUpstream(), Notices()
     policy = Policy("allow", [rule("deny", kind="tool.result")])
-    options: Any = {"extensions": [tasks.extension], "notification_handler": notices.receive, **PLAIN}
+    options: Any = {"extensions": [tasks.extension], "notification_handler": notices.receive, **STATELESS, **PLAIN}
     async with (
         serve_gateway(far, policy) as gateway,
         caller(gateway) as anonymous,
@@ -656,7 +658,7 @@ async def test_a_subscription_obeys_the_policy_and_the_owner() -> None:
 
 
 async def test_a_subscription_needs_the_extension() -> None:
-    async with serve_gateway(TaskUpstream()) as gateway, Client(gateway, **PLAIN) as client:
+    async with serve_gateway(TaskUpstream()) as gateway, Client(gateway, **STATELESS, **PLAIN) as client:
         params = {"notifications": {"taskIds": ["x"]}}
         assert await refused(client.request("subscriptions/listen", params)) == -32021
 
@@ -718,8 +720,8 @@ async def test_a_handle_of_a_client_works_through_a_gateway() -> None:
 
     async with (
         serve_gateway(create_worker()) as gateway,
-        Client(gateway, elicitation_handler=answer) as client,
-        Client(gateway) as other,
+        Client(gateway, elicitation_handler=answer, **STATELESS) as client,
+        Client(gateway, **STATELESS) as other,
     ):
         handle = await client.start_task("far__build", {"text": "c"})
         statuses = [update.status async for update in handle]
@@ -735,8 +737,8 @@ async def test_a_handle_of_a_client_works_through_a_gateway() -> None:
 async def test_a_handle_does_not_work_for_another_principal() -> None:
     async with (
         serve_gateway(create_worker()) as gateway,
-        testing.connect(gateway, principal="ada") as ada,
-        testing.connect(gateway, principal="bob") as bob,
+        testing.connect(gateway, principal="ada", **STATELESS) as ada,
+        testing.connect(gateway, principal="bob", **STATELESS) as bob,
     ):
         handle = await ada.start_task("far__hang")
         with pytest.raises(TaskLost):
