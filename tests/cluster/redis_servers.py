@@ -19,10 +19,12 @@ START_TIMEOUT_S = 10.0
 class RedisServer:
     """A server process that a test can stop, pause and start again with the same address."""
 
-    def __init__(self, folder: Path, kind: str = "valkey", *options: str, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, kind: str = "valkey", *options: str, port: int = 0, command: list[str] | None = None
+    ) -> None:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}"
-        self.command = [
+        self.command = command or [
             BINARIES[kind],
             *("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", self.path, "--dir", str(folder)),
             *("--save", "", "--loglevel", "warning", *options),

@@ -162,6 +162,9 @@ async def test_a_full_server_refuses_writes_and_keeps_its_workers(start: Start, 
     ):
         with pytest.raises(SharedStateUnavailable):
             await operation()
+    problem = backend.get_status().problem
+    assert problem is not None
+    assert "maxmemory" in problem
     value = await backend.read("a")
     assert value is not None
     assert value.data == b"x"

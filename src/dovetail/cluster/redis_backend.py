@@ -98,10 +98,10 @@ class RedisBackend:
         await self._link.close()
 
     def get_status(self) -> SharedStateStatus:
-        """Return whether Redis answers, and what is wrong with its settings."""
+        """Return whether Redis answers, and what is wrong with it."""
         return SharedStateStatus(
             is_available=self._link.problem is None,
-            problem=self._link.problem or self._link.settings_problem,
+            problem=self._link.problem or self._link.refusal or self._link.settings_problem,
             worker_count=self._link.worker_count,
         )
 

@@ -92,7 +92,14 @@ def open_client(address: RedisAddress, timeout: float, max_connections: int = _M
         from redis.backoff import NoBackoff
     except ImportError:
         raise ImportError("the Redis back end needs redis-py. Run: pip install 'dovetail-mcp[redis]'") from None
-    tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": address.ca_file} if address.uses_tls else {}
+    tls: dict[str, Any] = {}
+    if address.uses_tls:
+        tls = {
+            "ssl": True,
+            "ssl_ca_certs": address.ca_file,
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": True,
+        }
     options: dict[str, Any] = {
         "username": address.username,
         "password": address.password,

@@ -7,13 +7,14 @@ least every two seconds, until Redis answers.
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.redis_connection import RedisAddress, RedisAway, open_client, report_unavailable
 from dovetail.cluster.redis_server_check import check_server
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
@@ -22,6 +23,7 @@ _HEARTBEATS_PER_TTL: Final = 3.3
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
 _MAX_COMMANDS: Final = 32  # the number of commands that wait for Redis at once
+_REFUSAL_SHOWN_S: Final = 10.0
 _NOT_OPEN: Final = "the connection to Redis is not open"
 
 # Called with the ID of a new epoch, and the number and the ID of the newest change.
@@ -34,6 +36,9 @@ class RedisLink:
     def __init__(self, address: RedisAddress, prefix: str, worker: str, timeout: float) -> None:
         self.address = address
         self.problem: str | None = _NOT_OPEN  # why Redis cannot be used, or None
+        self.refusal: str | None = (
+            None  # why Redis refused a command in the last seconds, for example because it is full
+        )
         self.settings_problem: str | None = None
         self.worker_count = 1
         self._prefix = prefix
@@ -42,6 +47,8 @@ class RedisLink:
         self._is_server_checked = False
         self._epoch: str | None = None
         self._scripts: dict[str, Any] = {}
+        self._refused_at = 0.0
+        self._warning = ThrottledWarning()
         self._commands: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -115,6 +122,9 @@ class RedisLink:
         exc = None if task.cancelled() else task.exception()
         if isinstance(exc, RedisAway):
             self.report_away(exc)
+        elif isinstance(exc, SharedStateUnavailable):
+            self._warning.log("%s", exc)
+            self.refusal, self._refused_at = str(exc), time.monotonic()
 
     def report_away(self, exc: SharedStateUnavailable) -> None:
         """Mark Redis as away. The next heartbeat that succeeds removes the mark."""
@@ -148,6 +158,8 @@ class RedisLink:
             self.settings_problem = await self._perform(check_server(self._client))
             self._is_server_checked = True
         reply = await self._evaluate(scripts.BEAT, self._worker, create_id())
+        if time.monotonic() - self._refused_at > _REFUSAL_SHOWN_S:
+            self.refusal = None
         epoch = reply[0].decode()
         self.worker_count = max(1, reply[3])
         if self.problem is not None:
