@@ -121,6 +121,14 @@ def open_client(address: RedisAddress, timeout: float, max_connections: int = _M
     return redis.Redis(host=host, port=port, **options, **tls)
 
 
+async def close_client(client: Any) -> None:
+    """Close all connections of a client, with those to Sentinel."""
+    sentinel = getattr(client.connection_pool, "sentinel_manager", None)
+    for opened in (client, *(sentinel.sentinels if sentinel is not None else ())):
+        with contextlib.suppress(Exception):  # A connection that is broken may fail to close.
+            await opened.aclose(close_connection_pool=True)
+
+
 class RedisAway(SharedStateUnavailable):
     """Raised if Redis does not answer. The connections must be opened again."""
 

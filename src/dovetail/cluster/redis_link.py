@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from dovetail.cluster import redis_scripts as scripts
-from dovetail.cluster.redis_connection import RedisAddress, RedisAway, open_client, report_unavailable
+from dovetail.cluster.redis_connection import RedisAddress, RedisAway, close_client, open_client, report_unavailable
 from dovetail.cluster.redis_server_check import check_server
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
@@ -66,7 +66,7 @@ class RedisLink:
             await self._send_heartbeat()
         except SharedStateUnavailable as exc:
             if is_required:
-                await self._client.aclose(close_connection_pool=True)
+                await close_client(self._client)
                 raise SharedStateUnavailable(f"cannot use {self.address}: {exc}") from exc
             self.report_away(exc)
         self._task = asyncio.get_running_loop().create_task(self._maintain())
@@ -83,7 +83,7 @@ class RedisLink:
         self.problem = _NOT_OPEN
         if self._commands:
             await asyncio.wait(self._commands)
-        await self._client.aclose(close_connection_pool=True)
+        await close_client(self._client)
 
     async def run(self, script: str, *args: Any) -> Any:
         """Run a script. Raise SharedStateUnavailable if Redis does not answer or refuses the script."""

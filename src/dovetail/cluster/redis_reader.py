@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dovetail.cluster.envelope import Envelope, unpack_message
-from dovetail.cluster.redis_connection import report_unavailable
+from dovetail.cluster.redis_connection import close_client, report_unavailable
 from dovetail.cluster.stream_follower import StreamFollowers
 from dovetail.log import log
 from dovetail.protocol.backoff import compute_backoff
@@ -69,7 +69,7 @@ class RedisReader:
                     failures += 1
                     self._followers.wake_all()
         finally:
-            await self._client.aclose(close_connection_pool=True)
+            await close_client(self._client)
 
     async def _read(self) -> None:
         epoch = self._epoch
