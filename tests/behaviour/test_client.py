@@ -220,7 +220,7 @@ async def test_the_callers_meta_cannot_replace_the_envelope(revision: str, trans
         META + "clientCapabilities": {"roots": {}},
         "example.com/kept": 1,
     }
-    async with serve_over_http(server) as url, Client(url) as client:
+    async with serve_over_http(server) as url, Client(url, tasks=False) as client:
         await client.call_tool("echo", meta=meta)
         await client.call_tool("echo", meta=meta, allow_input_required=True)
         await client.request("tools/call", {"name": "echo", "_meta": {META + "protocolVersion": "x"}})

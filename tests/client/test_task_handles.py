@@ -260,7 +260,7 @@ async def test_closing_the_client_ends_the_wait() -> None:
         return create_state(pollIntervalMs=60_000)
 
     async with serve_on_socket(create_script([get])) as target:
-        client = Client(target, tasks=True)
+        client = Client(target)
         call = asyncio.create_task(client.call("echo"))
         await is_polling.wait()
         await client.close()
@@ -441,7 +441,7 @@ def create_server() -> Server:
 async def test_a_call_to_a_server_without_tasks_runs_in_the_background(transport: Any, era: Any) -> None:
     async with (
         serve(create_server(), transport=transport) as target,
-        Client(target, protocol_version=era, tasks=True) as client,
+        Client(target, protocol_version=era) as client,
     ):
         handle = await client.start_task("work")
         assert handle.status == "working"
@@ -487,7 +487,7 @@ async def test_a_background_call_ends_with_the_client() -> None:
 
 async def test_a_handshake_client_gets_no_tasks() -> None:
     script = ScriptedServer("handshake", {"tools/call": lambda _: create_state(resultType="task")})
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         with pytest.raises(InvalidResult):
             await client.call("echo")
 
@@ -533,7 +533,7 @@ def test_a_sync_client_waits_for_tasks() -> None:
     script = create_script([create_state(statusMessage="a"), ask("k"), complete()])
     target, finish = run_scripted(script)
     try:
-        with SyncClient(target, tasks=True, elicitation_handler=lambda _: {"sure": True}) as client:
+        with SyncClient(target, elicitation_handler=lambda _: {"sure": True}) as client:
             assert client.call("echo") == "done"
             handle = client.start_task("echo")
             assert isinstance(handle, SyncTaskHandle)

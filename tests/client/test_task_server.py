@@ -22,10 +22,10 @@ SCRIPT = Path(__file__).with_name("task_server.py")
 @contextlib.asynccontextmanager
 async def connect(transport: Any, **options: Any) -> Any:
     if transport == "stdio":
-        async with Client([sys.executable, str(SCRIPT)], tasks=True, **options) as client:
+        async with Client([sys.executable, str(SCRIPT)], **options) as client:
             yield client
         return
-    async with serve(create_server(), transport=transport) as target, Client(target, tasks=True, **options) as client:
+    async with serve(create_server(), transport=transport) as target, Client(target, **options) as client:
         yield client
 
 
@@ -99,7 +99,7 @@ async def test_a_subscription_replaces_polling(transport: Any) -> None:
         if message == "step 4":
             ended.set()
 
-    async with serve(app, transport=transport) as target, Client(target, tasks=True, middleware=[watch]) as client:
+    async with serve(app, transport=transport) as target, Client(target, middleware=[watch]) as client:
         result = await client.call_tool("count", progress_handler=handle_progress)
         assert result.content == [TextContent(text="counted")]
         assert messages[-1] == "step 4"
@@ -109,7 +109,9 @@ async def test_a_subscription_replaces_polling(transport: Any) -> None:
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_a_client_without_tasks_gets_foreground_calls(era: Any) -> None:
-    async with Client(create_server(), protocol_version=era, elicitation_handler=lambda _: {"value": True}) as client:
+    async with Client(
+        create_server(), tasks=False, protocol_version=era, elicitation_handler=lambda _: {"value": True}
+    ) as client:
         assert await client.call("double", number=3) == 6
         if era == "handshake":
             assert await client.call("confirm") == "True True"
@@ -125,7 +127,7 @@ async def test_a_client_without_tasks_gets_foreground_calls(era: Any) -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_sync_client(transport: str) -> None:
     def use(target: Any) -> None:
-        with SyncClient(target, tasks=True, elicitation_handler=lambda _: {"value": True}) as client:
+        with SyncClient(target, elicitation_handler=lambda _: {"value": True}) as client:
             assert client.call("confirm") == "True True"
             handle = client.start_task("double", {"number": 2})
             assert [update.status for update in handle][-1] == "completed"
@@ -147,7 +149,7 @@ async def test_a_server_that_restarts_continues_the_task(tmp_path: Path) -> None
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(contextlib.AsyncExitStack())
         url = await first.enter_async_context(serve(create_server(store, attempts), transport="http"))
-        client = await stack.enter_async_context(Client(url, tasks=True))
+        client = await stack.enter_async_context(Client(url))
         handle = await client.start_task("restart")
         call = asyncio.create_task(client.call("restart"))
         watch = asyncio.ensure_future(handle)
@@ -163,8 +165,8 @@ async def test_a_server_that_restarts_continues_the_task(tmp_path: Path) -> None
 
 
 async def test_a_task_that_the_server_does_not_keep_is_lost() -> None:
-    async with serve(create_server(), transport="http") as url, Client(url, tasks=True) as client:
+    async with serve(create_server(), transport="http") as url, Client(url) as client:
         reference = (await client.start_task("hang")).reference
-    async with serve(create_server(), transport="http") as url, Client(url, tasks=True) as client:
+    async with serve(create_server(), transport="http") as url, Client(url) as client:
         with pytest.raises(TaskLost):
             await client.get_task(reference)

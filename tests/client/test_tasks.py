@@ -57,7 +57,7 @@ SUBSCRIBE = "subscriptions_listen"
 
 async def call(script: ScriptedServer, *, serve: Any = serve_on_socket, **options: Any) -> Any:
     """Call a tool that becomes a task, and return its value."""
-    async with serve(script) as target, Client(target, tasks=True, **options) as client:
+    async with serve(script) as target, Client(target, **options) as client:
         return await client.call("echo")
 
 
@@ -85,7 +85,7 @@ async def test_requests_about_a_task_repeat_its_id_in_a_header() -> None:
 
 async def test_a_client_without_tasks_refuses_them() -> None:
     script = create_script([complete()])
-    async with serve_on_socket(script) as target, Client(target) as client:
+    async with serve_on_socket(script) as target, Client(target, tasks=False) as client:
         with pytest.raises(InvalidResult):
             await client.call("echo")
     assert get_declared(script, "tools/call") == [None]
@@ -95,7 +95,7 @@ async def test_a_client_without_tasks_refuses_them() -> None:
 @pytest.mark.parametrize("method", ["prompts/get", "resources/read"])
 async def test_only_calls_may_become_tasks(method: str) -> None:
     script = create_script([complete()], **{method.replace("/", "_"): create_state(resultType="task")})
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         with pytest.raises(InvalidResult):
             await (client.get_prompt("a") if method == "prompts/get" else client.read("a://b"))
     assert script.count("tasks/get") == 0
@@ -110,7 +110,7 @@ async def test_messages_of_a_task_go_to_the_progress_handler() -> None:
         await asyncio.sleep(0.01)
         progress.append(values)
 
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         await client.call_tool("echo", progress_handler=handle_progress)
         assert progress == [(1.0, None, "a"), (2.0, None, "b"), (3.0, None, "c")]
 
@@ -236,7 +236,7 @@ async def test_the_error_of_a_tool_is_a_result() -> None:
     script = create_script([complete("no", isError=True)])
     with pytest.raises(ToolError, match="no"):
         await call(script)
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         assert (await client.call_tool("echo")).is_error
 
 
@@ -244,7 +244,7 @@ async def test_results_of_tasks_are_validated() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     tools = {"tools": [tool_definition("echo", outputSchema=schema)], "resultType": "complete"}
     script = create_script([complete(structuredContent={"a": "x"})], tools_list=tools)
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         await client.list_tools()
         with pytest.raises(InvalidResult):
             await client.call_tool("echo")
@@ -351,7 +351,7 @@ async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown() -> 
 async def test_a_call_without_progress_times_out_and_cancels_the_task() -> None:
     times = (f"2026-10-01T12:00:{number:02}Z" for number in range(60))
     script = create_script([lambda _: create_state(lastUpdatedAt=next(times))])
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         with pytest.raises(RequestTimeout) as caught:
             await client.call_tool("echo", timeout=0.2)
     assert caught.value.step == "tools/call echo"
@@ -362,7 +362,7 @@ async def test_a_call_without_progress_times_out_and_cancels_the_task() -> None:
 async def test_messages_of_a_task_restart_the_timeout() -> None:
     states = [create_state(statusMessage=str(number)) for number in range(20)]
     script = create_script([*states, complete()])
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         started_at = asyncio.get_running_loop().time()
         assert not (await client.call_tool("echo", timeout=0.5)).is_error
         assert asyncio.get_running_loop().time() - started_at > 0.5
@@ -371,7 +371,7 @@ async def test_messages_of_a_task_restart_the_timeout() -> None:
 async def test_the_total_timeout_ends_a_call_with_progress() -> None:
     numbers = iter(range(10_000))
     script = create_script([lambda _: create_state(statusMessage=str(next(numbers)))])
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         with pytest.raises(RequestTimeout):
             await client.call_tool("echo", total_timeout=0.3)
     assert script.count("tasks/cancel") == 1
@@ -389,7 +389,7 @@ async def test_the_time_of_the_user_does_not_count() -> None:
         return {"sure": True}
 
     script = create_script([ask("a"), complete()])
-    async with serve_on_socket(script) as target, Client(target, tasks=True, elicitation_handler=answer) as client:
+    async with serve_on_socket(script) as target, Client(target, elicitation_handler=answer) as client:
         assert not (await client.call_tool("echo", timeout=0.3, total_timeout=0.3)).is_error
 
 
@@ -402,7 +402,7 @@ async def test_cancelling_a_call_cancels_its_task(serve: Any) -> None:
         return WORKING
 
     script = create_script([get])
-    async with serve(script) as target, Client(target, tasks=True) as client:
+    async with serve(script) as target, Client(target) as client:
         waiting = asyncio.create_task(client.call("echo"))
         await polled.wait()
         waiting.cancel()
@@ -494,7 +494,7 @@ async def test_few_tasks_have_a_subscription() -> None:
 
     script = create_script([WORKING], tools_call=handle_call, subscriptions_listen=lambda message: Messages([]))
     script.reactions = {**script.reactions, "tasks/get": get}
-    async with serve_on_socket(script) as target, Client(target, tasks=True) as client:
+    async with serve_on_socket(script) as target, Client(target) as client:
         assert await asyncio.gather(*(client.call("echo") for _ in range(12))) == ["ok"] * 12
     assert script.count("subscriptions/listen") == 8
 

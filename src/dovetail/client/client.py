@@ -57,6 +57,7 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
+    from dovetail.client.client_extensions import ClientExtensions
     from dovetail.client.mounted_client import InputFilter, MountedClient
     from dovetail.client.tasks import ClientTasks
     from dovetail.extensions.skills.remote_skill import Skill
@@ -137,7 +138,7 @@ class Client:
         middleware: Functions that wrap every request. The first function is the outermost.
         extensions: Extensions of the protocol that the client declares and handles.
         tasks: Whether the server may run a call as a task. `call` and `call_tool` then wait for the task. `start_task`
-            works without this option.
+            works in any case.
         recording: A file to which every message is written.
     """
 
@@ -167,7 +168,7 @@ class Client:
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
         extensions: "Sequence[Extension]" = (),
-        tasks: bool = False,
+        tasks: bool = True,
         recording: str | Path | None = None,
         **unknown_options: Never,
     ) -> None:
@@ -182,9 +183,6 @@ class Client:
             target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
         )
         self._tasks: ClientTasks | None = None
-        if tasks:
-            self._tasks = _create_tasks()
-            extensions = [*extensions, self._tasks.extension]
         self._session = session = Session(
             resolved.create_transport,
             name=name or resolved.name,
@@ -206,6 +204,7 @@ class Client:
             validate_results=validate_results,
             middleware=middleware,
             extensions=extensions,
+            tasks=tasks,
         )
         recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
         if recording_path:
@@ -214,8 +213,10 @@ class Client:
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
         if extensions:
             session.set_extension_client(self)
-        if self._tasks is not None:
-            self._tasks.bind(session)
+        if session.handles_tasks:
+            # Without other extensions, the code for tasks is loaded when the server sends a task.
+            load = self._load_task_extensions
+            session.sender.extensions = load if session.extensions is None else load()
         self._sender = session.sender
         # Every request must run in the event loop of the session.
         self._run = session.run_on_loop
@@ -487,9 +488,13 @@ class Client:
 
     def _get_tasks(self) -> "ClientTasks":
         if self._tasks is None:
-            self._tasks = _create_tasks()
-            self._tasks.bind(self._session)
+            from dovetail.client.tasks import ClientTasks  # Few clients use tasks.
+
+            self._tasks = ClientTasks(self, self._session)
         return self._tasks
+
+    def _load_task_extensions(self) -> "ClientExtensions":
+        return self._get_tasks().extensions
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.
@@ -837,12 +842,6 @@ def _build_options(
     return RequestOptions(
         timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry
     )
-
-
-def _create_tasks() -> "ClientTasks":
-    from dovetail.client.tasks import ClientTasks  # Few clients use tasks.
-
-    return ClientTasks()
 
 
 def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:

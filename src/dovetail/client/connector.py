@@ -40,6 +40,7 @@ from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNego
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.lifecycle import (
+    TASKS_EXTENSION,
     ClientCapabilities,
     DiscoverResult,
     Implementation,
@@ -66,6 +67,12 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
     # The capabilities for `initialize`. They include the capabilities of clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
+
+    def build_handshake_capabilities(self) -> ClientCapabilities:
+        """Return the capabilities for `initialize`. Versions with a handshake have no tasks."""
+        capabilities = self.handshake_capabilities or self.capabilities
+        extensions = {name: value for name, value in (capabilities.extensions or {}).items() if name != TASKS_EXTENSION}
+        return replace(capabilities, extensions=extensions or None)
 
     def create_encoder(self, revision: str) -> RequestEncoder:
         """Return the request encoder for a protocol version."""
@@ -284,7 +291,7 @@ class ConnectionAttempt:
         else:
             client_info, capabilities = (
                 self._identity.client_info,
-                self._identity.handshake_capabilities or self._identity.capabilities,
+                self._identity.build_handshake_capabilities(),
             )
             request = EncodedRequest(id, method, encode_initialize(revision, client_info, capabilities, id))
         return await self._connection.exchange(request, RequestDeadline())

@@ -7,7 +7,7 @@ spec: mrtr#client-requirements-basic-workflow
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
+TASK = "task"
+
+# Imports the code for tasks, which few clients need, and returns the extensions of the client.
+LoadExtensions: TypeAlias = "Callable[[], ClientExtensions]"
 
 
 class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
@@ -74,11 +78,11 @@ def decode_result(
     row: Method,
     params: dict[str, Any],
     rounds: int = 0,
-    extensions: "ClientExtensions | None" = None,
+    extensions: "ClientExtensions | LoadExtensions | None" = None,
 ) -> Any:
     """Return the typed result of a request. If the server needs input, return a RequestAwaitingInput.
 
-    `extensions` may add result types.
+    `extensions` may add result types. If it is a function, it is called only for a task.
     """
     assert row.result is not None
     try:
@@ -102,9 +106,16 @@ def decode_result(
     raise InvalidResult(f"the result of {row.name} has an unknown resultType")
 
 
-def _decode_added(raw: Any, row: Method, extensions: "ClientExtensions") -> Result | None:
+def _decode_added(raw: Any, row: Method, extensions: "ClientExtensions | LoadExtensions") -> Result | None:
     label = f"the result of {row.name}"
-    result_type = decode_body(raw, Result, label).result_type
+    try:
+        result_type = decode_body(raw, Result, label).result_type
+    except InvalidResult:
+        return None
+    if callable(extensions):
+        if result_type != TASK:
+            return None
+        extensions = extensions()
     added = extensions.result_types.get((row.name, result_type or ""))
     return None if added is None else decode_body(raw, added.struct, label)
 

@@ -17,6 +17,7 @@ from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.input_rounds import (
     URL_ELICITATION_REQUIRED,
+    LoadExtensions,
     RequestAwaitingInput,
     URLElicitations,
     build_resume_params,
@@ -117,7 +118,7 @@ class RequestSender:
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.extensions: ClientExtensions | None = None  # Extensions that add result types.
+        self.extensions: ClientExtensions | LoadExtensions | None = None  # Extensions that add result types.
         self.tracks_own_requests = False  # True if this client also forwards requests of other clients
         # The number of this client's own open requests, without forwarded ones.
         self.own_request_count = 0
@@ -439,9 +440,13 @@ class RequestSender:
         row: Method,
         params: dict[str, Any],
         options: RequestOptions,
-        extensions: "ClientExtensions",
+        extensions: "ClientExtensions | LoadExtensions",
         started_at: float,
     ) -> Any:
+        if not isinstance(result, Result):
+            return result
+        if callable(extensions):
+            extensions = extensions()
         ends_at = started_at + self._build_send_options(row, options, can_repeat=True).total_timeout
         try:
             return await extensions.complete(result, row, options.timeout, ends_at, options.progress_handler)

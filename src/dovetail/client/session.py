@@ -39,7 +39,7 @@ from dovetail.protocol.middleware import Middleware, validate_middleware
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitationCompleteParams
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation
+from dovetail.wire.lifecycle import TASKS_EXTENSION, ClientCapabilities, DiscoverResult, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
 
@@ -88,6 +88,7 @@ class Session:
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
         extensions: Sequence[Any] = (),
+        tasks: bool = False,
     ) -> None:
         for option, function in (
             ("elicitation_handler", elicitation_handler),
@@ -123,13 +124,18 @@ class Session:
             roots=roots,
         )
         extra_capabilities = capabilities or ClientCapabilities()
-        self._extensions = _combine_extensions(extensions, extra_capabilities)
+        self.extensions = _combine_extensions(extensions, extra_capabilities)
+        declared = extra_capabilities.extensions if self.extensions is None else self.extensions.declared
+        # An extension of the user for tasks replaces ours.
+        self.handles_tasks = tasks and TASKS_EXTENSION not in (declared or {})
+        if self.handles_tasks:
+            declared = {**(declared or {}), TASKS_EXTENSION: {}}
         identity = ClientIdentity(
             client_info=client_info,
             capabilities=replace(
                 self.handlers.capabilities(),
                 experimental=extra_capabilities.experimental,
-                extensions=extra_capabilities.extensions if self._extensions is None else self._extensions.declared,
+                extensions=declared,
             ),
             log_level=log_level or ("info" if log_handler is not None else None),
         )
@@ -159,9 +165,9 @@ class Session:
             cache=cache,
             validate_results=validate_results,
         )
-        if self._extensions is not None and self._extensions.result_types:
-            self._extensions.call_handler = self.callbacks.call
-            self.sender.extensions = self._extensions
+        if self.extensions is not None and self.extensions.result_types:
+            self.extensions.call_handler = self.callbacks.call
+            self.sender.extensions = self.extensions
         self._middleware: list[Middleware] = []
         self._set_middleware()
         for function in middleware:
@@ -173,14 +179,14 @@ class Session:
 
     def _set_middleware(self) -> None:
         # The middleware of extensions runs innermost, so that other middleware sees final results.
-        inner = [] if self._extensions is None else self._extensions.middleware
+        inner = [] if self.extensions is None else self.extensions.middleware
         if self._middleware or inner:
             self.sender.set_middleware([*self._middleware, *inner], self._create_caller)
 
     def set_extension_client(self, client: Any) -> None:
         """Set the client that functions of extensions can use."""
-        if self._extensions is not None:
-            self._extensions.client = client
+        if self.extensions is not None:
+            self.extensions.client = client
 
     def set_relay(
         self,
@@ -366,8 +372,8 @@ class Session:
                     self.callbacks.call(
                         self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
                     )
-        elif self._extensions is not None and method in self._extensions.notifications:
-            notification = self._extensions.notifications[method]
+        elif self.extensions is not None and method in self.extensions.notifications:
+            notification = self.extensions.notifications[method]
             try:
                 notification_params = decode_body(params, notification.params, method)
             except InvalidResult as exc:

@@ -106,19 +106,24 @@ class _Stream:
 class ClientTasks:
     """The tasks of one client. It sends the requests of `RemoteTask`, so it is a `TaskServer`."""
 
-    def __init__(self) -> None:
-        self.extension = Extension(TASKS_EXTENSION)
-        self.extension.add_result_type(CALL_TOOL.name, TASK_RESULT_TYPE, CreateTaskResult, self._complete_call)
+    def __init__(self, client: object, session: "Session") -> None:
+        self._session = session
+        self._sender = session.sender
+        session.task_listener = self
+        extension = Extension(TASKS_EXTENSION)
+        extension.add_result_type(CALL_TOOL.name, TASK_RESULT_TYPE, CreateTaskResult, self._complete_call)
+        own = session.extensions or ClientExtensions({}, {}, [], {})
+        # The extensions of the client, with tasks.
+        self.extensions = replace(
+            own,
+            result_types=own.result_types | get_parts(extension).result_types,
+            client=client,
+            call_handler=session.callbacks.call,
+        )
         self._waiting: set[RemoteTask] = set()
         self._streams: dict[RequestId, _Stream] = {}
         self._cancel_tasks: set[asyncio.Task[None]] = set()
         self._invalid_notification_warning = ThrottledWarning()
-
-    def bind(self, session: "Session") -> None:
-        """Use the connection and the handlers of a session."""
-        self._session = session
-        self._sender = session.sender
-        session.task_listener = self
 
     # The following methods are those of `TaskServer`.
 
@@ -229,7 +234,7 @@ class ClientTasks:
         if not _has_tasks(connection):
             return self._create_handle(_LocalCall(self, params, options))
         meta = {**(options.meta or {}), **(self._build_options().meta or {})}
-        options = replace(options, meta=meta or None, extensions=self._create_extensions())
+        options = replace(options, meta=meta or None, extensions=replace(self.extensions, kept_type=CreateTaskResult))
         result = await self.call(params, options)
         if isinstance(result, CreateTaskResult):
             return self._create_handle(_RemoteCall(self, result, tool))
@@ -364,12 +369,6 @@ class ClientTasks:
         roots = None if capabilities.roots is None else RootsCapability()
         declared = replace(capabilities, roots=roots, extensions={**extensions, TASKS_EXTENSION: {}})
         return RequestOptions(retry=True, meta={CLIENT_CAPABILITIES: declared})
-
-    def _create_extensions(self) -> ClientExtensions:
-        own = self._sender.extensions or ClientExtensions({}, {}, [], {})
-        return replace(
-            own, result_types=own.result_types | get_parts(self.extension).result_types, kept_type=CreateTaskResult
-        )
 
 
 class _RemoteCall:

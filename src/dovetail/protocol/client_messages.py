@@ -29,6 +29,7 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import (
+    TASKS_EXTENSION,
     ClientCapabilities,
     Implementation,
     ListChangedCapability,
@@ -216,7 +217,7 @@ def _missing_capability_hint(revision: str | None, data: Any) -> str:
         return obstacle
     extensions = required.get("extensions")
     if isinstance(extensions, dict):
-        if list(extensions) == ["io.modelcontextprotocol/tasks"]:
+        if list(extensions) == [TASKS_EXTENSION]:
             return "pass tasks=True to the client"
         identifiers = clip(", ".join(map(str, extensions)), 200)
         return f"pass extensions=[...] to the client, with the extension {identifiers}"

@@ -4,10 +4,12 @@ None means that the program did not declare a capability. An empty object declar
 dropped.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from dovetail.wire.base import CacheableResult, Params, Result, WireStruct
 from dovetail.wire.content import Icon
+
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"  # the identifier of the tasks extension
 
 
 class Implementation(WireStruct):

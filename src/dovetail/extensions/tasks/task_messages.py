@@ -11,8 +11,8 @@ from msgspec import Meta
 from dovetail.protocol.task_store import TaskError, TaskRecord, TaskStatus, get_open_requests
 from dovetail.wire.base import EmptyResult, Params, Result
 from dovetail.wire.input_required import InputRequest
+from dovetail.wire.lifecycle import TASKS_EXTENSION as TASKS_EXTENSION
 
-TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 TASK_RESULT_TYPE: Final = "task"  # the `resultType` of a call that became a task
 
 Milliseconds = Annotated[int, Meta(gt=0)]
