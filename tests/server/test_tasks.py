@@ -14,11 +14,12 @@ from dovetail import Context, Depends, Server, ToolError
 from dovetail.errors import ElicitationDeclined, InvalidParams, MethodNotFound, MissingClientCapability, ServerBusy
 from dovetail.extensions import SQLiteTaskStore, TaskConfig, TaskOptions
 from dovetail.extensions.tasks import task_worker
+from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.task_worker import WorkerOptions
 from dovetail.middleware import CallNext, Exchange, RateLimit
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskLimits, TaskRecord
+from dovetail.protocol.task_store import DEFAULT_LIMITS, RunTask, StopSignal, TaskLimits, TaskRecord
 from dovetail.server import task_call
 from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, Client, text
 
@@ -274,11 +275,18 @@ async def test_too_many_tasks_are_refused() -> None:
     async def work() -> str:
         return "done"
 
+    @app.tool(task=True)
+    async def sleep() -> None:
+        await asyncio.sleep(60)
+
     alice = TaskClient(app, principal=Principal("alice"))
-    await alice.finish("work")
+    id = await alice.start("sleep")
     with pytest.raises(ServerBusy):
         await alice.call("work")
-    await TaskClient(app).finish("work")
+    await alice.cancel(id)
+    await alice.wait(id)
+    # Tasks that have ended count only for the total.
+    await alice.finish("work")
     with pytest.raises(ServerBusy):
         await TaskClient(app).call("work")
     await app.stop()
@@ -864,6 +872,142 @@ async def test_a_stopping_server_hands_over_what_may_run_again_and_fails_the_res
         assert (task["status"], task["error"]["code"]) == ("failed", -32603)
     assert text((await client.wait(ids["retried"]))["result"]) == "attempt 2"
     await app.stop()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_task_that_waits_for_a_thread_or_its_tool_has_not_started(tmp_path: Path, is_async: bool) -> None:
+    path, release, ran = tmp_path / "tasks.sqlite", threading.Event(), list[int]()
+    limits = ServerLimits(max_threads=1, drain_timeout=0.05)
+
+    def create(timeout: float) -> Server:
+        app = Server("app", tasks=TaskOptions(store=path), limits=limits)
+        config = TaskConfig(timeout=timeout)
+
+        async def work(number: int) -> int:
+            ran.append(number)
+            while not release.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            return number
+
+        def work_in_thread(number: int) -> int:
+            ran.append(number)
+            release.wait(TIMEOUT_S)
+            return number
+
+        if is_async:
+            app.add_tool(work, task=config, max_concurrency=1)
+        else:
+            app.add_tool(work_in_thread, name="work", task=config)
+        return app
+
+    client = TaskClient(app := create(60.0))
+    ids = [await client.start("work", number=number) for number in range(3)]
+    await until(lambda: ran == [0])
+    await app.stop()
+    release.set()
+    client = TaskClient(app := create(60.0))
+    assert (await client.get(ids[0]))["status"] == "failed"
+    for number in (1, 2):
+        task = await client.wait(ids[number])
+        assert task["result"]["structuredContent"] == {"result": number}
+    assert ran == [0, 1, 2]
+    await app.stop()
+
+
+async def test_the_time_in_a_queue_does_not_count_for_the_timeout() -> None:
+    app, release = Server("app", limits=ServerLimits(max_threads=1)), threading.Event()
+
+    @app.tool(task=True)
+    def block() -> None:
+        release.wait(TIMEOUT_S)
+
+    @app.tool(task=TaskConfig(timeout=1.0))
+    def work() -> str:
+        return "done"
+
+    client = TaskClient(app)
+    await client.start("block")
+    id = await client.start("work")
+    await asyncio.sleep(1.3)
+    release.set()
+    assert text((await client.wait(id))["result"]) == "done"
+    await app.stop()
+
+
+class FailingStore(SQLiteTaskStore):
+    """A store whose driver raises an error of its own."""
+
+    failures = 0
+
+    async def list_due(self, server: str, now: float, limit: int) -> list[str]:
+        if self.failures < 3:
+            self.failures += 1
+            raise ConnectionResetError("gone")
+        return await super().list_due(server, now, limit)
+
+
+class FailingEngine(LocalEngine):
+    """An engine that fails when it starts for the first time."""
+
+    starts = 0
+
+    async def serve(self, run: RunTask, stop: StopSignal) -> None:
+        self.starts += 1
+        if self.starts == 1:
+            raise ConnectionResetError("gone")
+        await super().serve(run, stop)
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_worker_survives_errors_of_its_store_and_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_worker, "_ENGINE_RESTART_DELAY_S", 0.01)
+    store, engine = FailingStore(":memory:"), FailingEngine()
+    app = Server("app", tasks=TaskOptions(store=store, engine=engine))
+
+    @app.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await until(lambda: store.failures == 3)
+    assert text((await client.wait(id))["result"]) == "done"
+    assert text((await client.finish("work"))["result"]) == "done"
+    await app.stop()
+    await store.close()
+
+
+async def test_a_server_that_had_only_local_clients_uses_a_file_when_it_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
+    app = Server("app")
+
+    @app.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    await TaskClient(app).finish("work")
+    await app.stop()
+    assert not list_files_with(tmp_path, b"")
+    await app.start()
+    await TaskClient(app).finish("work")
+    await app.stop()
+    assert (tmp_path / "tasks" / "app.sqlite").exists()
+
+
+async def test_a_task_that_waits_does_not_seem_to_expire(app: Server) -> None:
+    @app.tool(task=TaskConfig(ttl=0.2))
+    async def work(ctx: Context) -> str:
+        return await ctx.elicit("Name?", str)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    created = await client.wait(id, "input_required")
+    await asyncio.sleep(0.4)
+    task = await client.get(id)
+    assert task["status"] == "input_required"
+    assert task["ttlMs"] > created["ttlMs"]
 
 
 async def test_a_stopping_server_waits_for_running_tasks(tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ class ResponseBuffer(Protocol):
 class TaskCall(Protocol):
     """A call that runs as a task, or that may become a task."""
 
+    starts_in_foreground: bool  # whether the function was started by the request itself
     round_state: "RequestState | None"  # the answers and the results of steps so far, if a function has used them
 
     @property

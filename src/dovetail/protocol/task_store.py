@@ -31,6 +31,7 @@ TaskPhase: TypeAlias = Literal["queued", "running", "waiting"]
 # Raises ValueError if an answer does not fit its question.
 CheckAnswer: TypeAlias = Callable[[InputRequest, Any], None]
 
+UNFINISHED_RETENTION_S: Final = 7 * 86_400.0  # how much longer a task is kept that has not ended
 FINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset({"completed", "failed", "cancelled"})
 RECORD_FORMAT: Final = 1  # the format version of an encoded record
 WORKER_LOST: Final = "The worker that ran this task was lost"
@@ -153,7 +154,7 @@ class TaskLimits(Struct, kw_only=True, frozen=True):
     """The maximum number of tasks in a store. Tasks of anonymous callers count only toward the total."""
 
     max_tasks: int = 100_000  # the maximum number of tasks in the store
-    max_tasks_per_owner: int = 1_000  # the maximum number of tasks of one owner
+    max_tasks_per_owner: int = 1_000  # the maximum number of tasks of one owner that have not ended
 
 
 DEFAULT_LIMITS: Final = TaskLimits()
@@ -293,8 +294,15 @@ def has_valid_lease(record: TaskRecord, now: float) -> bool:
 
 
 def is_expired(record: TaskRecord, now: float) -> bool:
-    """Return whether a record may be deleted, because its time is over and no worker has the task."""
-    return record.expires_at is not None and record.expires_at <= now and not has_valid_lease(record, now)
+    """Return whether a record may be deleted. A task that has not ended is kept for some days after its last change."""
+    if record.expires_at is None or has_valid_lease(record, now):
+        return False
+    return record.expires_at <= (now if is_final(record.status) else now - UNFINISHED_RETENTION_S)
+
+
+def extend_shown_expiry(record: TaskRecord, now: float) -> TaskRecord:
+    """Return a record for a client. A client may give up when a task expires, so a task that has not ended does not."""
+    return record if is_final(record.status) else _change_expiry(record, now)
 
 
 def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
@@ -544,6 +552,11 @@ class _Format(Struct):
 
 _format_decoder: Final = msgspec.json.Decoder(_Format)
 _record_decoder: Final = msgspec.json.Decoder(_EncodedRecord)
+
+
+def _change_expiry(record: TaskRecord, now: float) -> TaskRecord:
+    expires_at = extend_expiry(record.expires_at, record.retention, now)
+    return record if expires_at == record.expires_at else replace(record, expires_at=expires_at)
 
 
 def _change(record: TaskRecord, now: float, **fields: Any) -> TaskRecord:

@@ -28,6 +28,7 @@ class Runner:
     __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
     takes_context = False  # True if the context is the first argument
+    max_concurrency: int | None = None  # the maximum number of calls at the same time, or None for no limit
 
     def __init__(
         self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
@@ -74,7 +75,7 @@ class AwaitingRunner(Runner):
 class LimitedRunner(Runner):
     """Limits how many calls of a function run at once. The waiting time of a call counts toward its timeout."""
 
-    __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
+    __slots__ = ("_inner", "_semaphores", "max_concurrency", "takes_context")
 
     def __init__(self, inner: Runner, max_concurrency: int) -> None:
         if max_concurrency < 1:
@@ -82,7 +83,7 @@ class LimitedRunner(Runner):
         super().__init__(inner.function, timeout=inner.timeout, run_in_thread=inner.run_in_thread)
         self.takes_context = inner.takes_context
         self._inner = inner
-        self._max_concurrency = max_concurrency
+        self.max_concurrency = max_concurrency
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def __call__(
@@ -94,7 +95,7 @@ class LimitedRunner(Runner):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Any:
         loop = asyncio.get_running_loop()
-        async with self._semaphores.setdefault(loop, asyncio.Semaphore(self._max_concurrency)):
+        async with self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrency or 1)):
             return await self._inner(args, kwargs, thread_pool, origin)
 
 

@@ -34,10 +34,11 @@ class TaskToolCall:
     A call that starts in the foreground has no run until it becomes a task.
     """
 
-    __slots__ = ("_next_report_at", "_progress", "_report_task", "_run", "round_state")
+    __slots__ = ("_next_report_at", "_progress", "_report_task", "_run", "round_state", "starts_in_foreground")
 
     def __init__(self, run: TaskRun | None = None) -> None:
         self._run = run
+        self.starts_in_foreground = run is None
         self.round_state: RequestState | None = None if run is None else _read_round_state(run.record)
         self._progress: tuple[str, float, float | None] | None = None  # the progress that is not stored yet
         self._report_task: asyncio.Task[None] | None = None

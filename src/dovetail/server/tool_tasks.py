@@ -15,6 +15,7 @@ from typing import Any, Final
 from dovetail.errors import InternalError, MissingClientCapability, ProtocolError
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION, CreateTaskResult, build_create_result
 from dovetail.extensions.tasks.task_options import TaskConfig, TaskOptions
+from dovetail.extensions.tasks.task_slots import TaskSlots
 from dovetail.extensions.tasks.task_worker import TaskParked, TaskRun
 from dovetail.extensions.tasks.tasks_extension import RunningWorker, TasksExtension, get_owner
 from dovetail.log import log
@@ -41,6 +42,7 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
 _TRACE_PARENT: Final = "traceparent"
+_MAX_RUNNING_TASKS: Final = 1_000  # in one event loop
 _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
 # Calls that became tasks do not count as running calls. Above this number, calls stay in the foreground.
@@ -95,7 +97,10 @@ class ToolTask:
 
     def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
         """Return the threads of tasks, so that long tasks do not use up the threads for other calls."""
-        return None if exchange.task_call is None else self._tasks.thread_pool
+        task_call = exchange.task_call
+        if task_call is None:
+            return None
+        return self._tasks.foreground_thread_pool if task_call.starts_in_foreground else self._tasks.thread_pool
 
     @contextmanager
     def report_alive(self, exchange: IncomingExchange) -> Generator[None]:
@@ -116,6 +121,34 @@ class ToolTask:
             definition = [tool.name, tool.version, tool.signature.schema, tool.output.schema]
             self._digest = hashlib.sha256(encode_canonical(definition)).hexdigest()
         return self._digest
+
+
+class ToolStartLimits:
+    """The limits on running tasks in one event loop, by thread and by tool."""
+
+    def __init__(self, registry: Registry, max_threads: int) -> None:
+        self._registry = registry
+        self._running = TaskSlots(_MAX_RUNNING_TASKS)
+        self._threads = TaskSlots(max_threads)
+        self._by_tool: dict[str, TaskSlots] = {}
+
+    def list_slots(self, record: TaskRecord) -> Sequence[TaskSlots]:
+        """Return the slots for `max_concurrency=`, and for a thread if the function needs one."""
+        tool = self._registry.tools.get(record.tool)
+        if tool is None:
+            return ()
+        runner = tool.runner
+        shared_slots = self._running if runner.is_async or not runner.run_in_thread else self._threads
+        if runner.max_concurrency is None:
+            return (shared_slots,)
+        own_slots = self._by_tool.setdefault(tool.name, TaskSlots(runner.max_concurrency))
+        # A task that waits for its tool must not use up the slots of other tools.
+        return (own_slots, shared_slots)
+
+    def close(self) -> None:
+        """Give no more slots, because the server stops."""
+        for slots in (self._running, self._threads, *self._by_tool.values()):
+            slots.close()
 
 
 class ToolTasks:
@@ -143,16 +176,18 @@ class ToolTasks:
             keeps_tasks=keeps_tasks,
             run=self._run,
             check_answer=check_form_answer,
+            create_start_limits=lambda: ToolStartLimits(registry, limits.max_threads),
             # Running calls and then tasks are drained, and both must end before the process does.
             drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),
         )
         self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
-        # A task waits for a thread, and does not fail if no thread is free.
-        self.thread_pool = ThreadPool(
-            replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
-        )
+        # A task waits for a thread, and does not fail if no thread is free. Calls that start in the foreground have
+        # other threads, so that each task with a slot has a thread.
+        pool_limits = replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
+        self.thread_pool = ThreadPool(pool_limits)
+        self.foreground_thread_pool = ThreadPool(pool_limits)
         self.tools: tuple[str, ...] = ()  # the names of tools whose calls start in the foreground
 
     def create_support(self, config: TaskConfig) -> ToolTask:

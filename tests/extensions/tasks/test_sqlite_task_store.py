@@ -30,6 +30,7 @@ from dovetail.protocol.task_store import (
     ask_client,
     change_task,
     complete_task,
+    is_expired,
     report_progress,
     request_cancel,
 )
@@ -38,6 +39,7 @@ from dovetail.wire.input_required import InputRequest
 from extensions.tasks.task_records import SERVER, make_record
 
 NOW = 1_760_000_000.0
+DAY_S = 86_400.0
 KEY = "a secret key of this test"
 QUESTION = {"q": InputRequest(method="elicitation/create", params={"message": "Name?"})}
 ACCEPT = {"q": {"action": "accept", "content": {"name": "Ada"}}}
@@ -170,6 +172,16 @@ async def test_the_number_of_tasks_is_limited(store: TaskStore) -> None:
     await store.create(make_record(owner="eve"), TaskLimits(max_tasks=6))
 
 
+async def test_tasks_that_have_ended_do_not_count_for_their_owner(store: TaskStore) -> None:
+    limits = TaskLimits(max_tasks_per_owner=1)
+    for _ in range(3):
+        await store.create(record := make_record(owner="ada"), limits)
+        await store.change(complete_task(record, {}, NOW))
+    await store.create(make_record(owner="ada"), limits)
+    with pytest.raises(TaskStoreFull):
+        await store.create(make_record(owner="ada"), limits)
+
+
 async def test_the_event_loop_does_not_wait_for_the_file(open_store: Open, tmp_path: Path) -> None:
     store, record = open_store(), make_record()
     await store.create(record)
@@ -279,13 +291,23 @@ async def test_a_task_that_waits_for_an_answer_is_due_after_the_answer(store: Ta
 
 
 async def test_expired_tasks_are_deleted_in_batches(store: TaskStore) -> None:
-    records = [make_record(now=NOW) for _ in range(450)]
+    records = [make_record(now=NOW, status="completed", result={}) for _ in range(450)]
     kept = [make_record(now=NOW, expires_at=NOW + 5000), make_record(now=NOW, expires_at=None, retention=None)]
     await asyncio.gather(*(store.create(record) for record in (*records, *kept)))
     assert await store.expire(NOW + 3599) == 0
     assert await store.expire(NOW + 3600) == 450
     assert [await store.get(record.id) for record in kept] == kept
     assert await store.get(records[0].id) is None
+
+
+@pytest.mark.parametrize("status", ["working", "input_required"])
+async def test_a_task_that_has_not_ended_is_kept_for_days(store: TaskStore, status: Any) -> None:
+    record = make_record(now=NOW, status=status)
+    await store.create(record)
+    assert await store.expire(NOW + 3600 + 6 * DAY_S) == 0
+    assert not is_expired(record, NOW + 3600 + 6 * DAY_S)
+    assert await store.expire(NOW + 3600 + 7 * DAY_S) == 1
+    assert is_expired(record, NOW + 3600 + 7 * DAY_S)
 
 
 async def test_a_running_task_does_not_expire(store: TaskStore) -> None:
@@ -300,9 +322,9 @@ async def test_a_running_task_does_not_expire(store: TaskStore) -> None:
     stored = await store.get(record.id)
     assert stored is not None
     assert stored.expires_at == NOW + 180
-    await store.renew({record.id: "w"}, NOW + 90, 200.0)
-    assert await store.expire(NOW + 200) == 0
-    assert await store.expire(NOW + 300) == 1
+    await store.renew({record.id: "w"}, NOW + 90, 8 * DAY_S)
+    assert await store.expire(NOW + 180 + 7 * DAY_S) == 0
+    assert await store.expire(NOW + 90 + 8 * DAY_S) == 1
 
 
 # Watch
@@ -426,13 +448,21 @@ async def test_an_encrypted_file_contains_no_plain_text(open_store: Open, tmp_pa
     assert [word for word in words if word not in content] == []
 
 
-async def test_keys_can_be_rotated_and_added(open_store: Open) -> None:
-    plain, old, new = make_record(), make_record(), make_record()
-    await open_store().create(plain)
+async def test_keys_can_be_rotated(open_store: Open) -> None:
+    old, new = make_record(), make_record()
     await open_store(secret_keys=[KEY]).create(old)
     store = open_store(secret_keys=["another secret key", KEY])
     await store.create(new)
-    assert [await store.get(record.id) for record in (plain, old, new)] == [plain, old, new]
+    assert [await store.get(record.id) for record in (old, new)] == [old, new]
+
+
+async def test_a_store_with_keys_refuses_records_that_are_not_encrypted(open_store: Open) -> None:
+    forged = make_record(now=NOW, owner="ada")
+    await open_store().create(forged)
+    store = open_store(secret_keys=[KEY])
+    with pytest.raises(TaskStoreUnavailable):
+        await store.get(forged.id)
+    assert await store.claim(forged.id, "w", NOW + 1, 30.0) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"secret_keys": ["another secret key"]}])

@@ -23,6 +23,7 @@ from dovetail.log import log
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.task_store import (
     DEFAULT_LIMITS,
+    UNFINISHED_RETENTION_S,
     TaskConflict,
     TaskEncrypted,
     TaskLease,
@@ -57,7 +58,7 @@ CREATE TABLE tasks (
 );
 CREATE INDEX tasks_by_due_at ON tasks (server, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX tasks_by_expires_at ON tasks (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX tasks_by_owner ON tasks (owner) WHERE owner IS NOT NULL
+CREATE INDEX tasks_by_owner ON tasks (owner) WHERE owner IS NOT NULL AND status IN ('working', 'input_required')
 """
 _MIGRATIONS: Final[Migrations[sqlite3.Connection]] = ()
 
@@ -66,6 +67,10 @@ _INSERT: Final = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 _UPDATE: Final = """
 UPDATE tasks SET version = ?, status = ?, expires_at = ?, due_at = ?, lease_holder = ?, lease_expires_at = ?,
     is_cancel_requested = ?, record = ? WHERE id = ?
+"""
+# The condition is the same as that of the index.
+_COUNT_UNFINISHED: Final = """
+SELECT count(*) FROM tasks WHERE owner = ? AND owner IS NOT NULL AND status IN ('working', 'input_required')
 """
 # The expiry time follows the rule of `extend_expiry`.
 _RENEW: Final = """
@@ -77,6 +82,7 @@ _DUE: Final = "SELECT id FROM tasks WHERE server = ? AND due_at <= ? ORDER BY du
 _EXPIRE: Final = """
 DELETE FROM tasks WHERE id IN (
     SELECT id FROM tasks WHERE expires_at <= :now AND (lease_expires_at IS NULL OR lease_expires_at <= :now)
+        AND (expires_at <= :unfinished_before OR status NOT IN ('working', 'input_required'))
     LIMIT :limit
 ) RETURNING id
 """
@@ -259,9 +265,9 @@ class SQLiteTaskStore:
 
     def _check_room(self, database: sqlite3.Connection, owner: bytes | None, limits: TaskLimits) -> None:
         if owner is not None:
-            count = database.execute("SELECT count(*) FROM tasks WHERE owner = ?", (owner,)).fetchone()[0]
+            count = database.execute(_COUNT_UNFINISHED, (owner,)).fetchone()[0]
             if count >= limits.max_tasks_per_owner:
-                raise TaskStoreFull(f"this owner already has {count} tasks")
+                raise TaskStoreFull(f"this owner already has {count} tasks that have not ended")
         if self._creates_until_count <= 0:
             # A count reads all tasks, so the next count is as far away as the limit allows.
             count = database.execute("SELECT count(*) FROM tasks").fetchone()[0]
@@ -342,7 +348,8 @@ class SQLiteTaskStore:
             return [id for (id,) in database.execute(query, (prefix, f"{prefix}\U0010ffff", *statuses, limit))]
 
     def _expire(self, database: sqlite3.Connection, now: float) -> list[str]:
-        return [id for (id,) in database.execute(_EXPIRE, {"now": now, "limit": _EXPIRE_BATCH}).fetchall()]
+        values = {"now": now, "unfinished_before": now - UNFINISHED_RETENTION_S, "limit": _EXPIRE_BATCH}
+        return [id for (id,) in database.execute(_EXPIRE, values).fetchall()]
 
     def _read_versions(self, marker: int | None, ids: list[str]) -> tuple[int, Versions | None]:
         """Read the versions of tasks, unless nothing in the file has changed since the marker."""
@@ -369,6 +376,9 @@ class SQLiteTaskStore:
                 data = self._sealer.open(data, id.encode(), time.time())
             except UnsealError as exc:
                 raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
+        elif self._sealer is not None:
+            # Anybody who can write the file could add such a record, with the rights of any caller.
+            raise TaskStoreUnavailable("the task is not encrypted, but the store has secret keys")
         return decode_record(data)
 
 

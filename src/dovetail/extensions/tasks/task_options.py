@@ -42,7 +42,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     ttl: float = 3600.0  # The number of seconds for which the result of a task can be read after its end.
     poll_interval: float = 1.0  # The number of seconds that a client should wait between two requests about a task.
     max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error "busy".
-    max_tasks_per_principal: int = 1_000  # The maximum number of tasks of one principal.
+    max_tasks_per_principal: int = 1_000  # The maximum number of tasks of one principal that have not ended.
 
     def __post_init__(self) -> None:
         _check_seconds("ttl", self.ttl)

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.errors import InternalError, ProtocolError
+from dovetail.extensions.tasks.task_slots import NoStartLimits, StartLimits, TaskSlots, acquire_all, release_all
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.task_store import (
     SERVER_STOPPED,
@@ -27,6 +28,7 @@ from dovetail.protocol.task_store import (
     complete_task,
     continue_task,
     fail_task,
+    is_final,
     park_task,
     release_task,
 )
@@ -37,6 +39,7 @@ _RENEWALS_PER_LEASE: Final = 3
 _SUBMIT_BATCH: Final = 100
 _EXPIRE_INTERVAL_S: Final = 60.0
 _STORE_RETRY_DELAY_S: Final = 0.5
+_ENGINE_RESTART_DELAY_S: Final = 1.0
 
 StopReason: TypeAlias = Literal["cancelled", "lease lost"]
 Edit: TypeAlias = Callable[[TaskRecord], TaskRecord]
@@ -192,7 +195,7 @@ class TaskRun:
         """Stop the function soon after another process has changed the record."""
         with self._store.watch([self.record.id]) as changed_ids:
             async for id in changed_ids:
-                with contextlib.suppress(TaskStoreUnavailable):  # A renewal of the lease sees the change, too.
+                with contextlib.suppress(Exception):  # A renewal of the lease sees the change, too.
                     self.check(await self._store.get(id))
 
     async def _store_outcome(self, edit: Edit) -> None:
@@ -203,16 +206,23 @@ class TaskRun:
                 await self.change(edit)
             except LeaseLost:
                 return
-            except TaskStoreUnavailable as exc:
+            except Exception as exc:
                 if time.monotonic() > deadline:
                     log.error("the outcome of a task could not be stored: %s", exc)
                     return
+                if not isinstance(exc, TaskStoreUnavailable):
+                    log.error("the outcome of a task cannot be stored", exc_info=exc)
+                    edit = _fail_to_store
                 await asyncio.sleep(_STORE_RETRY_DELAY_S)
             else:
                 return
 
     def _has_lease(self, record: TaskRecord) -> bool:
         return record.lease is not None and record.lease.holder == self.holder
+
+
+def _fail_to_store(record: TaskRecord) -> TaskRecord:
+    return fail_task(record, InternalError("The outcome of the task cannot be stored"), time.time())
 
 
 # Runs the function of a task, and returns the result of the call as JSON.
@@ -229,16 +239,20 @@ class TaskWorker:
         server: str,
         function: TaskFunction,
         options: WorkerOptions = DEFAULT_OPTIONS,
+        start_limits: StartLimits | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
         self._server = server
         self._function = function
         self._options = options
+        self._start_limits = start_limits or NoStartLimits()
         self._runs: dict[str, TaskRun] = {}
+        self._waiting_ids: set[str] = set()  # the tasks that wait for a slot
         self._worker_id = os.urandom(8).hex()
         self._claim_numbers = count(1)
         self._engine_warning = ThrottledWarning()
+        self._store_warning = ThrottledWarning()
         self._submitted_at: dict[str, float] = {}  # the tasks that were submitted and may still wait in the engine
 
     def create_holder(self) -> str:
@@ -251,10 +265,22 @@ class TaskWorker:
             maintenance = tasks.create_task(self._maintain())
             parking = tasks.create_task(self._park_at_stop(stop))
             try:
-                await self._engine.serve(self.run, stop)
+                await self._serve_engine(stop)
             finally:
                 maintenance.cancel()
                 parking.cancel()
+
+    async def _serve_engine(self, stop: StopSignal) -> None:
+        """Run the engine until the server stops. Start it again after an error."""
+        while not stop.is_set():
+            try:
+                await self._engine.serve(self.run, stop)
+            except Exception as exc:
+                self._engine_warning.log("the task engine has failed and starts again: %s", exc, exc_info=exc)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), _ENGINE_RESTART_DELAY_S)
+            else:
+                await stop.wait()  # An engine that only submits tasks may return at once.
 
     async def submit(self, id: str) -> bool:
         """Send a task to a worker. Return False if the engine cannot be used now. Then the task is submitted later."""
@@ -267,13 +293,34 @@ class TaskWorker:
         return True
 
     async def run(self, id: str) -> None:
-        """Run a task if it is due."""
+        """Run a task if it is due. Claim it when its function can start at once."""
         self._submitted_at.pop(id, None)
-        if id in self._runs:
+        if id in self._runs or id in self._waiting_ids:
             return
-        record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
-        if record is not None:
-            await self.run_claimed(record, self._function)
+        self._waiting_ids.add(id)
+        try:
+            slots = await self._wait_for_slots(id)
+        finally:
+            self._waiting_ids.discard(id)
+        if slots is None:
+            return
+        try:
+            record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
+            if record is not None:
+                await self.run_claimed(record, self._function)
+        finally:
+            release_all(slots)
+
+    async def _wait_for_slots(self, id: str) -> Sequence[TaskSlots] | None:
+        """Wait until a task can start. Return None if there is no task, or if the server stops."""
+        try:
+            record = await self._store.get(id)
+        except TaskStoreUnavailable:
+            return ()  # The claim decides what happens to a record that cannot be read.
+        if record is None or is_final(record.status):
+            return None
+        slots = self._start_limits.list_slots(record)
+        return slots if await acquire_all(slots) else None
 
     async def run_claimed(self, record: TaskRecord, function: TaskFunction) -> None:
         """Run a task whose lease this worker already has, for example a call that started in the foreground."""
@@ -286,6 +333,7 @@ class TaskWorker:
     async def _park_at_stop(self, stop: StopSignal) -> None:
         """Hand over the tasks that only wait for an answer, so that they do not delay the end of the server."""
         await stop.wait()
+        self._start_limits.close()
         for run in [*self._runs.values()]:
             run.park()
 
@@ -309,7 +357,9 @@ class TaskWorker:
                     await self._store.expire(now)
                     next_expiry = now + _EXPIRE_INTERVAL_S
             except TaskStoreUnavailable as exc:
-                log.warning("the task store cannot be used now: %s", exc)
+                self._store_warning.log("the task store cannot be used now: %s", exc)
+            except Exception as exc:  # An error of a store must not stop the worker.
+                self._store_warning.log("the task store has failed: %s", exc, exc_info=exc)
             await asyncio.sleep(interval)
 
     async def _renew(self, now: float) -> None:
@@ -329,5 +379,6 @@ class TaskWorker:
         self._submitted_at = {id: self._submitted_at[id] for id in ids if id in self._submitted_at}
         for id in ids:
             is_waiting = now - self._submitted_at.get(id, 0.0) < self._options.lease_seconds
-            if id not in self._runs and not is_waiting and not await self.submit(id):
+            is_waiting = is_waiting or id in self._runs or id in self._waiting_ids
+            if not is_waiting and not await self.submit(id):
                 return

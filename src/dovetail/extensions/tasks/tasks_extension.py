@@ -28,6 +28,7 @@ from dovetail.extensions.tasks.task_messages import (
     build_notification,
 )
 from dovetail.extensions.tasks.task_options import TaskOptions
+from dovetail.extensions.tasks.task_slots import StartLimits
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
 from dovetail.log import log
@@ -44,13 +45,14 @@ from dovetail.protocol.task_store import (
     answer_requests,
     cancel_task,
     change_task,
+    extend_shown_expiry,
     is_expired,
     request_cancel,
 )
 from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
-_MAX_RUNNING_TASKS: Final = 1_000  # in one process. Functions that are not async also wait for a thread.
+_MAX_WAITING_TASKS: Final = 10_000  # tasks that run, or wait for their slots in this process
 _HAND_OVER_TIMEOUT_S: Final = 2.0  # the time for storing the tasks that are handed over
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
@@ -62,6 +64,12 @@ class RunningWorker:
         self.worker = worker
         self.runs: set[asyncio.Task[None]] = set()  # calls that started in the foreground and became tasks
         self.stop = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None  # the task that runs the worker
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the worker has ended, because of an error."""
+        return self.task is not None and self.task.done()
 
     def continue_call(self, record: TaskRecord, function: TaskFunction) -> None:
         """Run a task whose function has started in the foreground."""
@@ -81,6 +89,7 @@ class TasksExtension:
         keeps_tasks: Returns whether tasks should survive the process, if the options do not name a store.
         run: Runs the stored call of a task.
         check_answer: Raises ValueError if an answer does not fit its question. The question then stays open.
+        create_start_limits: Returns the limits on running tasks in one event loop.
         drain_timeout: Seconds to wait for running tasks when the server stops.
     """
 
@@ -93,6 +102,7 @@ class TasksExtension:
         keeps_tasks: Callable[[], bool],
         run: TaskFunction,
         check_answer: CheckAnswer,
+        create_start_limits: Callable[[], StartLimits],
         drain_timeout: float,
     ) -> None:
         self.options = options
@@ -101,6 +111,7 @@ class TasksExtension:
         self._keeps_tasks = keeps_tasks
         self._run = run
         self._check_answer = check_answer
+        self._create_start_limits = create_start_limits
         self._drain_timeout_s = drain_timeout
         self._limits = TaskLimits(max_tasks=options.max_tasks, max_tasks_per_owner=options.max_tasks_per_principal)
         self._opened_store: TaskStore | None = None
@@ -130,7 +141,7 @@ class TasksExtension:
     def get_worker(self) -> RunningWorker | None:
         """Return the worker of this event loop, or None while the server does not run there."""
         running = self._workers.get(asyncio.get_running_loop())
-        return None if running is None or running.stop.is_set() else running
+        return None if running is None or running.stop.is_set() or running.has_ended else running
 
     def create_lease(self, worker: TaskWorker) -> TaskLease:
         """Return the lease of a new task that already runs in this process."""
@@ -158,7 +169,7 @@ class TasksExtension:
         return max(1.0, min(60.0, self.options.ttl / 10))
 
     async def _get_task(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
-        return build_detailed_task(await self._find(params.task_id, exchange))
+        return build_detailed_task(extend_shown_expiry(await self._find(params.task_id, exchange), time.time()))
 
     async def _update_task(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
         record = await self._find(params.task_id, exchange)
@@ -192,7 +203,7 @@ class TasksExtension:
                 record = await self.store.get(id)
                 if record is not None and versions.get(id) != record.version:
                     versions[id] = record.version
-                    yield build_notification(record)
+                    yield build_notification(extend_shown_expiry(record, time.time()))
 
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
         """Return the task of a caller. Expired tasks, and those of other callers and servers, count as unknown."""
@@ -229,11 +240,19 @@ class TasksExtension:
         """Run tasks in this event loop until the server stops."""
         loop = asyncio.get_running_loop()
         engine = self.options.engine or LocalEngine(
-            max_concurrency=_MAX_RUNNING_TASKS, drain_timeout=self._drain_timeout_s
+            max_concurrency=_MAX_WAITING_TASKS, drain_timeout=self._drain_timeout_s
         )
-        worker = TaskWorker(self.store, engine, self._server, self._run, task_worker.DEFAULT_OPTIONS)
+        self._forget_memory()
+        worker = TaskWorker(
+            self.store,
+            engine,
+            self._server,
+            self._run,
+            task_worker.DEFAULT_OPTIONS,
+            self._create_start_limits(),
+        )
         running = self._workers[loop] = RunningWorker(worker)
-        task = loop.create_task(worker.serve(running.stop))
+        task = running.task = loop.create_task(worker.serve(running.stop))
         task.add_done_callback(_log_failure)
         try:
             yield
@@ -253,6 +272,12 @@ class TasksExtension:
         await asyncio.wait([worker_task, *running.runs], timeout=_HAND_OVER_TIMEOUT_S)
         worker_task.cancel()
         await asyncio.wait([worker_task], timeout=_HAND_OVER_TIMEOUT_S)
+
+    def _forget_memory(self) -> None:
+        """Use a file from now on, if the server had only clients in this process until now."""
+        is_in_memory = self._opened_store is not None and not self._owns_file
+        if self.options.store is None and is_in_memory and self._keeps_tasks() and not self._workers:
+            self._opened_store = None
 
     async def _close_store(self) -> None:
         """Close the file that this extension opened. Tasks in memory are kept as long as the server exists."""

@@ -1,0 +1,95 @@
+"""Slots limit how many tasks run at the same time. A task waits for its slots in the store, before a worker claims it.
+
+A task without a slot has not started. It survives a stop, and another process can run it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from dovetail.protocol.task_store import TaskRecord
+
+
+class TaskSlots:
+    """A number of slots in one event loop. The task that waits longest gets the next free slot."""
+
+    def __init__(self, count: int) -> None:
+        self._free_count = count
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._is_closed = False
+
+    async def acquire(self) -> bool:
+        """Wait for a slot. Return False if there are no more slots, because the server stops."""
+        if self._is_closed:
+            return False
+        if self._free_count > 0:
+            self._free_count -= 1
+            return True
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a slot to the next task."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+        self._free_count += 1
+
+    def close(self) -> None:
+        """Give no more slots. Tasks that wait for a slot stay in the store."""
+        self._is_closed = True
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(False)
+
+
+class StartLimits(Protocol):
+    """Decides which slots a task needs before it can start."""
+
+    def list_slots(self, record: TaskRecord) -> Sequence[TaskSlots]:
+        """Return the slots that a task needs, in the order in which it should wait for them."""
+        ...
+
+    def close(self) -> None:
+        """Give no more slots, because the server stops."""
+        ...
+
+
+class NoStartLimits:
+    """Lets each task start at once."""
+
+    def list_slots(self, record: TaskRecord) -> Sequence[TaskSlots]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+async def acquire_all(slots: Sequence[TaskSlots]) -> bool:
+    """Wait for all slots. Return False if the server stops. Then no slot is taken."""
+    acquired: list[TaskSlots] = []
+    try:
+        for slot in slots:
+            if not await slot.acquire():
+                return False
+            acquired.append(slot)
+    finally:
+        if len(acquired) < len(slots):
+            release_all(acquired)
+    return True
+
+
+def release_all(slots: Sequence[TaskSlots]) -> None:
+    """Give slots to the next tasks."""
+    for slot in slots:
+        slot.release()
