@@ -11,6 +11,7 @@ import pytest
 
 from dovetail import Client, Context, Policy, RemoteError, Server, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
+from dovetail.client.forwarded_tasks import decode_created_task
 from dovetail.errors import TaskCancelled, TaskLost
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
@@ -182,6 +183,37 @@ async def test_a_failed_task_is_an_error_for_a_caller_without_the_extension(vers
         far.fail(-31000, "broken")
         assert await refused(call) == -31000
     assert far.cancelled == []
+
+
+async def test_a_result_that_the_gateway_waited_for_keeps_unknown_members() -> None:
+    far = TaskUpstream()
+    async with serve_gateway(far) as gateway, Client(gateway, **STATELESS, **PLAIN) as client:
+        call = asyncio.create_task(client.request("tools/call", {"name": "far__required", "arguments": {}}))
+        await wait_until(lambda: bool(far.tasks))
+        far.complete(later="kept")
+        assert (await call)["later"] == "kept"
+
+
+@pytest.mark.parametrize(
+    "text_of_type", ['"resultType":"task"', '"resultType" : "t\\u0061sk"', '"r\\u0065sultType":"task"']
+)
+def test_a_task_is_recognized_in_every_spelling(text_of_type: str) -> None:
+    task = '{"taskId":"x","status":"working","createdAt":"","lastUpdatedAt":"","ttlMs":null,' + text_of_type + "}"
+    decoded = decode_created_task(task.encode())
+    assert decoded is not None
+    assert decoded.task_id == "x"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"resultType":"complete","content":[{"type":"text","text":"\\"resultType\\":\\"task\\""}]}',
+        '{"resultType":"complete","structuredContent":{"resultType":"task","name":"\\u0061"}}',
+        '{"content":[]}',
+    ],
+)
+def test_another_result_is_not_a_task(result: str) -> None:
+    assert decode_created_task(result.encode()) is None
 
 
 async def test_a_caller_that_gives_up_cancels_the_task_that_the_gateway_waits_for() -> None:

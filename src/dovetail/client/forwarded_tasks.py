@@ -8,7 +8,13 @@ from typing import Any, Final, TypeAlias
 
 from dovetail.client.tasks import CallTimeout, ClientTasks
 from dovetail.errors import InternalError, InvalidResult, MCPError, MissingClientCapability, RemoteError, TaskCancelled
-from dovetail.extensions.tasks.task_messages import TASK_RESULT_TYPE, TASKS_EXTENSION, CreateTaskResult, Task
+from dovetail.extensions.tasks.task_messages import (
+    TASK_RESULT_TYPE,
+    TASKS_EXTENSION,
+    CreateTaskResult,
+    DetailedTask,
+    Task,
+)
 from dovetail.protocol.client_messages import get_required_capabilities
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.task_store import is_final
@@ -16,16 +22,14 @@ from dovetail.wire.base import Result, replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.raw_message import decode_body
-from dovetail.wire.tools import CallToolResult
 
 AnswerRequests: TypeAlias = Callable[[Mapping[str, InputRequest]], Awaitable[dict[str, Any]]]
 ReportProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 _MAX_TASK_ID_CHARS: Final = 2048  # The ID is sent in an HTTP header.
 _REPORT_INTERVAL_S: Final = 5.0  # Many hosts stop a call that is silent for 60 seconds.
-# A result with this type contains the marker. A server may write each letter as an escape.
-_TASK_MARKER: Final = f'"{TASK_RESULT_TYPE}"'.encode()
-_ESCAPED_LETTER: Final = re.compile(rb"\\u00[67]")
+# Most results are complete, and this search is faster than decoding them. A server may write a letter as an escape.
+_OTHER_RESULT_TYPE: Final = re.compile(rb'"resultType"\s*+:\s*+"(?!complete"|input_required")|\\u00[4-7]')
 
 
 def declares_tasks(caller: Caller) -> bool:
@@ -49,7 +53,7 @@ def requires_tasks(error: MCPError) -> bool:
 
 def decode_created_task(raw: bytes) -> CreateTaskResult | None:
     """Decode the result of a call if the call became a task. Otherwise return None."""
-    if _TASK_MARKER not in raw and _ESCAPED_LETTER.search(raw) is None:
+    if _OTHER_RESULT_TYPE.search(raw) is None:
         return None
     label = "the result of tools/call"
     if decode_body(raw, Result, label).result_type != TASK_RESULT_TYPE:
@@ -62,8 +66,8 @@ def decode_created_task(raw: bytes) -> CreateTaskResult | None:
 
 async def wait_for_task(
     tasks: ClientTasks, created: CreateTaskResult, answer: AnswerRequests, report: ReportProgress, timeout: float
-) -> CallToolResult:
-    """Wait until a task has ended, and return the result of the call. If this fails, cancel the task.
+) -> dict[str, Any]:
+    """Wait until a task has ended, and return the result of the call as JSON. If this fails, cancel the task.
 
     Report progress after each change, and every few seconds, so that the caller keeps waiting. Time that users need for
     their answers does not count toward the timeout.
@@ -92,7 +96,7 @@ async def wait_for_task(
     reporter = asyncio.get_running_loop().create_task(report_states())
     try:
         async with limit:
-            return await tasks.wait(task, handle_change)
+            await tasks.wait(task, handle_change)
     except TaskCancelled:
         raise InternalError("The server cancelled the task") from None
     except (asyncio.CancelledError, MCPError):
@@ -101,3 +105,6 @@ async def wait_for_task(
         raise
     finally:
         reporter.cancel()
+    # The result has passed all checks. Members that dovetail does not know are kept.
+    assert isinstance(task.state, DetailedTask)
+    return task.state.result or {}

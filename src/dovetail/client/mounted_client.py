@@ -530,14 +530,14 @@ class MountedClient:
         result = await self._send_until_complete(exchange, params, raw, timeout, accepts_task=True)
         if isinstance(result, InputRequiredResult) or (task := _decode_task(result)) is None:
             return result
-        final_result = await wait_for_task(
+        outcome = await wait_for_task(
             self._get_tasks(),
             task,
             partial(self._ask_each, exchange),
             self._create_progress_handler(exchange),
             timeout,
         )
-        return ForwardedResult(encode(replace(final_result, result_type="complete")))
+        return ForwardedResult(encode({**outcome, "resultType": "complete"}))
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
         if self._input_filter is None:
