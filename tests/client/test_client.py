@@ -311,7 +311,7 @@ async def test_extensions_are_declared_with_what_may_be_asked() -> None:
     async with serve_over_http(script) as at, client(at, capabilities=extensions) as one:
         await one.call_tool("go", allow_input_required=True)
     told = script.received[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-    assert told["extensions"] == {"example.com/x": {}, "io.modelcontextprotocol/tasks": {}}
+    assert told["extensions"] == {"example.com/x": {}}
     assert {"elicitation", "sampling", "roots"} <= set(told)
 
 

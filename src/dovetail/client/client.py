@@ -36,6 +36,7 @@ from dovetail.wire.base import JSONValue, Params, Result, replace
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import (
+    TASKS_EXTENSION,
     ClientCapabilities,
     DiscoverResult,
     Implementation,
@@ -413,8 +414,8 @@ class Client:
                 never sent again. If None, only calls of tools that are declared read-only or idempotent are sent again.
             allow_input_required: If True, a `RequestAwaitingInput` is returned when the server asks for input, and the
                 handlers are not called. Answer it with `resume`, in this process or in another. A client without
-                handlers declares all capabilities. Servers up to protocol version 2025-11 do not support this, so the
-                handlers answer their requests.
+                handlers declares all capabilities. The server does not run the call as a task. Servers up to protocol
+                version 2025-11 do not support this, so the handlers answer their requests.
         """
         options = _build_options(timeout, total_timeout, progress_handler, meta, retry)
         if allow_input_required:
@@ -507,17 +508,23 @@ class Client:
         """Add the client capabilities to the options of a request.
 
         If the client has no handlers, the request declares all capabilities, because the caller answers the input
-        requests.
+        requests. The request does not declare tasks, because the handlers would answer the questions of a task.
         """
         await self._run(self._session.reconnector.get_connection)
-        if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
+        if not self._sender.is_stateless:
             return options
         own_capabilities = self._session.connector.identity.capabilities
+        own_extensions = own_capabilities.extensions or {}
+        has_handlers = self._session.handlers.capabilities() != ClientCapabilities()
+        if has_handlers and TASKS_EXTENSION not in own_extensions:
+            return options
+        capabilities = own_capabilities if has_handlers else ALL_CAPABILITIES
+        extensions = {name: value for name, value in own_extensions.items() if name != TASKS_EXTENSION}
         capabilities = replace(
-            ALL_CAPABILITIES,
-            roots=RootsCapability(),
+            capabilities,
+            roots=None if capabilities.roots is None else RootsCapability(),
             experimental=own_capabilities.experimental,
-            extensions=own_capabilities.extensions,
+            extensions=extensions or None,
         )
         return replace(options, meta={**(options.meta or {}), CLIENT_CAPABILITIES: capabilities})
 

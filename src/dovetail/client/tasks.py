@@ -15,8 +15,6 @@ from dovetail.client.input_rounds import COMPLETE, RequestAwaitingInput
 from dovetail.client.request_sender import CALL_TOOL, RequestOptions
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
-    ConnectError,
-    ConnectionLost,
     InputRequestError,
     InvalidParams,
     InvalidResult,
@@ -278,9 +276,12 @@ class ClientTasks:
 
     async def wait(self, task: RemoteTask, on_change: Callable[[Task], None]) -> CallToolResult:
         """Wait until a task has ended, and return the result of its call. Raise an error as the call would have."""
+        return self._read_result(await self._watch(task, on_change))
+
+    async def _watch(self, task: RemoteTask, on_change: Callable[[Task], None]) -> DetailedTask:
         self._waiting.add(task)
         try:
-            return self._read_result(await task.wait(on_change))
+            return await task.wait(on_change)
         finally:
             self._waiting.discard(task)
 
@@ -317,12 +318,19 @@ class ClientTasks:
         report.send(created)
         try:
             async with limit:
-                result = await self.wait(task, handle_change)
+                state = await self._watch(task, handle_change)
+        except TaskLost:
+            raise
         except (asyncio.CancelledError, RequestTimeout, InputRequestError, InvalidResult):
             await self.cancel_abandoned(task)
             raise
-        except (ConnectionLost, ConnectError) as exc:
-            raise exc if self.is_closed else _to_outcome_unknown(exc) from exc.__cause__
+        except MCPError as exc:
+            if self.is_closed:
+                raise
+            # The error is not that of the call. A caller that saw, for example, RateLimited would call again.
+            await self.cancel_abandoned(task)
+            raise _to_outcome_unknown(exc) from exc
+        result = self._read_result(state)
         if report.count:
             # The handlers have seen all progress before the caller gets the result.
             await self._session.callbacks.flush(client.total_timeout)
@@ -544,7 +552,7 @@ def _to_detailed_task(notice: TaskNotificationParams) -> DetailedTask:
 
 def _to_outcome_unknown(exc: MCPError) -> OutcomeUnknown:
     return add_context(
-        OutcomeUnknown(f"the connection was lost while the call ran as a task: {exc.args[0]}"),
+        OutcomeUnknown(f"the client could not follow the task of the call: {exc.args[0]}"),
         server=exc.server,
         step=exc.step,
         protocol_version=exc.protocol_version,

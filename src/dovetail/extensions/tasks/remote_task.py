@@ -122,6 +122,7 @@ class RemoteTask:
                         await self._answer_requests(state.input_requests)
                     if listener is None:
                         listener = asyncio.get_running_loop().create_task(self._listen())
+                        listener.add_done_callback(lambda done: done.cancelled() or done.exception())
                 if self._accept(await self._wait_for_state()):
                     on_change(self.state)
         finally:
@@ -157,7 +158,7 @@ class RemoteTask:
 
     async def _wait_for_state(self) -> DetailedTask:
         """Wait for a notification or for the next poll, and return the state of the task."""
-        # A state without details is the result of the call. It may be final, and then there is nothing to wait for.
+        # The server may have created a task that has already ended. Then its result is fetched at once.
         if not is_final(self.state.status):
             try:
                 async with asyncio.timeout(self._get_poll_delay()):
@@ -250,10 +251,11 @@ class RemoteTask:
         try:
             await self._retry(lambda: self._server.update_task(self.id, responses))
         except RemoteError as exc:
-            if exc.code == InvalidParams.code:
-                # The task is unknown, or an answer is invalid. If the task is unknown, this request raises TaskLost.
-                await self._server.get_task(self.id)
-            raise
+            if exc.code != InvalidParams.code:
+                raise
+            # The task is unknown, or an answer is invalid. If the task is unknown, this request raises TaskLost.
+            await self._server.get_task(self.id)
+            raise InputRequestError(f"the server refused an answer: {clip(exc.message, 300)}") from exc
         self._answered_keys.update(responses)
 
     async def _listen(self) -> None:
