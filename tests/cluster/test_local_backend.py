@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -132,6 +133,13 @@ async def test_a_stale_socket_is_removed(
     assert socket_path.exists()
     await backend.publish("change", b"")
     assert not socket_path.exists()
+
+
+async def test_a_name_from_a_client_cannot_remove_a_socket_elsewhere(backend: LocalBackend, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stale:
+        stale.bind(str(tmp_path / "service.sock"))
+    assert not await backend.send(str(tmp_path / "service"), "answer", b"")
+    assert "service.sock" in os.listdir(tmp_path)
 
 
 async def test_a_missed_wakeup_only_delays_a_message(private_folder: Path, backend: LocalBackend) -> None:

@@ -13,9 +13,11 @@ from cluster.recorder import Recorder, wait_for, wait_until
 from cluster.redis_servers import RedisServer
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.shared_state import (
+    MAX_INLINE_BYTES,
     HistoryLost,
     SharedState,
     SharedStateUnavailable,
+    StreamLimits,
 )
 
 RECOVERY_S = 5.0  # the promise: the back end works this long after Redis answers again
@@ -234,6 +236,32 @@ async def test_every_key_expires_or_is_one_of_the_deployment(start: Start, redis
     for key in await client.keys():
         assert key.startswith(b"{test}:")
         assert await client.ttl(key) > 0 or not await client.exists(key), key
+
+
+async def test_large_events_are_deleted_with_their_stream(start: Start) -> None:
+    backend, _ = await start(stream_limits=StreamLimits(ttl=1.0, max_events=2))
+    client: Any = backend._link._client  # pyright: ignore[reportPrivateUsage]
+    large = bytes(MAX_INLINE_BYTES + 1)
+
+    async def count() -> int:
+        return len(await client.keys("{test}:large:*"))
+
+    for number in (1, 2, 3, 3, 7):  # One event is dropped, one is repeated, and one is refused.
+        await backend.append("stream", number, large, header=b"")
+    assert await count() == 2
+    await backend.delete_stream("stream")
+    assert await count() == 0
+    with pytest.raises(SharedStateUnavailable):  # Just after the start, nobody knows which workers there are.
+        await backend.send("0" * 12, "answer", large)
+    assert await count() == 0
+    await backend.append("another stream", 1, large, header=b"")
+    await backend.append("another stream", 2, b"", is_last=True)
+    assert await count() == 1
+
+    async def is_empty() -> bool:
+        return await count() == 0
+
+    await wait_for(is_empty)
 
 
 async def test_encrypted_data_does_not_show_in_the_server(start: Start) -> None:

@@ -183,6 +183,13 @@ async def test_a_message_to_a_closed_worker_is_refused_at_once(start_worker: Sta
     assert not await sender.send(receiver.worker, "answer", b"body")
 
 
+@each_backend
+@pytest.mark.parametrize("name", ["", "x", "0" * 13, "../../../../../tmp/x", "00000000000G", "a" * 5000, "}{"])
+async def test_a_message_to_a_name_that_is_not_a_worker_is_refused(start_worker: StartWorker, name: str) -> None:
+    backend, _ = await start_worker()
+    assert await backend.send(name, "answer", b"") is False
+
+
 @each_shared_backend
 async def test_every_worker_gets_every_change(start_worker: StartWorker) -> None:
     workers = [await start_worker() for _ in range(3)]

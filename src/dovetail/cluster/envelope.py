@@ -105,3 +105,8 @@ def check_size(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
 def create_worker_name() -> str:
     """Return a new random name for a worker. Clients see it, so it does not contain an address."""
     return os.urandom(_WORKER_NAME_BYTES).hex()
+
+
+def is_worker_name(text: str) -> bool:
+    """Return whether a text can be the name of a worker. Clients send such names, and a name becomes part of a path."""
+    return len(text) == 2 * _WORKER_NAME_BYTES and all(character in "0123456789abcdef" for character in text)

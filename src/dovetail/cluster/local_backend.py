@@ -22,6 +22,7 @@ from dovetail.cluster.envelope import (
     check_size,
     create_worker_name,
     hash_name,
+    is_worker_name,
     pack_message,
     parse_cursor,
     unpack_message,
@@ -173,7 +174,7 @@ class LocalBackend:
         """Send a message to one worker. Return False if this worker has ended."""
         check_message(kind, body)
         self._check_available()
-        if not self._socket.is_alive(worker):
+        if not is_worker_name(worker) or not self._socket.is_alive(worker):
             return False
         data = self._envelope.encode(pack_message(kind, self.worker, body), f"inbox {worker}", statements.MESSAGE_TTL_S)
         id = await self._change(statements.add_to_inbox, worker, data)
@@ -320,13 +321,14 @@ class LocalBackend:
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
         """Yield the events after a number, and each new event until the last one."""
         key, wakeup = hash_name(stream), asyncio.Event()
-        if self._followers.add(key, wakeup):
-            await self._change(statements.add_follower, key, self.worker)
 
         async def read(after: int) -> StreamPart | None:
             return await self.read_stream(stream, after)
 
+        is_first = self._followers.add(key, wakeup)
         try:
+            if is_first:
+                await self._change(statements.add_follower, key, self.worker)
             async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
                 async for event in events:
                     yield event

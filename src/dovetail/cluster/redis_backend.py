@@ -19,6 +19,7 @@ from dovetail.cluster.envelope import (
     check_size,
     create_worker_name,
     hash_name,
+    is_worker_name,
     pack_message,
     unpack_message,
 )
@@ -156,10 +157,14 @@ class RedisBackend:
     async def send(self, worker: str, kind: str, body: bytes) -> bool:
         """Send a message to one worker. Return False if this worker has ended."""
         check_message(kind, body)
+        if not is_worker_name(worker):
+            return False
         packed = pack_message(kind, self.worker, body)
         encoded = self._envelope.encode(packed, f"inbox {worker}", scripts.MESSAGE_TTL_S)
         field, value = await self._store_large(encoded, scripts.MESSAGE_TTL_S)
         outcome = await self._link.run(scripts.SEND, worker, field, value, create_id())
+        if outcome != b"sent":
+            await self._delete_large(field, value)
         if outcome == b"full":
             raise SharedStateUnavailable(f"worker {worker} has {MAX_INBOX_MESSAGES} unread messages")
         if outcome == b"unknown":
@@ -173,6 +178,10 @@ class RedisBackend:
         id = create_id()
         await self._link.execute("SET", f"{self._prefix}large:{id}", encoded, "PX", _to_ms(ttl))
         return "large", id
+
+    async def _delete_large(self, field: str, value: bytes | str) -> None:
+        if field == "large":
+            await self._link.execute("UNLINK", f"{self._prefix}large:{value}")
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Add a message to the change log, from which all workers receive it, and return its cursor."""
@@ -214,7 +223,7 @@ class RedisBackend:
         encoded = self._envelope.encode(data, f"event {key} {number}", limits.max_ttl)
         field, value = await self._store_large(encoded, limits.max_ttl)
         headers = () if header is None else (self._envelope.encode(header, f"stream {key}", limits.max_ttl),)
-        is_added = await self._link.run(
+        outcome = await self._link.run(
             scripts.APPEND,
             key,
             number,
@@ -228,7 +237,9 @@ class RedisBackend:
             limits.max_bytes,
             *headers,
         )
-        return bool(is_added)
+        if outcome != b"added":
+            await self._delete_large(field, value)
+        return outcome != b"refused"
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
         """Return the stored events after a number, or None if some of them do not exist."""
@@ -253,14 +264,15 @@ class RedisBackend:
         """Yield the events after a number, and each new event until the last one."""
         key, wakeup = hash_name(stream), asyncio.Event()
         followers_key = f"{self._prefix}followers:{key}"
-        if self._followers.add(key, wakeup):
-            await self._link.execute("SADD", followers_key, self.worker)
-            await self._link.execute("EXPIRE", followers_key, math.ceil(self._limits.open_ttl))
 
         async def read(after: int) -> StreamPart | None:
             return await self.read_stream(stream, after)
 
+        is_first = self._followers.add(key, wakeup)
         try:
+            if is_first:
+                await self._link.execute("SADD", followers_key, self.worker)
+                await self._link.execute("EXPIRE", followers_key, math.ceil(self._limits.open_ttl))
             async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
                 async for event in events:
                     yield event
@@ -293,7 +305,7 @@ class RedisBackend:
         await self._delete_stream(hash_name(stream))
 
     async def _delete_stream(self, key: str) -> None:
-        await self._link.execute("UNLINK", f"{self._prefix}stream:{key}", f"{self._prefix}events:{key}")
+        await self._link.run(scripts.DELETE_STREAM, key)
 
 
 def _to_ms(seconds: float) -> int:

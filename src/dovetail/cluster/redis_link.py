@@ -134,8 +134,9 @@ class RedisLink:
         self.problem = str(exc)
 
     async def _maintain(self) -> None:
-        failures = 0
-        while True:
+        failures, task = 0, asyncio.current_task()
+        # redis-py sometimes ignores that the task was cancelled.
+        while task is not None and not task.cancelling():
             delay = HEARTBEAT_TTL_S / _HEARTBEATS_PER_TTL
             self._retry_now.clear()
             try:

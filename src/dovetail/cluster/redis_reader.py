@@ -58,7 +58,7 @@ class RedisReader:
         """Read and deliver messages until this task is cancelled."""
         failures, task = 0, asyncio.current_task()
         try:
-            # redis-py sometimes ends a command normally although the task was cancelled.
+            # redis-py sometimes ignores that the task was cancelled.
             while task is not None and not task.cancelling():
                 try:
                     await self._read()

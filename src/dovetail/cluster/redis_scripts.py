@@ -190,6 +190,14 @@ return {{
 """
 
 _ADD_EVENT: Final = """
+-- Call a function with the key of each event of a stream that is stored separately.
+local function each_large(stream, handle)
+  if redis.call('HEXISTS', prefix .. 'stream:' .. stream, 'has_large') == 0 then return end
+  for _, event in ipairs(redis.call('XRANGE', prefix .. 'events:' .. stream, '-', '+')) do
+    if event[2][1] == 'large' then handle(prefix .. 'large:' .. event[2][2]) end
+  end
+end
+
 local function add_event(stream, meta, number, field, data, size, is_last, writer, ttl, max_events, max_bytes)
   local meta_key, events = prefix .. 'stream:' .. stream, prefix .. 'events:' .. stream
   local first, stored_bytes = meta.first, meta.stored_bytes + size
@@ -202,7 +210,11 @@ local function add_event(stream, meta, number, field, data, size, is_last, write
     first = first + 1
   end
   redis.call('HSET', meta_key, 'first', first, 'last', number, 'bytes', stored_bytes)
-  if is_last == '1' then redis.call('HSET', meta_key, 'ended_by', writer) end
+  if field == 'large' then redis.call('HSET', meta_key, 'has_large', 1) end
+  if is_last == '1' then
+    redis.call('HSET', meta_key, 'ended_by', writer)
+    each_large(stream, function(key) redis.call('PEXPIRE', key, ttl) end)
+  end
   redis.call('PEXPIRE', meta_key, ttl)
   redis.call('PEXPIRE', events, ttl)
   wake_followers(stream)
@@ -226,18 +238,27 @@ APPEND: Final = f"""
 local stream, number, worker = ARGV[2], tonumber(ARGV[3]), ARGV[8]
 local meta = read_meta(stream)
 if not meta then
-  if not ARGV[12] then return 0 end
+  if not ARGV[12] then return 'refused' end
   redis.call('HSET', prefix .. 'stream:' .. stream, 'writer', worker, 'header', ARGV[12])
   meta = {{first = 1, last = 0, stored_bytes = 0}}
 end
-if meta.ended_by and meta.ended_by ~= worker then return 0 end
-if number <= meta.last then return 1 end
-if meta.ended_by or number ~= meta.last + 1 then return 0 end
+if meta.ended_by and meta.ended_by ~= worker then return 'refused' end
+if number <= meta.last then return 'repeated' end
+if meta.ended_by or number ~= meta.last + 1 then return 'refused' end
 add_event(
   stream, meta, number, ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7], worker, ARGV[9], tonumber(ARGV[10]),
   tonumber(ARGV[11])
 )
-return 1
+return 'added'
+"""
+
+# ARGV: stream
+DELETE_STREAM: Final = f"""
+{_PRELUDE}
+{_ADD_EVENT}
+each_large(ARGV[2], function(key) redis.call('UNLINK', key) end)
+redis.call('UNLINK', prefix .. 'stream:' .. ARGV[2], prefix .. 'events:' .. ARGV[2])
+wake_followers(ARGV[2])
 """
 
 # ARGV: stream, data, worker, ttl in ms, new epoch id, expected number

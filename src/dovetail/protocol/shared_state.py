@@ -118,7 +118,8 @@ class SharedStateListener(Protocol):
 class SharedState(Protocol):
     """A back end. Each method raises SharedStateUnavailable if the back end cannot be used now.
 
-    Times are in seconds. Each value, limit and stream is deleted after its time to live (`ttl`).
+    Times are in seconds. Each value, limit and stream is deleted after its time to live (`ttl`). Call all methods in
+    the event loop that started the back end.
     """
 
     worker: str  # the random name of this worker. It contains no address
