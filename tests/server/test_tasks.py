@@ -19,7 +19,14 @@ from dovetail.extensions.tasks.task_worker import WorkerOptions
 from dovetail.middleware import CallNext, Exchange, RateLimit
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.task_store import DEFAULT_LIMITS, RunTask, StopSignal, TaskLimits, TaskRecord
+from dovetail.protocol.task_store import (
+    DEFAULT_LIMITS,
+    RunTask,
+    StopSignal,
+    TaskLimits,
+    TaskRecord,
+    TaskStoreUnavailable,
+)
 from dovetail.server import task_call
 from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, Client, text
 
@@ -497,6 +504,45 @@ async def test_a_question_stays_open_if_the_answer_does_not_match_its_form(app: 
     assert (await client.wait(id))["result"]["structuredContent"] == {"result": 7}
 
 
+@pytest.mark.usefixtures("patient")
+async def test_a_question_that_the_function_gives_up_is_withdrawn(tmp_path: Path) -> None:
+    path, release, ran = tmp_path / "tasks.sqlite", asyncio.Event(), list[str]()
+    app = Server("app", tasks=TaskOptions(store=path))
+
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str:
+        ran.append("started")
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.elicit("Name?", str)
+        except TimeoutError:
+            ran.append("given up")
+        await release.wait()
+        return "done"
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await until(lambda: "given up" in ran)
+    task = await client.wait(id, "working")
+    assert "inputRequests" not in task
+    record = await read_record(path, id)
+    assert record.phase == "running"
+    # An answer comes too late, and does not start the function again.
+    await client.answer(id, q1={"value": "Ann"})
+    release.set()
+    assert text((await client.wait(id))["result"]) == "done"
+    assert ran == ["started", "given up"]
+    await app.stop()
+
+
+async def read_record(path: Path, id: str) -> TaskRecord:
+    store = SQLiteTaskStore(path)
+    record = await store.get(id)
+    await store.close()
+    assert record is not None
+    return record
+
+
 async def test_the_user_can_decline_in_a_task(app: Server) -> None:
     @app.tool(task=True)
     async def work(ctx: Context) -> str:
@@ -716,6 +762,12 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find lost tasks soon, and park functions soon."""
     options = WorkerOptions(lease_seconds=30.0, due_interval=0.01, park_after=0.01)
     monkeypatch.setattr(task_worker, "DEFAULT_OPTIONS", options)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let functions wait for answers, and try failed changes again soon."""
+    monkeypatch.setattr(task_worker, "_STORE_RETRY_DELAY_S", 0.01)
 
 
 def create_app(path: Path, max_retries: int = 0, engine: Any = None, **options: Any) -> tuple[Server, list[int]]:
@@ -956,6 +1008,99 @@ class FailingEngine(LocalEngine):
         if self.starts == 1:
             raise ConnectionResetError("gone")
         await super().serve(run, stop)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_outcome_that_cannot_be_stored_fails_the_task(app: Server) -> None:
+    starts: list[int] = []
+
+    @app.tool(task=TaskConfig(max_retries=2))
+    async def work() -> str:
+        starts.append(1)
+        raise InvalidParams("bad", {"x": object()})
+
+    task = await TaskClient(app).finish("work")
+    assert (task["status"], task["error"]["code"]) == ("failed", -32603)
+    assert starts == [1]
+
+
+class BusyStore(SQLiteTaskStore):
+    """A store that cannot be changed for a moment, whenever a test says so."""
+
+    failures = 0
+
+    async def change(self, record: TaskRecord) -> TaskRecord:
+        if self.failures:
+            self.failures -= 1
+            raise TaskStoreUnavailable("busy")
+        return await super().change(record)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_steps_and_questions_wait_for_a_store_that_is_busy() -> None:
+    store, steps = BusyStore(":memory:"), list[int]()
+    app = Server("app", tasks=TaskOptions(store=store))
+
+    @app.tool(task=True)
+    async def work(ctx: Context) -> str:
+        store.failures = 2
+        await ctx.once("step", lambda: steps.append(1))
+        store.failures = 2
+        await ctx.progress(1)
+        store.failures = 2
+        return await ctx.elicit("Name?", str)
+
+    client = TaskClient(app)
+    id = await client.start("work")
+    await client.wait(id, "input_required")
+    await client.answer(id, q1={"value": "Ann"})
+    assert text((await client.wait(id))["result"]) == "Ann"
+    assert steps == [1]
+    await app.stop()
+    await store.close()
+
+
+class SlowEngine(NoEngine):
+    """An engine whose broker does not answer."""
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+
+    async def submit(self, id: str) -> None:
+        self.submitted.append(id)
+        await asyncio.Event().wait()
+
+
+async def test_a_request_that_is_cancelled_while_its_task_is_submitted_leaves_no_task() -> None:
+    engine = SlowEngine()
+    app = Server("app", tasks=TaskOptions(engine=engine))
+
+    @app.tool(task=True)
+    async def work() -> None: ...
+
+    client = TaskClient(app)
+    request = asyncio.ensure_future(client.call("work"))
+    await until(lambda: bool(engine.submitted))
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert (await client.get(engine.submitted[0]))["status"] == "cancelled"
+    await app.stop()
+
+
+async def test_an_id_that_no_task_can_have_is_unknown(app: Server) -> None:
+    @app.tool(task=True)
+    async def work() -> None: ...
+
+    for id in ("", "x" * 10_000, "\udc80", "\0", "é"):
+        with pytest.raises(InvalidParams):
+            await TaskClient(app).get(id)
+
+
+def test_a_call_cannot_stay_in_the_foreground_longer_than_a_call() -> None:
+    app = Server("app", limits=ServerLimits(call_timeout=10.0))
+    with pytest.raises(ValueError, match="call_timeout"):
+        app.add_tool(lambda: 1, name="work", task=TaskConfig(after=10.0))
 
 
 @pytest.mark.usefixtures("fast")

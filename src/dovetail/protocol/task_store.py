@@ -125,7 +125,6 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     tool_digest: str  # the digest of the tool's definition, which shows whether the tool has changed
     arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of the call
     request_meta: dict[str, Any] = field(default_factory=dict)  # the `_meta` of the request
-    traceparent: str | None = None  # the trace context of the request
     created_at: float  # when the task was created
     updated_at: float  # when the task last changed
     expires_at: float | None = None  # when the record may be deleted, or None for never
@@ -316,8 +315,8 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
         now: The present time in seconds since 1970.
         lease_seconds: The duration of the lease.
     """
-    due_at = compute_due_at(record)
-    if due_at is None or due_at > now:
+    # A task without a lease is always due. The clocks of workers may differ, so its time is not compared.
+    if compute_due_at(record) is None or has_valid_lease(record, now):
         return None
     if record.is_cancel_requested:
         return cancel_task(record, now)

@@ -233,6 +233,11 @@ class Server:
         from dovetail.extensions.tasks.task_options import read_task_option
 
         config = read_task_option(options.get("task"))
+        if config.after is not None and config.after >= self._dispatcher.limits.call_timeout:
+            raise ValueError(
+                f"TaskConfig(after={config.after:g}) must be less than ServerLimits.call_timeout, which is "
+                f"{self._dispatcher.limits.call_timeout:g} seconds"
+            )
         tasks = self._open_tasks()
         tool = self._registry.add_tool(function, tasks.create_support(config), **options)
         if config.after is not None:

@@ -90,6 +90,8 @@ class TaskToolCall:
             if loop.time() >= self._next_report_at:
                 await self._store_progress()
             else:
+                # A coroutine that only computes and reports must let the worker renew its lease.
+                await asyncio.sleep(0)
                 self._report_task = loop.create_task(self._store_progress(self._next_report_at - loop.time()))
 
     async def _store_progress(self, delay: float = 0.0) -> None:
@@ -101,7 +103,7 @@ class TaskToolCall:
         self._next_report_at = asyncio.get_running_loop().time() + _PROGRESS_INTERVAL_S
         # The function works without a report. If the worker has lost the lease, the worker stops the function.
         with contextlib.suppress(TaskStoreUnavailable, LeaseLost):
-            await self._get_run().change(
+            await self._get_run().try_change(
                 lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)
             )
 
@@ -139,7 +141,7 @@ class Heartbeat:
     def _send_soon(self) -> None:
         if self._exchange.is_task:
             return
-        # If the client does not read, the last message still waits.
+        # A client that does not read gets no second message while the first one waits.
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send())
         self.start()

@@ -41,7 +41,7 @@ class TaskSupport(Protocol):
         ...
 
     def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
-        """Return the threads for a call that is a task or may become one, or None for those of all calls."""
+        """Return the thread pool for the call of a task. Return None for a call that cannot become a task."""
         ...
 
     def report_alive(self, exchange: IncomingExchange) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Calls of tools that become tasks. It connects the tasks extension with the registry and the dispatcher of a server.
+"""Calls of tools that become tasks. This module connects the tasks extension with the registry and the dispatcher.
 
 A worker runs the stored call with the dispatcher, so middleware, access rules and dependencies work as in the
 foreground. Middleware wraps the request that creates a task, and then each run of the task.
@@ -41,7 +41,6 @@ from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
-_TRACE_PARENT: Final = "traceparent"
 _MAX_RUNNING_TASKS: Final = 1_000  # in one event loop
 _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
@@ -215,7 +214,11 @@ class ToolTasks:
         """Store a call, and send it to a worker."""
         record = self._build_record(exchange, tool, tool_task, arguments, round_state)
         await self._tasks.create(record)
-        await worker.worker.submit(record.id)
+        try:
+            await worker.worker.submit(record.id)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._tasks.discard(record.id))
+            raise
         return build_create_result(record)
 
     async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
@@ -293,7 +296,6 @@ class ToolTasks:
         options, config, now = self._tasks.options, tool_task.config, time.time()
         ttl = config.ttl or options.ttl
         meta = {name: value for name, value in exchange.meta.items() if name != PROGRESS_TOKEN}
-        trace_parent = meta.get(_TRACE_PARENT)
         state = round_state or RequestState(input_responses={}, request_digests={}, once_values={})
         return TaskRecord(
             id=create_task_id(),
@@ -304,7 +306,6 @@ class ToolTasks:
             tool_digest=tool_task.get_digest(tool),
             arguments=arguments,
             request_meta=meta,
-            traceparent=trace_parent if isinstance(trace_parent, str) else None,
             created_at=now,
             updated_at=now,
             expires_at=now + ttl,

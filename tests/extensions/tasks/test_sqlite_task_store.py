@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import UnsupportedFileVersion
+from dovetail.errors import DamagedFile, UnsupportedFileVersion
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
 from dovetail.protocol.task_store import (
     TaskConflict,
@@ -83,7 +83,7 @@ def read_modes(folder: Path) -> dict[str, int]:
 
 
 async def test_a_record_is_returned_as_it_was_stored(store: TaskStore) -> None:
-    record = make_record(owner="ada", arguments={"a": [1, None]}, max_retries=2, traceparent="00-1")
+    record = make_record(owner="ada", arguments={"a": [1, None]}, max_retries=2)
     await store.create(record)
     assert await store.get(record.id) == record
     assert await store.get("unknown") is None
@@ -717,3 +717,19 @@ def test_a_forked_process_can_use_the_store(tmp_path: Path) -> None:
     process = start(FORK, tmp_path / "tasks.sqlite")
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_a_damaged_file_is_reported_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    path.write_bytes(b"this is not a database, but a text" * 100)
+    path.chmod(0o600)
+    with pytest.raises(DamagedFile, match=r"tasks\.sqlite"):
+        SQLiteTaskStore(path)
+
+
+async def test_a_task_is_due_for_a_worker_whose_clock_is_behind(store: TaskStore) -> None:
+    record = make_record(now=NOW)
+    await store.create(record)
+    claimed = await store.claim(record.id, "w", NOW - 100, 30.0)
+    assert claimed is not None
+    assert await store.claim(record.id, "v", NOW - 90, 30.0) is None

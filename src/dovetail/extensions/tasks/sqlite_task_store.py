@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from dovetail.errors import DamagedFile
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
-from dovetail.log import log
+from dovetail.log import ThrottledWarning
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.task_store import (
     DEFAULT_LIMITS,
@@ -68,6 +70,7 @@ _UPDATE: Final = """
 UPDATE tasks SET version = ?, status = ?, expires_at = ?, due_at = ?, lease_holder = ?, lease_expires_at = ?,
     is_cancel_requested = ?, record = ? WHERE id = ?
 """
+_DELAY: Final = "UPDATE tasks SET due_at = ? WHERE id = ? AND due_at IS NOT NULL"
 # The condition is the same as that of the index.
 _COUNT_UNFINISHED: Final = """
 SELECT count(*) FROM tasks WHERE owner = ? AND owner IS NOT NULL AND status IN ('working', 'input_required')
@@ -121,7 +124,14 @@ class SQLiteTaskStore:
         secret_keys: Sequence[str | bytes] = (),
         poll_interval: float = 0.05,
     ) -> None:
-        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        try:
+            self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        except sqlite3.DatabaseError as exc:
+            if isinstance(exc, sqlite3.OperationalError):
+                raise
+            raise DamagedFile(path) from None
+        self._unreadable_warning = ThrottledWarning()
+        self._process_lock = threading.Lock()
         self._sealer = Sealer(secret_keys, purpose="tasks") if secret_keys else None
         self._poll_interval_s = poll_interval
         self._process_id: int | None = None
@@ -213,7 +223,11 @@ class SQLiteTaskStore:
 
     def _prepare_process(self) -> None:
         """Create the thread of this process. A forked process does not have the thread of its parent."""
-        if self._process_id != os.getpid():
+        if self._process_id == os.getpid():
+            return
+        with self._process_lock:  # Event loops in several threads may use the store for the first time at once.
+            if self._process_id == os.getpid():
+                return
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="dovetail-tasks")
             poll_interval_s = None if self._database.is_in_memory else self._poll_interval_s
             self._watchers = TaskWatchers(self._start_poll, poll_interval_s)
@@ -300,8 +314,8 @@ class SQLiteTaskStore:
             current = self._select(database, id)
         except TaskStoreUnavailable as exc:
             # Another process may have the key. If not, the task must not be returned all the time.
-            log.warning("cannot run a task: %s", exc)
-            database.execute("UPDATE tasks SET due_at = ? WHERE id = ?", (now + _UNREADABLE_DELAY_S, id))
+            self._unreadable_warning.log("cannot run a task: %s", exc)
+            database.execute(_DELAY, (now + _UNREADABLE_DELAY_S, id))
             return None
         record = None if current is None else claim_task(current, holder, now, lease_seconds)
         return None if current is None or record is None else self._update(database, current, record)

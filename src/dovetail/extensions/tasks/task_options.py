@@ -16,7 +16,7 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     # becomes a task at once.
     after: float | None = None
     ttl: float | None = None  # How long the result can be read after the end. Defaults to `TaskOptions.ttl`.
-    # How often the function may start again after the loss of its worker. Set it only if the tool may run twice.
+    # How often the function may start again if its worker is lost. Set it only if the tool may run twice.
     max_retries: int = 0
     # The maximum time of one run. Waiting for answers does not count. Defaults to the `timeout=` of the tool.
     timeout: float | None = None
@@ -41,7 +41,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     engine: TaskEngine | None = None  # Carries tasks to workers. By default, each process runs its own tasks.
     ttl: float = 3600.0  # The number of seconds for which the result of a task can be read after its end.
     poll_interval: float = 1.0  # The number of seconds that a client should wait between two requests about a task.
-    max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error "busy".
+    max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error 429.
     max_tasks_per_principal: int = 1_000  # The maximum number of tasks of one principal that have not ended.
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from dovetail.protocol.task_store import (
     is_final,
     park_task,
     release_task,
+    withdraw_requests,
 )
 from dovetail.wire.base import Struct
 from dovetail.wire.input_required import InputRequest
@@ -79,15 +80,29 @@ class TaskRun:
         self._store = store
         self._options = options
         self._task: asyncio.Task[Edit] | None = None
+        self._owner: asyncio.Task[Any] | None = None  # the task that calls `execute`
         self._waits: set[asyncio.Timeout] = set()
         self._is_parking = False
 
     async def change(self, edit: Edit) -> TaskRecord:
         """Change the record with a pure function, which may run several times.
 
+        If the store cannot be used now, try again for the time of a lease.
+
         Raises:
             LeaseLost: another worker has the task, or the task has ended.
         """
+        deadline = time.monotonic() + self._options.lease_seconds
+        while True:
+            try:
+                return await self.try_change(edit)
+            except TaskStoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_STORE_RETRY_DELAY_S)
+
+    async def try_change(self, edit: Edit) -> TaskRecord:
+        """Change the record like `change`, but raise TaskStoreUnavailable if the store cannot be used now."""
 
         def edit_own(record: TaskRecord) -> TaskRecord:
             if not self._has_lease(record):
@@ -113,11 +128,30 @@ class TaskRun:
 
         await self.change(add_requests)
         self.keys |= dict(zip(requests, keys, strict=True))
-        if any(self.record.inputs[key].is_open for key in keys):
-            await self._wait_for_answers(keys)
+        try:
+            if any(self.record.inputs[key].is_open for key in keys):
+                await self._wait_for_answers(keys)
+        except asyncio.CancelledError:
+            if self.stop_reason is None and not self._is_parking and not self._is_cancelled():
+                # The function does not wait any more, for example because of its own timeout.
+                await asyncio.shield(self._withdraw(keys))
+            raise
         # Before the function continues, the store must know that it is not waiting any more.
         record = await self.change(lambda record: continue_task(record, time.time()))
         return {wanted: record.inputs[key].response for wanted, key in zip(requests, keys, strict=True)}
+
+    def _is_cancelled(self) -> bool:
+        return self._owner is not None and self._owner.cancelling() > 0
+
+    async def _withdraw(self, keys: list[str]) -> None:
+        """Remove questions that the function has given up. From now on, the function works again."""
+
+        def edit(record: TaskRecord) -> TaskRecord:
+            now = time.time()
+            return continue_task(withdraw_requests(record, keys, now), now)
+
+        with contextlib.suppress(LeaseLost):
+            await self.change(edit)
 
     async def _wait_for_answers(self, keys: list[str]) -> None:
         wait = asyncio.timeout(0 if self._is_parking else self._options.park_after)
@@ -140,7 +174,8 @@ class TaskRun:
         """Stop the function at its next or present wait for an answer."""
         self._is_parking = True
         for wait in self._waits:
-            wait.reschedule(asyncio.get_running_loop().time())
+            with contextlib.suppress(RuntimeError):  # The wait is just ending.
+                wait.reschedule(asyncio.get_running_loop().time())
 
     def stop(self, reason: StopReason) -> None:
         """Cancel the function. If it was stopped before, keep the first reason."""
@@ -157,6 +192,7 @@ class TaskRun:
 
     async def execute(self, function: "TaskFunction") -> None:
         """Run the function and store its outcome. If this coroutine is cancelled, hand the task over."""
+        self._owner = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._task = tasks.create_task(self._call(function))
@@ -203,7 +239,7 @@ class TaskRun:
         deadline = time.monotonic() + self._options.lease_seconds
         while True:
             try:
-                await self.change(edit)
+                await self.try_change(edit)
             except LeaseLost:
                 return
             except Exception as exc:
@@ -344,7 +380,7 @@ class TaskWorker:
         while True:
             now = time.time()
             if now - last_tick > interval + self._options.lease_seconds / 2:
-                # The machine was asleep or overloaded, so other workers could not renew their leases, too.
+                # The machine was asleep or overloaded, so other workers could not renew their leases either.
                 sweep_from = now + self._options.lease_seconds
             last_tick = now
             try:
@@ -353,7 +389,7 @@ class TaskWorker:
                     next_renewal = now + self._options.lease_seconds / _RENEWALS_PER_LEASE - interval / 2
                 if now >= sweep_from:
                     await self._submit_due(now)
-                if now >= next_expiry:
+                if now >= next_expiry and now >= sweep_from:
                     await self._store.expire(now)
                     next_expiry = now + _EXPIRE_INTERVAL_S
             except TaskStoreUnavailable as exc:

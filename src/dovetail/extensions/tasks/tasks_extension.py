@@ -158,10 +158,11 @@ class TasksExtension:
             raise _log_unavailable(exc) from None
         except asyncio.CancelledError:
             # The caller does not wait any more and never learns the ID, but the record may be stored already.
-            await asyncio.shield(self._discard(record.id))
+            await asyncio.shield(self.discard(record.id))
             raise
 
-    async def _discard(self, id: str) -> None:
+    async def discard(self, id: str) -> None:
+        """Cancel a task whose ID no client knows."""
         with contextlib.suppress(TaskStoreUnavailable):
             await change_task(self.store, id, lambda record: cancel_task(record, time.time()))
 
@@ -208,7 +209,7 @@ class TasksExtension:
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
         """Return the task of a caller. Expired tasks, and those of other callers and servers, count as unknown."""
         try:
-            record = await self.store.get(id)
+            record = await self.store.get(id) if id.isascii() else None
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
         if (
