@@ -25,7 +25,7 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import as_raw, convert, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.lifecycle import TASKS_EXTENSION, ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, get_severity
 from dovetail.wire.meta import (
     CLIENT_CAPABILITIES,
@@ -42,6 +42,8 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _MAX_CACHED_INFO_BYTES: Final = 1024  # Client info above this size is not cached.
+_TASKS_ONLY: Final[dict[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}
+_TASK_CAPABILITIES: Final = ClientCapabilities(extensions={TASKS_EXTENSION: {}})
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -198,6 +200,8 @@ def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     value = meta.get(CLIENT_CAPABILITIES)
     if value == {}:
         return NO_CAPABILITIES
+    if value == _TASKS_ONLY:  # Our clients declare tasks by default.
+        return _TASK_CAPABILITIES
     if type(value) is not dict:
         raise _make_meta_error(CLIENT_CAPABILITIES, f"_meta must contain {CLIENT_CAPABILITIES}")
     return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES, field=f"_meta.{CLIENT_CAPABILITIES}")
