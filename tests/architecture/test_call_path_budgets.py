@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -314,7 +315,7 @@ async def test_a_request_of_a_client_stays_within_its_budget(path: str, protocol
 
 
 # The policy allows the call, and nobody listens to events: no consent, no audit log.
-ROUND_TRIPS = {"host": RoundTrip(8, 50), "gateway": RoundTrip(12, 80)}
+ROUND_TRIPS = {"host": RoundTrip(8, 50), "gateway": RoundTrip(12, 80), "gateway with tasks": RoundTrip(12, 81)}
 
 PROGRAM = """
 from dovetail import Server
@@ -339,9 +340,10 @@ async def call_host(host: Host) -> AsyncIterator[Call]:
 
 
 @contextlib.asynccontextmanager
-async def call_gateway(host: Host) -> AsyncIterator[Call]:
+async def call_gateway(host: Host, capabilities: dict[str, Any] | None = None) -> AsyncIterator[Call]:
     app = host.asgi()
-    body = request("tools/call", TOOL_CALL | {"name": "far__add", "_meta": META})
+    meta = META | {"io.modelcontextprotocol/clientCapabilities": capabilities or {}}
+    body = request("tools/call", TOOL_CALL | {"name": "far__add", "_meta": meta})
     headers = {"mcp-protocol-version": STATELESS, "mcp-method": "tools/call", "mcp-name": "far__add"}
 
     async def call() -> Any:
@@ -352,7 +354,12 @@ async def call_gateway(host: Host) -> AsyncIterator[Call]:
     await app.close()
 
 
-CALLERS = {"host": call_host, "gateway": call_gateway}
+# The caller declares the tasks extension, as every client of dovetail does. The server has no tasks.
+CALLERS = {
+    "host": call_host,
+    "gateway": call_gateway,
+    "gateway with tasks": partial(call_gateway, capabilities={"extensions": {"io.modelcontextprotocol/tasks": {}}}),
+}
 
 
 @pytest.mark.parametrize("path", ROUND_TRIPS)

@@ -514,6 +514,23 @@ async def test_a_task_survives_a_restart_of_its_server() -> None:
                 assert text((await tasks.get(client, id)).result) == "after the restart"
 
 
+async def test_a_server_that_gets_tasks_in_a_new_version_creates_tasks() -> None:
+    plain, port = Server("far"), free_port()
+
+    @plain.tool
+    async def slow() -> str:
+        return "no task"
+
+    async with Host(policy=ALLOW) as host:
+        host.add("far", f"http://127.0.0.1:{port}/mcp", **STATELESS)
+        gateway = host.as_server()
+        async with testing.serve(plain, transport="http", port=port), caller(gateway) as client:
+            assert text(await tasks.start(client, "far__slow")) == "no task"
+        async with testing.serve(TaskUpstream(), transport="http", port=port), caller(gateway) as client:
+            await host.restart("far")
+            assert (await tasks.start(client, "far__slow"))["resultType"] == "task"
+
+
 async def test_a_task_is_lost_if_its_server_was_replaced() -> None:
     far, other = TaskUpstream(), TaskUpstream()
     async with (

@@ -21,7 +21,9 @@ from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, get_announced_kinds
 from dovetail.host.server_settings import ServerSettings, ServerState
 from dovetail.log import log
+from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
+from dovetail.wire.lifecycle import TASKS_EXTENSION
 from dovetail.wire.revisions import is_stateless
 
 T = TypeVar("T")
@@ -75,6 +77,7 @@ class ServerSupervisor:
         # The forwarder sends requests of gateway callers to the server.
         # Without the capabilities of gateway callers, the server has no forwarder.
         self.forwarder: MountedClient | None = None
+        self.may_have_tasks = True  # False if the server certainly does not run calls as tasks
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._close_tasks: set[asyncio.Task[None]] = set()
@@ -255,7 +258,17 @@ class ServerSupervisor:
         self._set_state("unauthorized" if isinstance(exc, AuthError) else "failed", exc)
         return exc
 
+    def check_tasks(self) -> bool:
+        """Return whether the server may run calls as tasks. Remember the answer for this connection."""
+        if self.client is not None and self.client.is_connected:
+            capabilities = self.client.server_capabilities
+            self.may_have_tasks = capabilities is ASSUMED_CAPABILITIES or TASKS_EXTENSION in (
+                capabilities.extensions or {}
+            )
+        return self.may_have_tasks
+
     def _on_connection_change(self, error: TransportError | None) -> None:
+        self.may_have_tasks = True  # The server may be another version after a restart.
         if self.client is None:
             return
         self._list_cache.invalidate()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dovetail.client.client import Client
 from dovetail.client.forwarded_tasks import declares_tasks
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -24,7 +23,7 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
-from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION, CreateTaskResult
+from dovetail.extensions.tasks.task_messages import CreateTaskResult
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
@@ -33,7 +32,6 @@ from dovetail.host.gateway.task_ids import TaskIds, fits_into_id
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
-from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -150,8 +148,12 @@ class Upstream:
             accepts_task = False
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
-                if exchange.caller.client_capabilities.extensions is not None and self._task_ids is not None:
-                    accepts_task = _has_tasks(use.client) and _accepts_task(exchange, authorization)
+                if (
+                    exchange.caller.client_capabilities.extensions is not None
+                    and supervisor.may_have_tasks
+                    and self._task_ids is not None
+                ):
+                    accepts_task = supervisor.check_tasks() and _accepts_task(exchange, authorization)
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout, accepts_task=accepts_task)
             if accepts_task and isinstance(use.result, CreateTaskResult):
                 return self._wrap_task(use.result, exchange, supervisor, authorization)
@@ -286,14 +288,6 @@ class Upstream:
                 "allow it (dovetail gateway --policy FILE)"
             )
         return await self._authorizer.ask_for_caller(consent_round.owner, request)
-
-
-def _has_tasks(client: Client) -> bool:
-    """Return whether a server may run calls as tasks. Without a connection, this is not known."""
-    capabilities = client.server_capabilities
-    if capabilities is ASSUMED_CAPABILITIES or not client.is_connected:
-        return True
-    return capabilities.extensions is not None and TASKS_EXTENSION in capabilities.extensions
 
 
 def _accepts_task(exchange: IncomingExchange, authorization: Authorization) -> bool:
