@@ -11,7 +11,7 @@ import pytest
 from dovetail import Client, Context, Policy, RemoteError, Server, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.client.forwarded_tasks import decode_created_task
-from dovetail.errors import TaskCancelled, TaskLost
+from dovetail.errors import InsufficientScope, TaskCancelled, TaskLost
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.host import (
@@ -258,6 +258,30 @@ async def test_an_anonymous_task_belongs_to_whoever_has_its_id_but_to_no_princip
             own_id = (await tasks.start(ada, "far__slow"))["taskId"]
         async with caller(gateway) as client:
             assert await refused(tasks.get(client, own_id)) == -32602
+
+
+async def test_a_task_needs_the_rights_for_its_tool_at_each_request() -> None:
+    far = TaskUpstream()
+    scopes, readers = {"build"}, {"ada"}
+    async with serve_gateway(far) as gateway:
+        gateway.restrict("far__slow", scopes=["build"], visible_to=lambda principal: principal in readers)
+
+        def connect() -> Any:
+            principal = Principal("ada", scopes=scopes)
+            return testing.connect(gateway, principal=principal, extensions=[tasks.extension], **STATELESS, **PLAIN)
+
+        async with connect() as ada:
+            id = (await tasks.start(ada, "far__slow"))["taskId"]
+            assert (await tasks.get(ada, id)).status == "working"
+        scopes.clear()
+        async with connect() as ada:
+            for request in (tasks.get(ada, id), tasks.update(ada, id, q=1), tasks.cancel(ada, id)):
+                assert await refused(request) == InsufficientScope.code
+        readers.clear()
+        scopes.add("build")
+        async with connect() as ada:
+            assert await refused(tasks.get(ada, id)) == -32602
+    assert far.cancelled == []
 
 
 @pytest.mark.parametrize("id", ["unknown", "secret-id-1", "", "AQ==", "A" * 10_000, "ü\n"])

@@ -203,7 +203,7 @@ class Gateway:
             set_other_apps(self.server, self._create_paths)
         dispatcher = get_dispatcher(self.server)
         skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
-        tasks = GatewayTasks(parts, self._list_mounts, self._state.task_ids, self._state.task_reviews)
+        tasks = GatewayTasks(parts, dispatcher, self._list_mounts, self._state.task_ids, self._state.task_reviews)
         # The user may have added another extension with the same identifier. Then the gateway passes no tasks through.
         self._serves_tasks = tasks.extension.identifier not in _list_extensions(self.server)
         for extension in (skills.extension, tasks.extension):

@@ -6,6 +6,7 @@ a server.
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Final
 from dovetail.client.client import get_tasks
 from dovetail.client.tasks import ClientTasks
 from dovetail.errors import (
+    InsufficientScope,
     InternalError,
     InvalidParams,
     InvalidResult,
@@ -26,6 +28,7 @@ from dovetail.errors import (
     RemoteError,
     ServerBusy,
     TaskLost,
+    ToolNotFound,
 )
 from dovetail.extensions.tasks.task_messages import (
     TASKS_EXTENSION,
@@ -51,6 +54,7 @@ from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.task_store import is_final
+from dovetail.server.dispatcher import Dispatcher
 from dovetail.server.mounts.name_map import NameMap, rewrite_links
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Struct, replace
@@ -125,9 +129,17 @@ class FoundTask(Struct, frozen=True):
 class GatewayTasks:
     """Serves the tasks of the servers behind a gateway. `extension` is the extension for the gateway."""
 
-    def __init__(self, parts: HostParts, list_mounts: ListMounts, ids: TaskIds, reviews: TaskReviews) -> None:
+    def __init__(
+        self,
+        parts: HostParts,
+        dispatcher: Dispatcher,
+        list_mounts: ListMounts,
+        ids: TaskIds,
+        reviews: TaskReviews,
+    ) -> None:
         self.extension = Extension(TASKS_EXTENSION, requires_client=True)
         self._parts = parts
+        self._dispatcher = dispatcher
         self._list_mounts = list_mounts
         self._ids = ids
         self._reviews = reviews
@@ -141,7 +153,7 @@ class GatewayTasks:
         return await self.read(params.task_id, exchange)
 
     async def _update(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
-        found = self._find(params.task_id, exchange)
+        found = await self._find(params.task_id, exchange)
         async with _open_requests(found) as requests:
             task = await _fetch(found, requests)
             open_requests = await self._filter_questions(found, requests, task) or {}
@@ -152,14 +164,14 @@ class GatewayTasks:
         return UpdateTaskResult()
 
     async def _cancel(self, params: CancelTaskParams, exchange: Exchange) -> CancelTaskResult:
-        found = self._find(params.task_id, exchange)
+        found = await self._find(params.task_id, exchange)
         async with _open_requests(found) as requests:
             await requests.cancel_task(found.task.task_id)
         return CancelTaskResult()
 
     async def read(self, id: str, exchange: Exchange) -> DetailedTask:
         """Return the state of a task, as its caller may see it. Raise InvalidParams if the caller has no such task."""
-        found = self._find(id, exchange)
+        found = await self._find(id, exchange)
         async with _open_requests(found) as requests:
             task = await _fetch(found, requests)
             if task.status == "input_required":
@@ -171,14 +183,12 @@ class GatewayTasks:
         return await self._finish(found, task, exchange)
 
     async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
-        return [id for id in ids if self._has(id, exchange)]
-
-    def _has(self, id: str, exchange: Exchange) -> bool:
-        try:
-            self._find(id, exchange)
-        except InvalidParams:
-            return False
-        return True
+        own_ids: list[str] = []
+        for id in ids:
+            with contextlib.suppress(InvalidParams, InsufficientScope):
+                await self._find(id, exchange)
+                own_ids.append(id)
+        return own_ids
 
     async def _watch(self, ids: Sequence[str], exchange: Exchange) -> AsyncGenerator[TaskNotificationParams]:
         """Yield the state of each task, and then each change until the tasks have ended. Tasks are polled.
@@ -211,7 +221,12 @@ class GatewayTasks:
                 poll_times[id] = loop.time() + compute_backoff(_FIRST_POLL_S, poll_counts[id], _get_poll_interval(task))
                 poll_counts[id] += 1
 
-    def _find(self, id: str, exchange: Exchange) -> FoundTask:
+    async def _find(self, id: str, exchange: Exchange) -> FoundTask:
+        """Return the task with this ID. Raise InvalidParams if it does not belong to the caller.
+
+        Raises:
+            InsufficientScope: the caller does not have the scopes that the tool requires now.
+        """
         principal = exchange.caller.principal
         task = self._ids.open(id, principal)
         for upstream, names in self._list_mounts():
@@ -221,8 +236,17 @@ class GatewayTasks:
                 supervisor = self._parts.servers.get_for_caller(upstream.supervisor, principal)
             except PolicyError:
                 break
+            await self._check_access(names.to_outer("tool", task.tool), exchange)
             return FoundTask(task, upstream, names, supervisor)
         raise create_unknown_error()
+
+    async def _check_access(self, tool: str, exchange: Exchange) -> None:
+        if self._dispatcher.registry.access_rules is not None:
+            assert isinstance(exchange, IncomingExchange)
+            try:
+                await self._dispatcher.check_access("tool", tool, exchange)
+            except ToolNotFound:
+                raise create_unknown_error() from None
 
     async def _filter_questions(
         self, found: FoundTask, requests: ClientTasks, task: DetailedTask
