@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Depends, Server, ToolError
-from dovetail.errors import ElicitationDeclined, InvalidParams, MethodNotFound, MissingClientCapability, ServerBusy
+from dovetail.errors import (
+    ElicitationDeclined,
+    InsufficientScope,
+    InvalidParams,
+    MethodNotFound,
+    MissingClientCapability,
+    ServerBusy,
+)
 from dovetail.extensions import SQLiteTaskStore, TaskConfig, TaskOptions
 from dovetail.extensions.tasks import task_worker
 from dovetail.extensions.tasks.local_engine import LocalEngine
@@ -273,6 +280,22 @@ async def test_a_task_belongs_to_its_principal(app: Server) -> None:
     own = await TaskClient(app).start("work")
     with pytest.raises(InvalidParams):
         await alice.get(own)
+
+
+async def test_a_task_can_be_read_with_the_scopes_of_its_tool(app: Server) -> None:
+    @app.tool(task=True, scopes=["reports"])
+    async def work() -> str:
+        return "done"
+
+    client = TaskClient(app, principal=Principal("ann", scopes=["reports"]))
+    id = await client.start("work")
+    assert text((await client.wait(id))["result"]) == "done"
+    other = TaskClient(app, principal=Principal("ann"))
+    for request in (other.get(id), other.cancel(id), other.answer(id)):
+        with pytest.raises(InsufficientScope):
+            await request
+    app.remove_tool("work")
+    assert (await client.get(id))["status"] == "completed"
 
 
 async def test_too_many_tasks_are_refused() -> None:

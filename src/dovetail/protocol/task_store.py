@@ -150,10 +150,11 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLimits(Struct, kw_only=True, frozen=True):
-    """The maximum number of tasks in a store. Tasks of anonymous callers count only toward the total."""
+    """How many tasks a store may have. Tasks of anonymous callers count only toward the total."""
 
     max_tasks: int = 100_000  # the maximum number of tasks in the store
     max_tasks_per_owner: int = 1_000  # the maximum number of tasks of one owner that have not ended
+    max_bytes: int = 4 * 1024**3  # the maximum size of all records, which is checked when a task is created
 
 
 DEFAULT_LIMITS: Final = TaskLimits()

@@ -5,6 +5,7 @@ which callers may see and use the items. `Dispatcher` handles requests. `runners
 transport.
 """
 
+import functools
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -259,6 +260,7 @@ class Server:
                 limits=dispatcher.limits,
                 secret_keys=self._secret_keys,
                 keeps_tasks=lambda: bool(self._keeps_tasks),
+                check_access=functools.partial(dispatcher.visibility.check_scopes, "tool"),
                 handle_in_background=dispatcher.handle_in_background,
             )
             dispatcher.add_extension(self._tasks.extension)

@@ -24,6 +24,8 @@ from dovetail.wire.input_required import InputRequest
 from dovetail.wire.progress import ProgressParams
 
 _PROGRESS_INTERVAL_S: Final = 0.5  # the time between two changes of the progress of a task
+_MAX_PROGRESS_INTERVAL_S: Final = 5.0
+_MIN_IDLE_FACTOR: Final = 20  # Storing the progress takes at most a twentieth of the time.
 _HEARTBEAT_INTERVAL_S: Final = 5.0
 _HEARTBEAT_STEP: Final = 1e-6  # small, so that the progress of the function stays visible
 
@@ -89,10 +91,10 @@ class TaskToolCall:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._next_report_at:
                 await self._store_progress()
-            else:
-                # A coroutine that only computes and reports must let the worker renew its lease.
-                await asyncio.sleep(0)
-                self._report_task = loop.create_task(self._store_progress(self._next_report_at - loop.time()))
+                return
+            self._report_task = loop.create_task(self._store_progress(self._next_report_at - loop.time()))
+        # A coroutine that only computes and reports must let the worker renew its lease.
+        await asyncio.sleep(0)
 
     async def _store_progress(self, delay: float = 0.0) -> None:
         if delay > 0:
@@ -100,12 +102,18 @@ class TaskToolCall:
         if self._progress is None:
             return
         (text, progress, total), self._progress = self._progress, None
-        self._next_report_at = asyncio.get_running_loop().time() + _PROGRESS_INTERVAL_S
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        self._next_report_at = started_at + _PROGRESS_INTERVAL_S
         # The function works without a report. If the worker has lost the lease, the worker stops the function.
         with contextlib.suppress(TaskStoreUnavailable, LeaseLost):
             await self._get_run().try_change(
                 lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)
             )
+        # A change writes the whole record. If it takes long, the next change has more time.
+        duration = loop.time() - started_at
+        idle_s = min(_MAX_PROGRESS_INTERVAL_S, _MIN_IDLE_FACTOR * duration)
+        self._next_report_at = max(self._next_report_at, started_at + idle_s)
 
     async def _change(self, edit: Edit) -> None:
         run = self._get_run()

@@ -22,6 +22,7 @@ from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange, check_result_size
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
+from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestState
 from dovetail.protocol.task_store import (
     TaskRecord,
@@ -162,6 +163,7 @@ class ToolTasks:
         limits: ServerLimits,
         secret_keys: Sequence[str | bytes],
         keeps_tasks: Callable[[], bool],
+        check_access: Callable[[str, Principal | None], None],
         handle_in_background: HandleInBackground,
     ) -> None:
         self._server_name = server_name
@@ -175,6 +177,7 @@ class ToolTasks:
             keeps_tasks=keeps_tasks,
             run=self._run,
             check_answer=check_form_answer,
+            check_access=check_access,
             create_start_limits=lambda: ToolStartLimits(registry, limits.max_threads),
             # Running calls and then tasks are drained, and both must end before the process does.
             drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),

@@ -172,6 +172,18 @@ async def test_the_number_of_tasks_is_limited(store: TaskStore) -> None:
     await store.create(make_record(owner="eve"), TaskLimits(max_tasks=6))
 
 
+async def test_the_size_of_all_tasks_is_limited(store: TaskStore) -> None:
+    limits = TaskLimits(max_bytes=100_000)
+    large = {"text": "x" * 30_000}
+    for _ in range(3):
+        await store.create(make_record(now=NOW, arguments=large, status="completed", result={}), limits)
+    with pytest.raises(TaskStoreFull):
+        await store.create(make_record(now=NOW, arguments=large), limits)
+    await store.create(make_record(now=NOW), limits)
+    await store.expire(NOW + 4000)
+    await store.create(make_record(now=NOW, arguments=large), limits)
+
+
 async def test_tasks_that_have_ended_do_not_count_for_their_owner(store: TaskStore) -> None:
     limits = TaskLimits(max_tasks_per_owner=1)
     for _ in range(3):

@@ -45,6 +45,7 @@ from dovetail.wire.base import replace
 _WRITE_BATCH: Final = 100  # how many changes share one transaction
 _EXPIRE_BATCH: Final = 200  # Other requests run between two batches.
 _VERSION_BATCH: Final = 500
+_MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # After this many new bytes, the sizes are added up again.
 _MAX_UNCOUNTED: Final = 1_000  # After this many new tasks, the tasks are counted again.
 _UNREADABLE_DELAY_S: Final = 60.0  # the time until a worker tries again to read a record
 _MAX_NAME_CHARS: Final = 150  # Longer names of servers are shortened, because file names are limited to 255 bytes.
@@ -233,6 +234,7 @@ class SQLiteTaskStore:
             self._watchers = TaskWatchers(self._start_poll, poll_interval_s)
             self._pending_changes: deque[_PendingChange] = deque()
             self._creates_until_count = 0
+            self._bytes_until_sum = 0
             self._process_id = os.getpid()
 
     # The methods below run in the thread of the store.
@@ -255,6 +257,7 @@ class SQLiteTaskStore:
     def _create(self, database: sqlite3.Connection, record: TaskRecord, limits: TaskLimits) -> None:
         owner = _hash_owner(record.owner)
         lease_holder, lease_expires_at = _split_lease(record.lease)
+        data = self._encode(record)
         values = (
             record.id,
             record.version,
@@ -268,16 +271,17 @@ class SQLiteTaskStore:
             lease_holder,
             lease_expires_at,
             record.is_cancel_requested,
-            self._encode(record),
+            data,
         )
-        self._check_room(database, owner, limits)
+        self._check_room(database, owner, len(data), limits)
         try:
             database.execute(_INSERT, values)
         except sqlite3.IntegrityError:
             raise TaskConflict(record.id, self._select(database, record.id)) from None
         self._creates_until_count -= 1
+        self._bytes_until_sum -= len(data)
 
-    def _check_room(self, database: sqlite3.Connection, owner: bytes | None, limits: TaskLimits) -> None:
+    def _check_room(self, database: sqlite3.Connection, owner: bytes | None, size: int, limits: TaskLimits) -> None:
         if owner is not None:
             count = database.execute(_COUNT_UNFINISHED, (owner,)).fetchone()[0]
             if count >= limits.max_tasks_per_owner:
@@ -288,6 +292,11 @@ class SQLiteTaskStore:
             if count >= limits.max_tasks:
                 raise TaskStoreFull(f"the task store already has {count} tasks")
             self._creates_until_count = min(_MAX_UNCOUNTED, (limits.max_tasks - count + 1) // 2)
+        if self._bytes_until_sum < size:
+            total_bytes = int(database.execute("SELECT total(length(record)) FROM tasks").fetchone()[0])
+            if total_bytes + size > limits.max_bytes:
+                raise TaskStoreFull(f"the task store already has {total_bytes} bytes")
+            self._bytes_until_sum = min(_MAX_UNSUMMED_BYTES, (limits.max_bytes - total_bytes - size) // 2) + size
 
     def _get(self, id: str) -> TaskRecord | None:
         with self._database.use_reader() as database:

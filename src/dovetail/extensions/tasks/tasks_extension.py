@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.errors import InternalError, InvalidParams, ServerBusy
+from dovetail.errors import InsufficientScope, InternalError, InvalidParams, ServerBusy
 from dovetail.extensions.tasks import task_worker
 from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, create_default_path
@@ -34,6 +34,7 @@ from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
 from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
+from dovetail.protocol.principal import Principal
 from dovetail.protocol.task_store import (
     CheckAnswer,
     TaskLease,
@@ -89,6 +90,7 @@ class TasksExtension:
         keeps_tasks: Returns whether tasks should survive the process, if the options do not name a store.
         run: Runs the stored call of a task.
         check_answer: Raises ValueError if an answer does not fit its question. The question then stays open.
+        check_access: Raises InsufficientScope if a principal lacks scopes for a tool.
         create_start_limits: Returns the limits on running tasks in one event loop.
         drain_timeout: Seconds to wait for running tasks when the server stops.
     """
@@ -102,6 +104,7 @@ class TasksExtension:
         keeps_tasks: Callable[[], bool],
         run: TaskFunction,
         check_answer: CheckAnswer,
+        check_access: Callable[[str, Principal | None], None],
         create_start_limits: Callable[[], StartLimits],
         drain_timeout: float,
     ) -> None:
@@ -111,6 +114,7 @@ class TasksExtension:
         self._keeps_tasks = keeps_tasks
         self._run = run
         self._check_answer = check_answer
+        self._check_access = check_access
         self._create_start_limits = create_start_limits
         self._drain_timeout_s = drain_timeout
         self._limits = TaskLimits(max_tasks=options.max_tasks, max_tasks_per_owner=options.max_tasks_per_principal)
@@ -191,7 +195,7 @@ class TasksExtension:
         """Return the IDs of tasks that belong to the caller."""
         own_ids: list[str] = []
         for id in ids:
-            with contextlib.suppress(InvalidParams):
+            with contextlib.suppress(InvalidParams, InsufficientScope):
                 await self._find(id, exchange)
                 own_ids.append(id)
         return own_ids
@@ -219,6 +223,7 @@ class TasksExtension:
             or is_expired(record, time.time())
         ):
             raise _create_unknown_error()
+        self._check_access(record.tool, exchange.caller.principal)
         return record
 
     async def _change(self, id: str, edit: Callable[[TaskRecord], TaskRecord]) -> TaskRecord:
