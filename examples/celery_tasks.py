@@ -4,10 +4,10 @@ In this folder, run `celery --app celery_tasks:queue worker --pool threads` and 
 tool `count_primes` at http://127.0.0.1:8000/mcp with a client that supports tasks.
 """
 
-import argparse
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 from celery import Celery
@@ -24,6 +24,7 @@ class CeleryEngine:
 
     def __init__(self) -> None:
         self._is_serving = threading.Event()
+        self._running: set[Future[None]] = set()
 
     async def submit(self, id: str) -> None:
         """Send an ID to the Celery workers."""
@@ -34,25 +35,28 @@ class CeleryEngine:
         self._run, self._loop = run, asyncio.get_running_loop()
         self._is_serving.set()
         await stop.wait()
+        await asyncio.gather(*map(asyncio.wrap_future, self._running))
 
     def run_received(self, id: str) -> None:
-        """Run a task in the event loop of this process, and wait until the task has ended or waits for an answer."""
+        """Run a task in the event loop of this process, and wait for its end."""
         self._is_serving.wait()
-        asyncio.run_coroutine_threadsafe(self._run(id), self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(self._run(id), self._loop)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        future.result()
 
 
 engine = CeleryEngine()
-# The server and the workers share the file, so they run on one machine.
 app = Server("primes", tasks=TaskOptions(store=os.environ.get("TASKS", "tasks.sqlite"), engine=engine))
 
 
 @app.tool(task=True)
-async def count_primes(below: int, ctx: Context) -> int:
+def count_primes(below: int, ctx: Context) -> int:
     """Count the primes below a number."""
     count = 0
     for number in range(2, below):
         if number % 1000 == 0:
-            await ctx.progress(number, below, f"{count} primes")
+            ctx.wait(ctx.progress(number, below, f"{count} primes"))
         count += all(number % divisor for divisor in range(2, int(number**0.5) + 1))
     return count
 
@@ -69,11 +73,8 @@ def start(**_: Any) -> None:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     asyncio.run_coroutine_threadsafe(app.start(), loop).result()
-    stop = lambda **_: asyncio.run_coroutine_threadsafe(app.stop(), loop).result()  # noqa: E731
-    worker_shutdown.connect(stop, weak=False)
+    worker_shutdown.connect(lambda **_: asyncio.run_coroutine_threadsafe(app.stop(), loop).result(), weak=False)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=8000)
-    app.run("http", port=parser.parse_args().port)
+    app.run("http", port=int(os.environ.get("PORT", "8000")))

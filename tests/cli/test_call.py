@@ -96,11 +96,15 @@ def tasks_url(environment: dict[str, str]) -> Iterator[str]:
         yield url
 
 
+def test_a_call_waits_for_its_task_and_answers_questions(run: RunCommand, tasks_url: str) -> None:
+    assert run("call", tasks_url, "order", "--answer", "value=3").check_success().out == "3 ordered\n"
+
+
 def test_a_detached_call_gives_its_result_to_another_process(run: RunCommand, tasks_url: str, tmp_path: Path) -> None:
     started = run("call", tasks_url, "wait_for", f"file={tmp_path / 'f'}", "--detach").check_success()
     reference = started.out.strip()
     (tmp_path / "f").write_text("there")
-    assert run("call", tasks_url, "--attach", reference).check_success().out == "there\n"
+    assert run("call", tasks_url, "--attach", "-", stdin=f"{reference}\n").check_success().out == "there\n"
     again = run("call", tasks_url, "--attach", reference, "--json").check_success().json
     assert again["content"] == [{"type": "text", "text": "there"}]
     run("call", tasks_url, "--attach", reference, "-o", tmp_path / "out").check_success()
@@ -135,6 +139,9 @@ def test_detach_needs_a_server_that_outlives_the_command_and_has_tasks(run: RunC
 
 
 def test_an_unknown_reference_is_an_error(run: RunCommand, tasks_url: str) -> None:
-    lost = TaskReference(server="tasks", tool="fail", id="0" * 48).encode()
+    lost, other = (TaskReference(server=name, tool="fail", id="0" * 48).encode() for name in ("tasks", "another"))
+    refused = run("call", tasks_url, "--attach", other)
+    assert refused.code == 2
+    assert "another" in refused.err
     for args in ((lost,), ("nonsense",), (lost, "fail"), (lost, "--detach")):
         assert run("call", tasks_url, "--attach", *args).code == 2

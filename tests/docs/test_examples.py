@@ -318,7 +318,11 @@ def test_celery_tasks(tmp_path: Path) -> None:
     """The server creates a task, and a Celery worker that starts later runs it."""
     pytest.importorskip("celery", reason="celery is not installed")
     socket_path, log = tmp_path / "redis", tmp_path / "worker.log"
-    environment = os.environ | {"BROKER_URL": f"redis+socket://{socket_path}", "TASKS": str(tmp_path / "tasks.sqlite")}
+    environment = os.environ | {
+        "BROKER_URL": f"redis+socket://{socket_path}",
+        "TASKS": str(tmp_path / "tasks.sqlite"),
+        "PORT": "0",
+    }
     redis = ["redis-server", "--port", "0", "--unixsocket", str(socket_path), "--save", "", "--dir", str(tmp_path)]
     worker = [sys.executable, "-m", "celery", "--app", "celery_tasks:queue", "worker", "--pool", "threads"]
     meta = META | {

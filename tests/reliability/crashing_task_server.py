@@ -1,7 +1,8 @@
 """A server with tasks that a test kills again and again. Each tool writes its steps to a file before it goes on.
 
-The program reads commands from stdin. "start" forks a process that serves the socket, and "kill" sends SIGKILL to it.
-All processes share one socket, so clients can connect while no server runs.
+The program reads commands from stdin. "start" forks a process that serves the socket, "kill" kills the oldest process,
+and "pause" and "resume" stop and continue it. All processes share one socket, so clients can connect while no server
+runs.
 
 python crashing_task_server.py SOCKET_FD STORE STEPS
 """
@@ -69,6 +70,30 @@ async def ask(key: str, ctx: Context) -> str:
     return key if is_confirmed else "declined"
 
 
+async def hang_at_first(key: str, ctx: Context) -> str:
+    write_step("start", key, ctx)
+    try:
+        if ctx.attempt == 1:
+            await asyncio.sleep(3600)
+        write_step("end", key, ctx)
+    except asyncio.CancelledError:
+        write_step("cancelled", key, ctx)
+        raise
+    return f"attempt {ctx.attempt}"
+
+
+@app.tool(task=True)
+async def hang(key: str, ctx: Context) -> str:
+    """Hang in the first attempt, without retries."""
+    return await hang_at_first(key, ctx)
+
+
+@app.tool(task=TaskConfig(max_retries=1))
+async def hang_and_retry(key: str, ctx: Context) -> str:
+    """Hang in the first attempt, with one retry."""
+    return await hang_at_first(key, ctx)
+
+
 def serve(listener: socket.socket) -> None:
     config = uvicorn.Config(app.asgi(), log_level="critical", lifespan="on")
     uvicorn.Server(config).run(sockets=[listener])
@@ -76,16 +101,23 @@ def serve(listener: socket.socket) -> None:
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
-    process_id = 0
+    process_ids: list[int] = []
     for command in sys.stdin:
-        if command == "start\n":
-            process_id = os.fork()
-            if process_id == 0:
-                serve(listener)
-                os._exit(0)
-        else:
-            os.kill(process_id, signal.SIGKILL)
-            os.waitpid(process_id, 0)
+        match command.strip():
+            case "start":
+                process_id = os.fork()
+                if process_id == 0:
+                    serve(listener)
+                    os._exit(0)
+                process_ids.append(process_id)
+            case "pause":
+                os.kill(process_ids[0], signal.SIGSTOP)
+            case "resume":
+                os.kill(process_ids[0], signal.SIGCONT)
+            case _:
+                process_id = process_ids.pop(0)
+                os.kill(process_id, signal.SIGKILL)
+                os.waitpid(process_id, 0)
         sys.stdout.write("done\n")
         sys.stdout.flush()
 

@@ -1,7 +1,8 @@
 """Test that tasks survive servers that are killed at random moments: while tasks are created, run, ask and end.
 
 Clients create tasks and answer their questions while the server is killed and started again. At the end, every task
-whose ID a client has received exists and is final, and no function was started more often than allowed.
+whose ID a client has received exists and is final, and no function was started more often than allowed. A worker that
+was only paused must notice that its tasks are lost.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,38 @@ class CrashingServer:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
         fd = self._listener.fileno()
+        self._process_count = 0
         command = [sys.executable, str(SCRIPT), str(fd), str(self.store_path), str(self.steps_path)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[fd]
         )
 
     def start(self) -> None:
+        """Start a process that serves the socket, beside those that run."""
         self._send("start")
+        self._process_count += 1
 
     def kill(self) -> None:
+        """Kill the oldest process."""
         self._send("kill")
+        self._process_count -= 1
+
+    def pause(self) -> None:
+        """Stop the oldest process, so that it does nothing until `resume`."""
+        self._send("pause")
+
+    def resume(self) -> None:
+        self._send("resume")
 
     def close(self) -> None:
-        self.kill()
+        while self._process_count:
+            self.kill()
         self._process.communicate(timeout=30)
         self._listener.close()
+
+    def read_steps(self) -> list[tuple[str, ...]]:
+        """Return the steps that the tools have written: the name, the key and the attempt."""
+        return [tuple(row.split()) for row in self.steps_path.read_text().splitlines()]
 
     def _send(self, command: str) -> None:
         assert self._process.stdin is not None
@@ -145,27 +163,33 @@ class TaskClient:
                 time.sleep(0.005)
 
     def _request(self, method: str, params: dict[str, Any], name: str) -> dict[str, Any]:
-        headers = {
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-            "mcp-protocol-version": "2026-07-28",
-            "mcp-method": method,
-            "mcp-name": name,
-        }
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}})
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=FINAL_TIMEOUT_S)
-        with contextlib.closing(connection):
-            connection.request("POST", "/mcp", body, headers)
-            response = connection.getresponse()
-            data = response.read().decode()
+        response = send_request(self._port, method, params, name)
         self._answered.set()
-        if response.getheader("content-type", "").startswith("text/event-stream"):
-            messages = [json.loads(row[5:]) for row in data.splitlines() if row.startswith("data:")]
-            ends = [message for message in messages if "id" in message and "method" not in message]
-            if not ends:
-                raise http.client.IncompleteRead(data.encode())
-            return ends[-1]
-        return json.loads(data)
+        return response
+
+
+def send_request(port: int, method: str, params: dict[str, Any], name: str) -> dict[str, Any]:
+    """Send a request over a new connection, and return the response."""
+    headers = {
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": method,
+        "mcp-name": name,
+    }
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=FINAL_TIMEOUT_S)
+    with contextlib.closing(connection):
+        connection.request("POST", "/mcp", body, headers)
+        response = connection.getresponse()
+        data = response.read().decode()
+    if response.getheader("content-type", "").startswith("text/event-stream"):
+        messages = [json.loads(row[5:]) for row in data.splitlines() if row.startswith("data:")]
+        ends = [message for message in messages if "id" in message and "method" not in message]
+        if not ends:
+            raise http.client.IncompleteRead(data.encode())
+        return ends[-1]
+    return json.loads(data)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, bool]:
@@ -201,7 +225,8 @@ def wait_for_final_records(path: Path) -> list[TaskRecord]:
         time.sleep(0.1)
 
 
-def run_crashes(server: CrashingServer, kills: int) -> None:
+def run_crashes(server: CrashingServer, kills: int) -> tuple[list[TaskRecord], Counter[tuple[str, str]]]:
+    """Kill the server while clients use it, and check all tasks. Return the records, and how often each step ran."""
     stop, answered = threading.Event(), threading.Event()
     clients = [TaskClient(server.port, number, stop, answered) for number in range(CLIENTS)]
     for _ in range(kills):
@@ -217,7 +242,7 @@ def run_crashes(server: CrashingServer, kills: int) -> None:
     assert [problem for client in clients for problem in client.problems] == []
     records = {record.id: record for record in wait_for_final_records(server.store_path)}
     known = {id: state for client in clients for id, state in client.tasks.items()}
-    steps = Counter(tuple(row.split()) for row in server.steps_path.read_text().splitlines())
+    steps = Counter(server.read_steps())
     totals = Counter[tuple[str, str]]()
     for (step, key, _), count in steps.items():
         totals[step, key] += count
@@ -241,6 +266,7 @@ def run_crashes(server: CrashingServer, kills: int) -> None:
     for (_, key, _), count in steps.items():
         # No attempt of a tool runs twice.
         assert count <= (2 if key.startswith("ask") else 1), (key, steps)
+    return [*records.values()], totals
 
 
 @pytest.mark.timeout(180)
@@ -250,4 +276,39 @@ def test_no_task_is_lost_or_started_again_when_the_server_is_killed(server: Cras
 
 @pytest.mark.soak
 def test_no_task_is_lost_or_started_again_after_many_kills(server: CrashingServer) -> None:
-    run_crashes(server, 200)
+    records, steps = run_crashes(server, 200)
+    # The kills have hit tasks in every phase.
+    assert any(record.status == "failed" for record in records)
+    assert any(record.attempt > 1 and record.status == "completed" for record in records)
+    assert any(step == "start" and count > 1 for (step, key), count in steps.items() if key.startswith("ask"))
+
+
+@pytest.mark.parametrize(("tool", "status"), [("hang", "failed"), ("hang_and_retry", "completed")])
+def test_a_worker_that_was_paused_too_long_stops_its_task(server: CrashingServer, tool: str, status: str) -> None:
+    created = send_request(server.port, "tools/call", {"name": tool, "arguments": {"key": "k"}}, tool)
+    id = created["result"]["taskId"]
+    wait_until(lambda: ("start", "k", "1") in server.read_steps())
+    server.pause()
+    server.start()
+    state: dict[str, Any] = {}
+
+    def has_ended() -> bool:
+        state.update(send_request(server.port, "tasks/get", {"taskId": id}, id)["result"])
+        return is_final(state["status"])
+
+    wait_until(has_ended)
+    server.resume()
+    wait_until(lambda: ("cancelled", "k", "1") in server.read_steps())
+    assert has_ended()
+    assert state["status"] == status
+    assert ("end", "k", "1") not in server.read_steps()
+    if status == "completed":
+        assert state["result"]["content"][0]["text"] == "attempt 2"
+    assert len([step for step in server.read_steps() if step[0] == "start"]) == (1 if status == "failed" else 2)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + FINAL_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

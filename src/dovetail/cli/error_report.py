@@ -115,6 +115,7 @@ _TRANSLATIONS: Final = tuple(
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "pass --root DIR"),
         (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
+        (r"Pass the (?:whole )?text of TaskHandle\.reference", "Pass the whole text that --detach has printed"),
         # The command line has no option for this limit, so the hint about it is removed.
         (r"^raise ClientLimits\(.*", ""),
     )

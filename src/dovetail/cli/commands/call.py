@@ -11,7 +11,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.completion_candidates import remember_items
-from dovetail.cli.error_report import BRIDGE_HINT
+from dovetail.cli.error_report import BRIDGE_HINT, translate_options
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
 from dovetail.client.result_values import extract_value
@@ -34,7 +34,7 @@ _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicita
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--detach", is_flag=True, help="Start a task, and print its reference.")
-@click.option("--attach", "reference", metavar="REFERENCE", help="Wait for a task that --detach has started.")
+@click.option("--attach", "reference", metavar="REFERENCE", help="Wait for a task of --detach. - reads stdin.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -118,10 +118,12 @@ async def _start(command_run: CommandRun, name: str, arguments: dict[str, Any]) 
 
 
 async def _attach(command_run: CommandRun, reference: str) -> CallToolResult:
+    if reference == "-":
+        reference = sys.stdin.readline()
     try:
         handle = await command_run.client.get_task(reference)
-    except ValueError:
-        raise click.UsageError("--attach must be a reference that --detach has printed") from None
+    except ValueError as exc:
+        raise click.UsageError(f"--attach: {translate_options(str(exc))}") from None
     async for update in handle:
         command_run.progress_bar.draw_message(update.message or update.status)
     return await handle
