@@ -1,10 +1,12 @@
 """Test shared documents: always complete, changed by one process at a time, readable only by their user."""
 
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -293,3 +295,15 @@ def test_no_directory_of_a_stored_file_is_open_to_others(tmp_path: Path) -> None
         os.umask(previous_mask)
     for directory in (tmp_path / "home", tmp_path / "home" / "deep"):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_a_database_can_be_opened_while_another_process_prepares_it(tmp_path: Path) -> None:
+    path = tmp_path / "database"
+    write_private_file(path, b"")
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.2, other.execute, ["COMMIT"])
+        timer.start()
+        with closing(open_database(path, "CREATE TABLE t (a)", ())) as database:
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        timer.join()

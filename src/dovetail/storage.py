@@ -377,13 +377,28 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
         # The version is checked before anything is written.
         if version > _get_version(migrations):
             raise UnsupportedFileVersion(path, version, _get_version(migrations))
-        database.execute("PRAGMA journal_mode = WAL")
+        _enable_wal(database)
         if version != _get_version(migrations):
             _prepare_database(database, path, schema, migrations)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _enable_wal(database: "Connection") -> None:
+    """Let readers and a writer work at the same time. SQLite does not wait if another process does this now."""
+    import sqlite3
+
+    deadline = time.monotonic() + _DATABASE_TIMEOUT_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOCK_POLL_INTERVAL_S)
 
 
 def _prepare_database(
