@@ -273,3 +273,26 @@ async def test_encrypted_data_does_not_show_in_the_server(start: Start) -> None:
     dumps = [key + (await client.dump(key) or b"") for key in await client.keys()]
     assert len(dumps) > 4
     assert not [dump for dump in dumps if b"secret" in dump or b"name of" in dump]
+
+
+async def test_no_message_is_missed_or_reordered_while_connections_break(
+    start: Start, redis_server: RedisServer
+) -> None:
+    (publisher, _), (_, received) = await start(), await start()
+    published: list[bytes] = []
+    for number in range(200):
+        body = str(number).encode()
+        if number % 40 == 20:
+            redis_server.execute("CLIENT", "KILL", "TYPE", "normal")
+
+        async def is_published(body: bytes = body) -> bool:
+            with contextlib.suppress(SharedStateUnavailable):
+                await publisher.publish("change", body)
+                return True
+            return False
+
+        await wait_for(is_published, RECOVERY_S)
+        published.append(body)
+    await wait_until(lambda: received.bodies[-1:] == published[-1:])
+    assert list(dict.fromkeys(received.bodies)) == published  # A repeated message is allowed.
+    assert received.gaps == 0

@@ -348,6 +348,31 @@ async def test_the_stream_of_a_living_worker_cannot_be_ended(start_worker: Start
 
 
 @each_shared_backend
+async def test_a_back_end_that_starts_again_is_another_worker(start_worker: StartWorker) -> None:
+    backend, recorder = await start_worker()
+    first = backend.worker
+    await backend.close()
+    await backend.start(recorder)
+    assert backend.worker != first
+    assert await backend.list_workers() == {backend.worker}
+    assert not await backend.send(first, "answer", b"")
+
+
+@each_shared_backend
+async def test_an_inbox_has_a_maximum_size(start_worker: StartWorker) -> None:
+    (sender, _), (receiver, received) = await start_worker(), await start_worker()
+    outcomes = await asyncio.gather(
+        *(sender.send(receiver.worker, "answer", bytes(MAX_MESSAGE_BYTES)) for _ in range(5)), return_exceptions=True
+    )
+    assert all(outcome is True or isinstance(outcome, SharedStateUnavailable) for outcome in outcomes)
+    await wait_until(lambda: len(received.messages) == outcomes.count(True))
+    for _ in range(2):  # Messages that were read make room.
+        assert await sender.send(receiver.worker, "answer", bytes(MAX_MESSAGE_BYTES))
+        await wait_until(lambda: len(received.messages) == outcomes.count(True) + 1)
+        received.messages.pop()
+
+
+@each_shared_backend
 async def test_workers_with_the_same_keys_read_encrypted_data(start_worker: StartWorker) -> None:
     old, new = "o" * 16, "n" * 16
     (first, _), (second, received) = await start_worker(secret_keys=[old]), await start_worker(secret_keys=[new, old])

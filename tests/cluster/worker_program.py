@@ -33,9 +33,9 @@ async def call(backend: Any, listener: Listener, method: str, args: list[Any], o
         return {"bodies": listener.bodies, "gaps": listener.gaps}
     if method == "use_many":  # Use the same IDs as other workers, as fast as possible.
         return [name for name in args[0] if await backend.use_once(name, args[1], 60)]
-    if method == "write_forever":
-        while True:
-            await backend.write("busy", b"x", 60)
+    if method == "hold_lock":
+        backend._database._connection.execute("BEGIN IMMEDIATE")
+        return True
     args = [arg.encode("latin-1") if isinstance(arg, str) and index else arg for index, arg in enumerate(args)]
     options = {name: value.encode() if isinstance(value, str) else value for name, value in options.items()}
     try:

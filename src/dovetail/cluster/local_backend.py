@@ -36,7 +36,6 @@ from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
-    MAX_INBOX_MESSAGES,
     Message,
     SharedStateListener,
     SharedStateStatus,
@@ -69,7 +68,7 @@ class LocalBackend:
         secret_keys: Sequence[str | bytes] = (),
         stream_limits: StreamLimits = DEFAULT_STREAM_LIMITS,
     ) -> None:
-        self.worker = create_worker_name()
+        self.worker = ""
         self._folder = folder
         self._envelope = Envelope(secret_keys)
         self._limits = stream_limits
@@ -85,6 +84,7 @@ class LocalBackend:
     async def start(self, listener: SharedStateListener) -> None:
         """Open the file and the socket. Raise PermissionError if other users can use the folder."""
         _check_folder(self._folder)
+        self.worker = create_worker_name()  # Forked processes have different names.
         self._listener = listener
         # Programs that delete old files from temporary folders leave out a folder with this lock.
         self._folder_lock = _lock_folder(self._folder)
@@ -179,7 +179,7 @@ class LocalBackend:
         data = self._envelope.encode(pack_message(kind, self.worker, body), f"inbox {worker}", statements.MESSAGE_TTL_S)
         id = await self._change(statements.add_to_inbox, worker, data)
         if id is None:
-            raise SharedStateUnavailable(f"worker {worker} has {MAX_INBOX_MESSAGES} unread messages")
+            raise SharedStateUnavailable(f"worker {worker} has too many unread messages")
         if self._socket.wake(worker):
             return True
         await self._change(statements.delete_from_inbox, worker, id)

@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from dovetail.cluster.gcra import take_cell
-from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_MESSAGES, StreamLimits
+from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, StreamLimits
 
 MESSAGE_TTL_S: Final = 60.0
 MESSAGE_BATCH: Final = 100
@@ -72,8 +72,9 @@ def release(key: str, holder: str, connection: Connection, now: float) -> None:
 
 
 def add_to_inbox(worker: str, data: bytes, connection: Connection, now: float) -> int | None:
-    count = connection.execute("SELECT count(*) FROM inbox WHERE worker = ?", (worker,)).fetchone()[0]
-    if count >= MAX_INBOX_MESSAGES:
+    select = "SELECT count(*), coalesce(sum(length(data)), 0) FROM inbox WHERE worker = ?"
+    count, size = connection.execute(select, (worker,)).fetchone()
+    if count >= MAX_INBOX_MESSAGES or size + len(data) > MAX_INBOX_BYTES:
         return None
     statement = "INSERT INTO inbox (worker, data, expires_at) VALUES (?, ?, ?)"
     return connection.execute(statement, (worker, data, now + MESSAGE_TTL_S)).lastrowid

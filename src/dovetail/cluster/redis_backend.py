@@ -31,7 +31,6 @@ from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
 from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
-    MAX_INBOX_MESSAGES,
     MAX_INLINE_BYTES,
     HistoryLost,
     Message,
@@ -71,9 +70,9 @@ class RedisBackend:
     ) -> None:
         if not prefix or "{" in prefix or "}" in prefix:
             raise ValueError(f"the prefix must be a text without braces, not {prefix!r}")
-        self.worker = create_worker_name()
+        self.worker = ""
         self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag in one place.
-        self._link = RedisLink(parse_redis_url(url), self._prefix, self.worker, timeout)
+        self._link = RedisLink(parse_redis_url(url), self._prefix, timeout)
         self._envelope = Envelope(secret_keys)
         self._timeout = timeout
         self._is_required = is_required
@@ -84,11 +83,12 @@ class RedisBackend:
 
     async def start(self, listener: SharedStateListener) -> None:
         """Connect to Redis. Raise SharedStateUnavailable if Redis does not answer and is required."""
+        self.worker = create_worker_name()  # Forked processes have different names.
         client = open_client(self._link.address, self._timeout + READ_BLOCK_S, 1)
         reader = RedisReader(
             client, self._prefix, self.worker, self._envelope, listener, self._followers, self._link.report_away
         )
-        await self._link.open(reader.start_epoch, is_required=self._is_required)
+        await self._link.open(self.worker, reader.start_epoch, is_required=self._is_required)
         self._reader_task = asyncio.get_running_loop().create_task(reader.run())
 
     async def close(self) -> None:
@@ -162,11 +162,11 @@ class RedisBackend:
         packed = pack_message(kind, self.worker, body)
         encoded = self._envelope.encode(packed, f"inbox {worker}", scripts.MESSAGE_TTL_S)
         field, value = await self._store_large(encoded, scripts.MESSAGE_TTL_S)
-        outcome = await self._link.run(scripts.SEND, worker, field, value, create_id())
+        outcome = await self._link.run(scripts.SEND, worker, field, value, create_id(), len(encoded))
         if outcome != b"sent":
             await self._delete_large(field, value)
         if outcome == b"full":
-            raise SharedStateUnavailable(f"worker {worker} has {MAX_INBOX_MESSAGES} unread messages")
+            raise SharedStateUnavailable(f"worker {worker} has too many unread messages")
         if outcome == b"unknown":
             raise SharedStateUnavailable(f"worker {worker} has not sent a heartbeat yet")
         return outcome == b"sent"

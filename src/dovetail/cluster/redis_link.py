@@ -33,7 +33,7 @@ EpochCallback = Callable[[str, int, str], None]
 class RedisLink:
     """Sends commands to Redis, and knows whether Redis answers."""
 
-    def __init__(self, address: RedisAddress, prefix: str, worker: str, timeout: float) -> None:
+    def __init__(self, address: RedisAddress, prefix: str, timeout: float) -> None:
         self.address = address
         self.problem: str | None = _NOT_OPEN  # why Redis cannot be used, or None
         self.refusal: str | None = (
@@ -42,7 +42,7 @@ class RedisLink:
         self.settings_problem: str | None = None
         self.worker_count = 1
         self._prefix = prefix
-        self._worker = worker
+        self._worker = ""
         self._timeout = timeout
         self._is_server_checked = False
         self._epoch: str | None = None
@@ -52,13 +52,16 @@ class RedisLink:
         self._commands: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, start_epoch: EpochCallback, *, is_required: bool) -> None:
+    async def open(self, worker: str, start_epoch: EpochCallback, *, is_required: bool) -> None:
         """Connect to Redis and announce this worker.
 
         Raises:
             SharedStateUnavailable: Redis does not answer, or refuses this worker, and `is_required` is set.
         """
+        self._worker = worker
         self._start_epoch = start_epoch
+        self._epoch = None
+        self._scripts.clear()
         self._slots = asyncio.Semaphore(_MAX_COMMANDS)
         self._retry_now = asyncio.Event()
         self._client = open_client(self.address, self._timeout, _MAX_COMMANDS + 1)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.envelope import Envelope, unpack_message
 from dovetail.cluster.redis_connection import close_client, report_unavailable
 from dovetail.cluster.stream_follower import StreamFollowers
@@ -35,6 +36,7 @@ class RedisReader:
         report_away: Callable[[SharedStateUnavailable], None],
     ) -> None:
         self._client = client
+        self._delete_messages = client.register_script(scripts.DELETE_MESSAGES)
         self._prefix = prefix
         self._worker = worker
         self._inbox = f"{prefix}inbox:{worker}"
@@ -94,8 +96,9 @@ class RedisReader:
             decoded = None if data is None else self._envelope.decode(data, f"inbox {self._worker}")
             if decoded is not None:
                 self._deliver(unpack_message(decoded))
+        size = sum(int(fields[b"size"]) for _, fields in entries)
         with report_unavailable():
-            await self._client.xdel(self._inbox, *(id for id, _ in entries))
+            await self._delete_messages(keys=[self._prefix], args=[0, self._worker, size, *(id for id, _ in entries)])
 
     def _handle_changes(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
         for id, fields in entries:

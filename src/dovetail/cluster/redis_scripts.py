@@ -7,7 +7,7 @@ numbers.
 
 from typing import Final
 
-from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_MESSAGES
+from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES
 
 MESSAGE_TTL_S: Final = 60.0
 _IDLE_TTL_S: Final = 7 * 86400  # The keys of a deployment without workers are deleted after this time.
@@ -47,17 +47,22 @@ local function judge(worker, new_id)
   return 'lost'
 end
 
-local function add_to_inbox(worker, field, value)
-  local inbox = prefix .. 'inbox:' .. worker
+local function add_to_inbox(worker, field, value, size)
+  local inbox, size_key = prefix .. 'inbox:' .. worker, prefix .. 'inbox_bytes:' .. worker
   if redis.call('XLEN', inbox) >= {MAX_INBOX_MESSAGES} then return false end
-  redis.call('XADD', inbox, '*', field, value)
+  if size > 0 then
+    if tonumber(redis.call('GET', size_key) or 0) + size > {MAX_INBOX_BYTES} then return false end
+    redis.call('INCRBY', size_key, size)
+    redis.call('EXPIRE', size_key, {MESSAGE_TTL_S:.0f})
+  end
+  redis.call('XADD', inbox, '*', field, value, 'size', size)
   redis.call('EXPIRE', inbox, {MESSAGE_TTL_S:.0f})
   return true
 end
 
 local function wake_followers(stream)
   for _, worker in ipairs(redis.call('SMEMBERS', prefix .. 'followers:' .. stream)) do
-    add_to_inbox(worker, 'wake', stream)
+    add_to_inbox(worker, 'wake', stream, 0)
   end
 end
 """
@@ -151,12 +156,24 @@ redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), tonumber(ARGV[5])))
 return 1
 """
 
-# ARGV: worker, field ('data' or 'large'), value, new epoch id
+# ARGV: worker, field ('data' or 'large'), value, new epoch id, size
 SEND: Final = f"""
 {_PRELUDE}
 local state = judge(ARGV[2], ARGV[5])
 if state ~= 'alive' then return state end
-return add_to_inbox(ARGV[2], ARGV[3], ARGV[4]) and 'sent' or 'full'
+return add_to_inbox(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])) and 'sent' or 'full'
+"""
+
+# ARGV: worker, size of the messages, their IDs
+DELETE_MESSAGES: Final = f"""
+{_PRELUDE}
+local inbox, size_key = prefix .. 'inbox:' .. ARGV[2], prefix .. 'inbox_bytes:' .. ARGV[2]
+redis.call('XDEL', inbox, unpack(ARGV, 4))
+if redis.call('XLEN', inbox) == 0 then
+  redis.call('UNLINK', size_key)
+elseif redis.call('EXISTS', size_key) == 1 then
+  redis.call('DECRBY', size_key, ARGV[3])
+end
 """
 
 # ARGV: new epoch id

@@ -15,6 +15,7 @@ MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or
 MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log, which names what has changed
 MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
 MAX_INBOX_MESSAGES: Final = 256  # the maximum number of messages that wait for one worker
+MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of these messages
 
 
 class SharedStateUnavailable(Exception):
@@ -122,7 +123,7 @@ class SharedState(Protocol):
     the event loop that started the back end.
     """
 
-    worker: str  # the random name of this worker. It contains no address
+    worker: str  # the random name of this worker, after `start`. It contains no address
 
     async def start(self, listener: SharedStateListener) -> None:
         """Open all files and connections, and announce this worker. Call it after the process was forked."""
