@@ -11,7 +11,7 @@ import pytest
 from dovetail import Client, Context, Policy, RemoteError, Server, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.client.forwarded_tasks import decode_created_task
-from dovetail.errors import InsufficientScope, TaskCancelled, TaskLost
+from dovetail.errors import ConnectError, InsufficientScope, TaskCancelled, TaskLost
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.host import (
@@ -24,6 +24,7 @@ from dovetail.host import (
     argument,
     read_audit_log,
 )
+from dovetail.host.host_catalog import HostCatalog
 from dovetail.wire.input_required import InputRequest
 from host.polling import wait_until
 from host.task_upstream import TaskRequests, TaskUpstream, create_task
@@ -490,6 +491,30 @@ async def test_a_large_result_is_shortened() -> None:
         for _ in range(2):
             result = (await tasks.get(client, id)).result
             assert len(text(result)) == 100
+
+
+async def test_a_result_is_not_decided_while_the_tools_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = TaskUpstream()
+    async with serve_gateway(far) as gateway, caller(gateway) as client:
+        id = (await tasks.start(client, "far__slow"))["taskId"]
+        far.complete("later")
+        with monkeypatch.context() as patch:
+            patch.setattr(HostCatalog, "get_record", fail_to_list)
+            assert await refused(tasks.get(client, id)) == -32603
+        assert text((await tasks.get(client, id)).result) == "later"
+
+
+async def fail_to_list(*_: Any) -> Any:
+    raise ConnectError("the server cannot be reached")
+
+
+async def test_the_result_of_a_removed_tool_can_be_read() -> None:
+    far = TaskUpstream()
+    async with serve_gateway(far) as gateway, caller(gateway) as client:
+        id = (await tasks.start(client, "far__slow"))["taskId"]
+        far.complete("later")
+        far.disable("slow")
+        assert text((await tasks.get(client, id)).result) == "later"
 
 
 async def test_links_in_a_result_have_the_uris_of_the_gateway() -> None:

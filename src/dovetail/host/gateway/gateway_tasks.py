@@ -314,6 +314,8 @@ class GatewayTasks:
         except NotFound:
             # The tool was removed or hidden. Without its annotations, the stricter rules apply.
             record = self._parts.authorizer.create_record(supervisor, Tool(name=tool, input_schema={"type": "object"}))
+        except MCPError as exc:
+            raise _to_unavailable(found, exc) from None
         caller_id = get_caller_id(exchange.caller)
         request = replace(record.request, arguments=found.task.arguments, caller=caller_id)
         return Authorization(reason="", request=request, limits=record.limits, record=record)
@@ -344,8 +346,12 @@ async def _open_requests(found: FoundTask) -> AsyncGenerator[ClientTasks]:
     except MCPError as exc:
         if isinstance(exc, RemoteError) and exc.code in _UNKNOWN_TASK_CODES:
             raise create_unknown_error() from None
-        log.warning("a request for a task of %s failed: %s", found.upstream.name, exc)
-        raise InternalError(f"the server {found.upstream.name} is not available") from None
+        raise _to_unavailable(found, exc) from None
+
+
+def _to_unavailable(found: FoundTask, exc: MCPError) -> InternalError:
+    log.warning("a request for a task of %s failed: %s", found.upstream.name, exc)
+    return InternalError(f"the server {found.upstream.name} is not available")
 
 
 async def _fetch(found: FoundTask, requests: ClientTasks) -> DetailedTask:
