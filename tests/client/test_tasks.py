@@ -338,6 +338,14 @@ async def test_an_answer_survives_a_lost_connection() -> None:
     assert [*count_updates(script)[0]] == [*count_updates(script)[1]] == ["a"]
 
 
+async def test_a_server_cannot_make_the_client_poll_without_a_pause() -> None:
+    script = create_script([WORKING, ErrorReply(429, "later", {"retryAfterMs": -1000})])
+    started_at = asyncio.get_running_loop().time()
+    with pytest.raises(OutcomeUnknown):
+        await call(script, timeout=Timeouts(call=0.5), limits=ClientLimits(max_retries=0))
+    assert script.count("tasks/get") <= 2 + (asyncio.get_running_loop().time() - started_at) / 0.04
+
+
 @pytest.mark.parametrize(
     "reply",
     [

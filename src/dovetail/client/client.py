@@ -406,7 +406,8 @@ class Client:
 
         Args:
             arguments: The arguments of the tool.
-            timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
+            timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`. A call that runs
+                as a task has no default, because the server confirms that the task still exists.
             total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
             progress_handler: Receives `(progress, total, message)`.
             meta: The `_meta` of the request. The client adds its version, name and capabilities.

@@ -190,7 +190,7 @@ class RemoteTask:
             except MCPError as exc:
                 delay = compute_backoff(self._limits.reconnect_delay, attempt, _MAX_RETRY_DELAY_S)
                 if isinstance(exc, RateLimited | HTTPStatusError) and exc.retry_after is not None:
-                    delay = min(exc.retry_after, _MAX_POLL_S)
+                    delay = min(max(exc.retry_after, _MIN_POLL_S), _MAX_POLL_S)
                 if not _is_transient(exc) or self._server.is_closed or loop.time() + delay > gives_up_at:
                     raise
             attempt += 1
