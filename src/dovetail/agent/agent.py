@@ -34,7 +34,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 if TYPE_CHECKING:
     from dovetail.agent.skill_tool import SkillTool
-    from dovetail.host.skill_tools import SkillToolPermissions
+    from dovetail.host.skill_permissions import SkillToolPermissions
 
 
 class Turn(Struct, kw_only=True):
@@ -314,16 +314,17 @@ class Agent:
     async def _load_skills(self) -> None:
         """List the skills that the agent may use. Unchanged skills keep the user's consent."""
         from dovetail.agent.skill_tool import SkillTool
-        from dovetail.host.skill_tools import SkillToolPermissions
+        from dovetail.host.skill_permissions import SkillToolPermissions
 
-        # The permissions of an earlier run end here.
-        self._skill_permissions = SkillToolPermissions(get_parts(self.host))
         skills = [
             skill
             for skill in await self.host.list_skills()
             if self._servers is None or not skill.server or skill.server in self._servers
         ]
         self._skill_tool = (self._skill_tool or SkillTool()).update(skills)
+        if self._skill_permissions is None:
+            self._skill_permissions = SkillToolPermissions(get_parts(self.host))
+        self._skill_permissions.start_run(skills)
 
     async def _request_reply(self, catalog: Catalog, input_tokens: int, max_tokens: int) -> ModelReply:
         self._turns_left -= 1

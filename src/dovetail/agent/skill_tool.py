@@ -13,7 +13,7 @@ from dovetail.extensions.skills.skill import MANIFEST
 from dovetail.host.catalog_item import CatalogEntry, estimate_tokens
 from dovetail.host.host_skills import HostSkill
 from dovetail.host.search_tools import HOST_SERVER_NAME, LOAD_SKILL_TOOL, SKILL_TOOL_NAMES
-from dovetail.host.skill_tools import SkillToolPermissions
+from dovetail.host.skill_permissions import SkillToolPermissions
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult, Tool, ToolAnnotations
 

@@ -254,9 +254,11 @@ class RequestAuthorizer:
         """Authorize the tools that a skill asks for. Raise PolicyError if the user does not allow them.
 
         Only a grant or an answer of the user allows them, and never a rule. If the caller does not wait, or if there is
-        no user, only a grant counts.
+        no user, only a grant counts. The answer applies to all tools, so the question must show all of them.
         """
         decision = self.check(request)
+        if build_consent_request(request, decision.reason, details, wait).is_shortened:
+            raise self._refusal_error(request, decision, "the names of these tools are too long for a question")
         can_ask = wait and is_interactive(self.consent_handler)
         if not can_ask and peek_grant(self.grants, request, current_fingerprint) is None:
             raise self._refusal_error(request, decision, "the user was not asked for these tools")

@@ -483,15 +483,12 @@ class Host:
     ) -> CallToolResult | CallAwaitingConsent:
         supervisor, tool = await self._catalog.find_tool(name)
         record = await self._catalog.get_record(supervisor, tool)
-        permission = find_permission(record)
-        if not permission:
-            return await self.call(name, arguments, wait=wait)
         plain_arguments: dict[str, Any] = to_plain(arguments)
         try:
             authorization = await self._authorizer.authorize_call(
-                record, plain_arguments, wait=wait, permission=permission
+                record, plain_arguments, wait=wait, permission=find_permission(record)
             )
-        except ConsentDeferred as deferred:  # The definition of the tool has changed.
+        except ConsentDeferred as deferred:
             return await self._pending_calls.defer_call(deferred.ticket, record, plain_arguments)
         if not authorization.is_immediate:
             await self._catalog.check_unchanged(supervisor, record)

@@ -30,12 +30,13 @@ class _Permission(Struct, frozen=True):
 
     request: PolicyRequest
     fingerprint: str
+    skill_fingerprint: str
     tools: frozenset[tuple[str, str, str, str]]
     is_stored: bool  # True if the permission comes from a grant, which the user may revoke
 
 
 class SkillToolPermissions:
-    """The tools that the user allowed with the skills that an agent has loaded in one run."""
+    """The tools that the user allowed with the skills that an agent has loaded."""
 
     def __init__(self, parts: HostParts) -> None:
         self._authorizer = parts.authorizer
@@ -48,8 +49,18 @@ class SkillToolPermissions:
         """Return whether the user has allowed no tools."""
         return not self._permissions
 
+    def start_run(self, skills: Iterable[HostSkill]) -> None:
+        """End the permissions of the last run. A stored grant stays in use if its skill has not changed."""
+        fingerprints = {(skill.server, skill.uri): skill.fingerprint for skill in skills}
+        self._permissions = {
+            key: permission
+            for key, permission in self._permissions.items()
+            if permission.is_stored and permission.skill_fingerprint == fingerprints.get(key)
+        }
+        self._declined.clear()
+
     def withdraw(self, skill: HostSkill) -> None:
-        """Forget the permission for a skill that has changed."""
+        """Forget the permission for a skill."""
         self._permissions.pop((skill.server, skill.uri), None)
 
     async def request(self, skill: HostSkill, catalog: Iterable[CatalogEntry], *, wait: bool) -> None:
@@ -75,9 +86,10 @@ class SkillToolPermissions:
             )
         except PolicyError:
             self._declined.add(current)
+            self.withdraw(skill)
             return
         self._permissions[skill.server, skill.uri] = _Permission(
-            request, current, tool_keys, is_stored=not authorization.is_once
+            request, current, skill.fingerprint, tool_keys, is_stored=not authorization.is_once
         )
 
     def find_reason(self, record: ToolRecord) -> str:

@@ -21,7 +21,7 @@ from dovetail.host import (
     read_audit_log,
 )
 from dovetail.host.host import Host
-from dovetail.host.skill_tools import parse_allowed_tools
+from dovetail.host.skill_permissions import parse_allowed_tools
 from dovetail.protocol.recording_format import Event
 from dovetail.testing.scripted_model import ScriptedModel, tool_call
 
@@ -110,6 +110,46 @@ async def test_a_permission_for_once_ends_with_the_run() -> None:
         assert await run_again(agent) == [None, None]
         assert (await run_again(agent))[0] is not None
     assert (user.kinds, server.calls) == (["skill.tools", "tool.call"], ["wipe"])
+
+
+async def test_a_grant_also_applies_to_the_next_prompts_of_the_conversation() -> None:
+    server, user = CleanServer(), User(skill_tools=Allow("session"))
+    async with create_host(server, consent=user) as host:
+        agent = Agent(host, ScriptedModel(LOAD, WIPE, "Done.", WIPE, "Done."))
+        assert await run_again(agent) == [None, None]
+        assert await run_again(agent) == [None]
+    assert (user.kinds, server.calls) == (["skill.tools"], ["wipe", "wipe"])
+
+
+@pytest.mark.parametrize("change", ["skill", "grant", "tool"])
+async def test_a_change_between_two_prompts_ends_the_permission(change: str) -> None:
+    server, user, grants = CleanServer(), User(skill_tools=Allow("session")), GrantStore()
+    async with create_host(server, consent=user, grants=grants) as host:
+        agent = Agent(host, ScriptedModel(LOAD, WIPE, "Done.", WIPE, "Done."))
+        assert await run_again(agent) == [None, None]
+        match change:
+            case "skill":
+                server.files["extra.md"] = "x"
+            case "grant":
+                grants.revoke(server="docs", tool=URI)
+            case _:
+                server.app.remove_tool("wipe")
+                server.add_tool("wipe", "Remove a file, and all others.")
+                await wait_for_tool(host, "others")
+                user.answers["definition.changed"] = True
+        assert (await run_again(agent))[0] is not None
+    assert server.calls == ["wipe"]
+
+
+async def test_a_no_to_more_tools_ends_the_earlier_permission() -> None:
+    server, user = CleanServer("wipe mail.wipe"), User(skill_tools=Allow("session"))
+    async with create_host(server, consent=user) as host:
+        agent = Agent(host, ScriptedModel(LOAD, WIPE, "Done.", LOAD, WIPE, "Done."))
+        assert await run_again(agent) == [None, None]
+        host.add("mail", CleanServer(name="mail").app)
+        user.answers = {}
+        assert (await run_again(agent))[1] is not None
+    assert (user.kinds, server.calls) == (["skill.tools", "skill.tools", "tool.call"], ["wipe"])
 
 
 async def test_a_call_before_the_skill_is_loaded_needs_a_question() -> None:
@@ -208,6 +248,16 @@ async def test_only_exact_names_count(allowed_tools: Any) -> None:
     assert server.calls == []
 
 
+async def test_a_question_that_cannot_show_all_tools_is_not_asked() -> None:
+    names = [f"{number}{'x' * 1000}" for number in range(42)]
+    server, user = CleanServer(" ".join([*names[:21], "wipe", *names[21:]])), User(skill_tools=Allow())
+    for name in names:
+        server.add_tool(name)
+    async with create_host(server, consent=user) as host:
+        assert (await run(host, LOAD, WIPE))[1] is not None
+    assert (user.kinds, server.calls) == (["tool.call"], [])
+
+
 @pytest.mark.parametrize(
     ("value", "names"),
     [("a b", ["a", "b"]), ("a, b,c", ["a", "b", "c"]), (["a b", "c"], ["a", "b", "c"]), ("a a", ["a"]), (None, [])],
@@ -233,6 +283,23 @@ async def test_a_tool_of_another_server_must_be_qualified_and_is_shown_as_such()
     details = user.requests[0].details
     assert (details["tools of docs"], details["tools of other servers"]) == (["wipe"], ["mail.wipe"])
     assert (mail.calls, user.kinds) == (["wipe"], ["skill.tools"])
+
+
+async def test_behind_a_gateway_only_the_names_of_the_gateway_count() -> None:
+    server, mail, user = CleanServer("wipe mail.wipe mail__drop"), CleanServer(name="mail", allowed_tools=None), User()
+    user.answers = {"skill.tools": Allow()}
+    async with create_host(server, mail, consent=None, policy=Policy("allow")) as inner:
+        gateway = inner.as_server()
+        async with Host(policy=ASK_TOOLS, consent=user) as host:
+            host.add("gw", gateway)
+            names = {entry.name: entry.model_name for entry in (await host.catalog()).tools}
+            load = tool_call("host__load_skill", name="gw.docs+skill://clean/SKILL.md")
+            calls = [tool_call(names[name]) for name in ("mail__drop", "docs__wipe", "mail__wipe")]
+            denied = await run(host, load, *calls)
+        await gateway.stop()
+    assert [reason is None for reason in denied] == [True, True, False, False]
+    assert user.requests[0].details["tools of gw"] == ["mail__drop"]
+    assert (mail.calls, server.calls) == (["drop"], [])
 
 
 async def test_a_server_that_is_added_later_needs_a_new_question(tmp_path: Path) -> None:
