@@ -9,7 +9,7 @@ import pytest
 from dovetail import Client, Server
 from dovetail.cli.commands.mock import create_mock_server
 from dovetail.cli.target_argument import read_recording
-from dovetail.errors import InvalidParams, ProtocolError, RemoteError
+from dovetail.errors import InvalidParams, MethodNotFound, ProtocolError, RemoteError
 from dovetail.extensions import Extension, Params, Result
 from dovetail.middleware import Exchange
 
@@ -74,14 +74,29 @@ async def test_recorded_methods_of_extensions_are_served(tmp_path: Path, recorde
         assert caught.value.code == InvalidParams.code
 
 
-def test_a_recording_with_an_invalid_extension_is_refused(tmp_path: Path) -> None:
-    result = {"protocolVersion": "2025-06-18", "capabilities": {"extensions": {"nonsense": {}}}}
-    frames = [
-        {"to": "server", "message": {"id": 1, "method": "initialize", "params": {}}},
-        {"to": "client", "message": {"id": 1, "result": result}},
-    ]
-    lines = [{"recording": 2}, *({"at": 0} | frame for frame in frames)]
-    path = tmp_path / "r.jsonl"
+def write_recording(path: Path, extension: str, *exchanges: tuple[str, dict[str, object]]) -> None:
+    result = {"protocolVersion": "2025-06-18", "capabilities": {"extensions": {extension: {}}}}
+    lines: list[dict[str, object]] = [{"recording": 2}]
+    for number, (method, response) in enumerate((("initialize", {"result": result}), *exchanges)):
+        lines += [
+            {"at": 0, "to": "server", "message": {"id": number, "method": method, "params": {}}},
+            {"at": 0, "to": "client", "message": {"id": number, **response}},
+        ]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
+def test_a_recording_with_an_invalid_extension_is_refused(tmp_path: Path) -> None:
+    write_recording(tmp_path / "r.jsonl", "nonsense")
     with pytest.raises(click.UsageError, match="nonsense"):
-        create_mock_server(read_recording(str(path)), "r.jsonl")
+        create_mock_server(read_recording(str(tmp_path / "r.jsonl")), "r.jsonl")
+
+
+async def test_a_method_that_the_server_did_not_have_is_not_served(tmp_path: Path) -> None:
+    refusal: dict[str, object] = {"error": {"code": MethodNotFound.code, "message": "unknown"}}
+    write_recording(tmp_path / "r.jsonl", "com.example/hello", ("not a name", refusal), ("other/method", refusal))
+    app = create_mock_server(read_recording(str(tmp_path / "r.jsonl")), "r.jsonl")
+    async with Client(app) as client:
+        assert client.server_capabilities.extensions == {"com.example/hello": {}}
+        with pytest.raises(RemoteError) as caught:
+            await client.request("other/method", {})
+    assert caught.value.code == MethodNotFound.code

@@ -156,6 +156,13 @@ def test_pull_copies_a_skill_from_a_folder(run: RunCommand, project: Path) -> No
     assert not (project / "other").exists()
 
 
+def test_pull_copies_the_folder_of_one_skill(run: RunCommand, project: Path) -> None:
+    run("skills", "pull", "./skills/pdf-forms", "copies", cwd=project).check_success()
+    copy = (project / "copies" / "pdf-forms" / "SKILL.md").read_bytes()
+    assert copy == (project / "skills" / "pdf-forms" / "SKILL.md").read_bytes()
+    assert run("skills", "pull", "./skills/pdf-forms", cwd=project).code == 2
+
+
 def write_team_skill(project: Path) -> None:
     """Add a skill with the same name as another one, in a subfolder."""
     folder = project / "skills" / "team" / "pdf-forms"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from dovetail.errors import MethodNotFound
 from dovetail.protocol.recording_format import Frame
 from dovetail.protocol.redaction import MASK, mask_secrets
 from dovetail.wire.base import UNSET, Struct
@@ -185,7 +186,9 @@ class Playback:
             RecordedExtension(identifier=identifier, settings=_as_object(settings), methods=[])
             for identifier, settings in _as_object(capabilities.get("extensions")).items()
         ]
-        for method in dict.fromkeys(recorded.method for recorded in self._exchanges):
+        # The server does not have a method that it refused as unknown. The name of such a method may be invalid.
+        served = (recorded.method for recorded in self._exchanges if not _is_unknown_method(recorded))
+        for method in dict.fromkeys(served):
             if method not in METHODS and extensions:
                 _find_extension(method, extensions).methods.append(method)
         return extensions
@@ -296,6 +299,10 @@ class PlaybackConnection:
 
     async def close(self, grace: float = 0.0) -> None:
         pass
+
+
+def _is_unknown_method(recorded: RecordedExchange) -> bool:
+    return _as_object((recorded.response or {}).get("error")).get("code") == MethodNotFound.code
 
 
 def _find_extension(method: str, extensions: Sequence[RecordedExtension]) -> RecordedExtension:

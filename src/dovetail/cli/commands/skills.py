@@ -107,7 +107,7 @@ def show_skill(ctx: click.Context, **params: Any) -> int:
     """
     options = read_target_options(ctx, **params)
     if (folder := find_folder(options)) is not None:
-        required = () if (folder / MANIFEST).is_file() else ("SKILL",)
+        required = () if _is_one_skill(folder) else ("SKILL",)
         *skill_args, path = _read_args([*options.args[1:]], required, ("FILE",))
         asyncio.run(_show(_find_local_skill(folder, *skill_args), path, options.json))
         return error_report.EXIT_OK
@@ -161,15 +161,17 @@ def pull_skill(ctx: click.Context, force: bool, **params: Any) -> int:
 
     Verifies all files first. If one file differs from its size or its digest, or if the name of a file is not safe,
     writes nothing and exits with 6. The new folder has the name of the skill, and no file is executable. TARGET may
-    also be a folder of skills.
+    also be a folder of skills. For the folder of one skill, leave out SKILL.
 
     \b
     dovetail skills pull https://example.com/mcp pdf-forms ./skills
+    dovetail skills pull ./drafts/pdf-forms ./skills
     """
     options = read_target_options(ctx, **params)
     if (folder := find_folder(options)) is not None:
-        skill_arg, directory_arg = _read_args([*options.args[1:]], ("SKILL", "DIR"), ())
-        skill = _find_local_skill(folder, skill_arg)
+        required = ("DIR",) if _is_one_skill(folder) else ("SKILL", "DIR")
+        *skill_args, directory_arg = _read_args([*options.args[1:]], required, ())
+        skill = _find_local_skill(folder, *skill_args)
         asyncio.run(_pull(skill, str(folder), directory_arg, force, options.json))
         return error_report.EXIT_OK
 
@@ -294,6 +296,10 @@ def _read_folder(path: Path) -> tuple[list[Skill], list[str]]:
     except SkillProblem as exc:
         raise click.UsageError(str(exc)) from None
     return list_local_skills(folder), problems
+
+
+def _is_one_skill(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
 
 
 def _find_local_skill(path: Path, skill_arg: str | None = None) -> Skill:
