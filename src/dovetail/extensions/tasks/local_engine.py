@@ -1,6 +1,6 @@
 """A task engine for workers in this process. It keeps the IDs of submitted tasks in memory.
 
-The IDs may be lost, because the worker finds every task that is due in the task store.
+No task depends on this memory, because the worker finds every task that is due in the task store.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class LocalEngine:
         self._wake: asyncio.Event | None = None
 
     async def submit(self, id: str) -> None:
-        """Add a task to the waiting tasks. If too many wait, the task store returns the task later."""
+        """Add a task to the queue. If the queue is full, ignore the task. The worker then submits it again later."""
         if len(self._waiting_ids) < _MAX_WAITING_IDS:
             self._waiting_ids[id] = None
             if self._wake is not None:
@@ -69,5 +69,5 @@ async def _run_safely(run: RunTask, id: str) -> None:
     try:
         await run(id)
     except Exception:
-        # The lease of the task expires, and then the task is due again.
+        # The task is due again when its lease has expired.
         log.exception("a task could not be run")

@@ -33,7 +33,7 @@ from dovetail.protocol.task_store import is_final
 from dovetail.wire.codec import encode_canonical
 from dovetail.wire.input_required import InputRequest
 
-# The first polls come quickly, because many tasks are short. Later the interval of the server applies.
+# Many tasks are short, so the first polls are sent quickly. Later, the client uses the server's interval.
 _FIRST_POLL_S: Final = 0.05
 _MIN_POLL_S: Final = 0.05
 _DEFAULT_POLL_S: Final = 1.0
@@ -51,7 +51,7 @@ OnChange = Callable[[Task], None]
 
 
 class TaskServer(Protocol):
-    """The requests that `RemoteTask` sends to the server of a task. They may be repeated."""
+    """Sends the requests of `RemoteTask` to the server. Each request may be sent twice."""
 
     @property
     def is_closed(self) -> bool:
@@ -71,7 +71,7 @@ class TaskServer(Protocol):
         ...
 
     async def listen(self, task: "RemoteTask") -> None:
-        """Send subscriptions/listen for a task. Call its `handle_...` methods until the stream ends.
+        """Subscribe to a task with subscriptions/listen. Call the task's `handle_...` methods until the stream ends.
 
         Raise NotSupported if the server does not accept the subscription.
         """
@@ -89,9 +89,9 @@ class RemoteTask:
         self._server = server
         self._answer = answer
         self._limits = limits
-        # How many seconds a request is retried while the server does not answer.
+        # If the server does not answer, a request is retried for this many seconds.
         self._contact_timeout = contact_timeout
-        self._fingerprints: dict[str, bytes] = {}  # the digest of each question, by key
+        self._fingerprints: dict[str, bytes] = {}  # Maps the key of each question to its digest.
         self._answered_keys: set[str] = set()
         self._round_count = 0
         self._poll_count = 0  # how often the task was polled since the last change
@@ -111,7 +111,7 @@ class RemoteTask:
         """
         listener: asyncio.Task[None] | None = None
         self._poll_count = 0
-        self._wakeup = asyncio.Event()  # The event loop may be another one than before.
+        self._wakeup = asyncio.Event()  # A second call may run in another event loop.
         try:
             while True:
                 state = self.state
@@ -140,10 +140,10 @@ class RemoteTask:
         if not is_final(self.state.status):
             await self._retry(lambda: self._server.cancel_task(self.id))
 
-    # The server calls these functions while it listens.
+    # `TaskServer.listen` calls these functions.
 
     def handle_subscribed(self) -> None:
-        """Handle the acknowledgement of the subscription. The task may have changed before it."""
+        """Handle the acknowledgement of the subscription. Poll once, because the task may have changed before."""
         self._is_subscribed = True
         self._wakeup.set()
 
@@ -158,7 +158,7 @@ class RemoteTask:
 
     async def _wait_for_state(self) -> DetailedTask:
         """Wait for a notification or for the next poll, and return the state of the task."""
-        # The server may have created a task that has already ended. Then its result is fetched at once.
+        # A new task may already have ended. Then the client fetches its result at once.
         if not is_final(self.state.status):
             try:
                 async with asyncio.timeout(self._get_poll_delay()):
@@ -176,12 +176,11 @@ class RemoteTask:
         if self._is_subscribed:
             return _SUBSCRIBED_POLL_S
         interval_ms = self.state.poll_interval_ms
-        # An integer of JSON may be too large for a float.
+        # JSON integers can be too large for a float.
         interval = _DEFAULT_POLL_S if interval_ms is None else min(interval_ms, _MAX_POLL_S * 1000) / 1000
         return max(_MIN_POLL_S, compute_backoff(_FIRST_POLL_S, self._poll_count, interval))
 
     async def _retry(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Send a request that may be repeated, and send it again while the server cannot be reached."""
         loop = asyncio.get_running_loop()
         gives_up_at, attempt = loop.time() + self._contact_timeout, 0
         while True:
@@ -219,12 +218,11 @@ class RemoteTask:
                 f"{self._limits.max_input_requests}"
             )
         for key, request in requests.items():
-            # The specification forbids to use a key for two questions.
+            # The specification forbids using a key for two questions.
             if self._fingerprints.get(key, fingerprint := _compute_fingerprint(request)) != fingerprint:
                 raise InvalidResult(f"the server changed the input request {clip(key)!r} of a task")
 
     async def _answer_requests(self, requests: Mapping[str, InputRequest]) -> None:
-        """Answer the questions that were not answered yet, each question once."""
         open_requests = {key: request for key, request in requests.items() if key not in self._answered_keys}
         if not open_requests:
             return
@@ -240,7 +238,7 @@ class RemoteTask:
             except InputRequestError as exc:
                 failure = exc
                 break
-        # The user has answered these questions, so the answers are sent even if another question failed.
+        # Send the user's answers even if another question failed.
         if responses:
             await self._send_answers(responses)
         if failure is not None:
@@ -253,13 +251,13 @@ class RemoteTask:
         except RemoteError as exc:
             if exc.code != InvalidParams.code:
                 raise
-            # The task is unknown, or an answer is invalid. If the task is unknown, this request raises TaskLost.
+            # Either the task is unknown or an answer is invalid. `get_task` raises TaskLost if the task is unknown.
             await self._server.get_task(self.id)
             raise InputRequestError(f"the server refused an answer: {clip(exc.message, 300)}") from exc
         self._answered_keys.update(responses)
 
     async def _listen(self) -> None:
-        """Subscribe to the task until it ends. If the server does not support this, the task is only polled."""
+        """Subscribe to the task until it ends. Return early if the server does not support subscriptions."""
         for attempt in range(self._limits.max_reconnects + 1):
             try:
                 await self._server.listen(self)
@@ -275,14 +273,14 @@ class RemoteTask:
 
 
 def _get_progress(task: Task) -> tuple[object, ...]:
-    """Return the fields that show progress. Some servers change the time of the last update in every answer."""
+    """Return the fields that show progress. `lastUpdatedAt` does not, because some servers change it in each answer."""
     return task.status, task.status_message
 
 
 def _is_transient(exc: MCPError) -> bool:
     if isinstance(exc, HTTPStatusError):
         return exc.status_code in _TRANSIENT_STATUS_CODES
-    # An internal error says nothing about the task. For example, the database of the server cannot be reached now.
+    # An internal error may be temporary. For example, the server cannot reach its database.
     return isinstance(exc, _TRANSIENT_ERRORS) or (isinstance(exc, RemoteError) and exc.code == InternalError.code)
 
 

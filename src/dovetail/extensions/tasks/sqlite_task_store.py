@@ -1,8 +1,9 @@
 """A task store in a SQLite file that the workers of one machine share, or in memory.
 
 One thread of each process does all work with the file, so the event loop never waits for the disk. Changes that arrive
-while the thread writes share the next transaction, because most of the time of a change is one wait for the disk. With
-secret keys, the records are encrypted. The ID, the status and the times of a task are not.
+while the thread writes share the next transaction, because the wait for the disk is the slowest part of a change.
+
+With secret keys, the records are encrypted. The ID, the status and the times of a task are not.
 """
 
 import asyncio
@@ -42,17 +43,17 @@ from dovetail.protocol.task_store import (
 from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_private_dir
 from dovetail.wire.base import replace
 
-_WRITE_BATCH: Final = 100  # how many changes share one transaction
-_EXPIRE_BATCH: Final = 200  # Other requests run between two batches.
+_WRITE_BATCH: Final = 100  # the maximum number of changes in one transaction
+_EXPIRE_BATCH: Final = 200  # Between two batches, the thread can do other work.
 _VERSION_BATCH: Final = 500
-_MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # After this many new bytes, the sizes are added up again.
-_MAX_UNCOUNTED: Final = 1_000  # After this many new tasks, the tasks are counted again.
-_UNREADABLE_DELAY_S: Final = 60.0  # the time until a worker tries again to read a record
-_MAX_NAME_CHARS: Final = 150  # Longer names of servers are shortened, because file names are limited to 255 bytes.
-_SEALED_START: Final = b"\x01"  # the first byte of an encrypted record. A record that is not encrypted starts with {
+_MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # The store adds up the sizes again after this many new bytes.
+_MAX_UNCOUNTED: Final = 1_000  # The store counts its tasks again after this many new tasks.
+_UNREADABLE_DELAY_S: Final = 60.0  # the delay before a worker reads an unreadable record again
+_MAX_NAME_CHARS: Final = 150  # Longer server names are shortened, because a file name has at most 255 bytes.
+_SEALED_START: Final = b"\x01"  # Encrypted records start with this byte. Other records start with {
 
-# The columns repeat the parts of a record that a statement needs. `version`, the lease and `expires_at` are valid in
-# the columns only, because a renewal does not write the record.
+# Statements need some fields of a record, so these fields have columns.
+# For `version`, the lease and `expires_at`, only the columns are valid: a renewal does not write the record.
 _SCHEMA: Final = """
 CREATE TABLE tasks (
     id TEXT PRIMARY KEY, version INTEGER NOT NULL, server TEXT NOT NULL, owner BLOB, status TEXT NOT NULL,
@@ -72,7 +73,7 @@ UPDATE tasks SET version = ?, status = ?, expires_at = ?, due_at = ?, lease_hold
     is_cancel_requested = ?, record = ? WHERE id = ?
 """
 _DELAY: Final = "UPDATE tasks SET due_at = ? WHERE id = ? AND due_at IS NOT NULL"
-# The condition is the same as that of the index.
+# SQLite uses the index, because it has the same condition.
 _COUNT_UNFINISHED: Final = """
 SELECT count(*) FROM tasks WHERE owner = ? AND owner IS NOT NULL AND status IN ('working', 'input_required')
 """
@@ -95,7 +96,7 @@ T = TypeVar("T")
 
 
 def get_default_path(server: str) -> Path:
-    """Return the file for the tasks of a server, which is in the data directory of the user."""
+    """Return the path of a server's task file. The file is in the user's data directory."""
     name = quote(server, safe=" ")
     if len(name) > _MAX_NAME_CHARS:
         name = f"{name[:_MAX_NAME_CHARS]}-{hashlib.sha256(server.encode()).hexdigest()[:16]}"
@@ -103,14 +104,14 @@ def get_default_path(server: str) -> Path:
 
 
 def create_default_path(server: str) -> Path:
-    """Create the folder of the file for the tasks of a server, and return the file."""
+    """Create the folder for a server's task file, and return the path of the file."""
     path = get_default_path(server)
     make_private_dir(path.parent)
     return path
 
 
 class SQLiteTaskStore:
-    """Keeps tasks in a SQLite file. Only the user can read the file.
+    """Keeps tasks in a SQLite file that other users cannot read.
 
     Args:
         path: The file, which is created if needed. `":memory:"` keeps the tasks in the memory of this process.
@@ -138,7 +139,7 @@ class SQLiteTaskStore:
         self._process_id: int | None = None
 
     async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
-        """Store a new record. Raise TaskStoreFull if there are too many tasks, or TaskConflict if the ID exists.
+        """Store a new record. Raise TaskStoreFull if the store is full, or TaskConflict if the ID already exists.
 
         Args:
             limits: How many tasks the store may have.
@@ -150,13 +151,13 @@ class SQLiteTaskStore:
         return await self._run(self._get, id)
 
     async def change(self, record: TaskRecord) -> TaskRecord:
-        """Replace the version from which `record` was made. Raise TaskConflict if there is a newer version."""
+        """Store a changed record. Raise TaskConflict if the store has a newer version of the record."""
         stored = await self._write(self._change, record)
         self._watchers.notify(stored.id, stored.version)
         return stored
 
     async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
-        """Give a lease to a worker. Return None if there is nothing to run."""
+        """Give the lease of a task to a worker. Return None if the task should not run."""
         stored = await self._write(self._claim, id, holder, now, lease_seconds)
         if stored is None:
             return None
@@ -164,11 +165,11 @@ class SQLiteTaskStore:
         return None if stored.lease is None else stored
 
     async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
-        """Extend leases. Return the leases that the holders still have, and whether to cancel the task."""
+        """Extend leases. Return a dict of the extended ones. The value is True if the task should be cancelled."""
         return await self._write(self._renew, holders, now, lease_seconds) if holders else {}
 
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:
-        """Return the IDs of tasks that a worker should claim, those that wait longest first."""
+        """Return the IDs of tasks that a worker should claim. The task that has waited longest is first."""
         return await self._run(self._list_due, server, now, limit)
 
     async def list_ids(self, *, prefix: str = "", statuses: Collection[TaskStatus] = (), limit: int = 100) -> list[str]:
@@ -193,7 +194,7 @@ class SQLiteTaskStore:
 
     @contextlib.contextmanager
     def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
-        """Watch records. The iterator returns each ID at once, and then again after each change."""
+        """Watch records. The iterator yields each ID at once, and again after each change."""
         self._prepare_process()
         with self._watchers.watch(ids) as changed_ids:
             yield changed_ids
@@ -206,12 +207,12 @@ class SQLiteTaskStore:
             self._process_id = None
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in the thread of the store."""
+        """Run a function in the store's thread."""
         self._prepare_process()
         return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, args)
 
     async def _write(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a change in the thread of the store. Its first argument is the database, in a transaction."""
+        """Run `function(database, *args)` in the store's thread, in a transaction."""
         self._prepare_process()
         change = _PendingChange(function, args)
         self._pending_changes.append(change)
@@ -223,7 +224,7 @@ class SQLiteTaskStore:
         return loop.run_in_executor(self._executor, _call, self._read_versions, (marker, ids))
 
     def _prepare_process(self) -> None:
-        """Create the thread of this process. A forked process does not have the thread of its parent."""
+        """Create the store's thread. A forked process needs a new one, because threads are not copied."""
         if self._process_id == os.getpid():
             return
         with self._process_lock:  # Event loops in several threads may use the store for the first time at once.
@@ -237,10 +238,10 @@ class SQLiteTaskStore:
             self._bytes_until_sum = 0
             self._process_id = os.getpid()
 
-    # The methods below run in the thread of the store.
+    # The methods below run in the store's thread.
 
     def _write_pending(self) -> None:
-        """Run the changes that wait, in one transaction. An earlier call may have run them already."""
+        """Run all waiting changes in one transaction. There may be none, because an earlier call has run them."""
         changes = [self._pending_changes.popleft() for _ in range(min(len(self._pending_changes), _WRITE_BATCH))]
         if not changes:
             return
@@ -287,7 +288,7 @@ class SQLiteTaskStore:
             if count >= limits.max_tasks_per_owner:
                 raise TaskStoreFull(f"this owner already has {count} tasks that have not ended")
         if self._creates_until_count <= 0:
-            # A count reads all tasks, so the next count is as far away as the limit allows.
+            # Counting reads all tasks, so the store counts rarely while it is far below the limit.
             count = database.execute("SELECT count(*) FROM tasks").fetchone()[0]
             if count >= limits.max_tasks:
                 raise TaskStoreFull(f"the task store already has {count} tasks")
@@ -322,7 +323,7 @@ class SQLiteTaskStore:
         try:
             current = self._select(database, id)
         except TaskStoreUnavailable as exc:
-            # Another process may have the key. If not, the task must not be returned all the time.
+            # Another process may have the key. The delay keeps this process from trying all the time.
             self._unreadable_warning.log("cannot run a task: %s", exc)
             database.execute(_DELAY, (now + _UNREADABLE_DELAY_S, id))
             return None
@@ -375,7 +376,7 @@ class SQLiteTaskStore:
         return [id for (id,) in database.execute(_EXPIRE, values).fetchall()]
 
     def _read_versions(self, marker: int | None, ids: list[str]) -> tuple[int, Versions | None]:
-        """Read the versions of tasks, unless nothing in the file has changed since the marker."""
+        """Return a new marker, and the versions of tasks. The versions are None if the file has not changed."""
         with self._database.use_reader() as database:
             data_version: int = database.execute("PRAGMA data_version").fetchone()[0]
             if data_version == marker:
@@ -400,21 +401,19 @@ class SQLiteTaskStore:
             except UnsealError as exc:
                 raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
         elif self._sealer is not None:
-            # Anybody who can write the file could add such a record, with the rights of any caller.
+            # An attacker who can write the file could add such a record, with the rights of any caller.
             raise TaskStoreUnavailable("the task is not encrypted, but the store has secret keys")
         return decode_record(data)
 
 
 class _PendingChange:
-    """A change that waits for the thread of the store, and the future that gets its outcome."""
-
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.function = function
         self.args = args
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def resolve(self, result: Any, error: Exception | None) -> None:
-        """Report the outcome to the event loop, unless the loop is closed."""
+        """Set the result of the future in its event loop. Do nothing if the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self.future.get_loop().call_soon_threadsafe(self._set_outcome, result, error)
 
@@ -424,7 +423,7 @@ class _PendingChange:
 
 
 def _apply(database: sqlite3.Connection, change: _PendingChange) -> tuple[Any, Exception | None]:
-    """Run one of several changes in a transaction. Its error undoes only this change."""
+    """Run a change in a transaction of several changes. If the change fails, undo only this change."""
     if change.future.cancelled():
         return None, None
     database.execute("SAVEPOINT change")
@@ -450,7 +449,7 @@ def _call(function: Callable[..., T], args: tuple[Any, ...]) -> T:
 
 
 def _translate_error(error: Exception) -> Exception:
-    """Return TaskStoreUnavailable if the file is locked, read-only or damaged, or the disk is full."""
+    """Convert an error of SQLite to TaskStoreUnavailable. For example, the file is locked or the disk is full."""
     return (
         TaskStoreUnavailable(f"the task store cannot be used: {error}") if isinstance(error, sqlite3.Error) else error
     )
@@ -461,5 +460,5 @@ def _split_lease(lease: TaskLease | None) -> tuple[str | None, float | None]:
 
 
 def _hash_owner(owner: str | None) -> bytes | None:
-    """Return a digest of an owner. The name of the owner is only in the record, which may be encrypted."""
+    """Return a digest of the owner's name. The column is not encrypted, so it must not contain the name."""
     return None if owner is None else hashlib.sha256(owner.encode()).digest()[:16]

@@ -1,4 +1,4 @@
-"""Handles of tasks for users of a client, and the text with which another process finds a task."""
+"""Task handles for users of a client, and task references, with which another process finds a task."""
 
 import asyncio
 import base64
@@ -25,10 +25,10 @@ class TaskUpdate(Struct, frozen=True, kw_only=True):
     """The state of a task at one time."""
 
     status: TaskStatus  # "working", "input_required", "completed", "failed" or "cancelled".
-    message: str | None = None  # What the task does now, for the user and for models.
-    created_at: str | None = None  # When the task was created, in ISO 8601. None if the server did not create a task.
-    updated_at: str | None = None  # When the task last changed, in ISO 8601.
-    ttl: float | None = None  # For how many seconds after its creation the server keeps the task. None for no limit.
+    message: str | None = None  # A message about what the task does now.
+    created_at: str | None = None  # The creation time in ISO 8601. None if the server did not create a task.
+    updated_at: str | None = None  # The time of the last change in ISO 8601.
+    ttl: float | None = None  # The server keeps the task for this many seconds after its creation. None for no limit.
 
     @property
     def is_final(self) -> bool:
@@ -50,7 +50,7 @@ class TaskReference(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, reference: Any) -> "TaskReference":
-        """Decode a text from `encode`. Raise ValueError if it is something else. The error does not show the text."""
+        """Decode a reference. Raise ValueError if it is invalid. The reference is a secret, so no error shows it."""
         if not isinstance(reference, str):
             raise TypeError(f"a task reference must be a string, not {type(reference).__name__}")
         prefix, _, data = reference.strip().partition(".")
@@ -87,7 +87,7 @@ class TaskSource(Protocol):
     """A call that a handle waits for. All functions run in the event loop of the client."""
 
     update: TaskUpdate  # the state when the handle is created
-    is_local: bool  # True if the call runs in this client, so that it continues without waiters
+    is_local: bool  # True if this client runs the call. The call then continues even if nobody waits.
 
     async def wait(self, on_update: OnUpdate) -> CallToolResult:
         """Wait for the result, and call `on_update` after each change."""
@@ -107,7 +107,7 @@ class TaskSource(Protocol):
 
 
 class TaskWatcher:
-    """Waits for a task as long as somebody is interested. All waiters share one watcher."""
+    """Watches a task while at least one caller waits for it. All callers share one watcher."""
 
     def __init__(self, source: TaskSource) -> None:
         self.source = source
@@ -120,7 +120,7 @@ class TaskWatcher:
             self._start()
 
     def _start(self) -> asyncio.Task[CallToolResult]:
-        """Start to watch the task, unless it is watched. A failure, such as a lost connection, may be temporary."""
+        """Return the task that watches. If it has failed, start a new one, because the failure may be temporary."""
         loop, watcher = asyncio.get_running_loop(), self._watcher
         if watcher is None or (
             not self.source.is_local and (watcher.get_loop() is not loop or (watcher.done() and _has_failed(watcher)))
@@ -131,7 +131,7 @@ class TaskWatcher:
         return watcher
 
     def _handle_done(self, watcher: asyncio.Task[CallToolResult]) -> None:
-        _has_failed(watcher)  # This marks the exception as read. The waiters raise it.
+        _has_failed(watcher)  # This reads the exception, so asyncio does not log it. The waiters raise it.
         self._notify()
 
     def set_update(self, update: TaskUpdate) -> None:
@@ -152,7 +152,7 @@ class TaskWatcher:
             self.leave()
 
     async def join(self) -> None:
-        """Count one more waiter, which calls `next_update` until it calls `leave`."""
+        """Add a waiter. It calls `next_update` for each change, and `leave` at the end."""
         self._waiter_count += 1
         self._start()
 
@@ -234,7 +234,7 @@ class TaskHandle:
         self._watcher.leave()
 
     async def refresh(self) -> TaskUpdate:
-        """Ask the server for the state of the task, and return it. This answers no questions of the task."""
+        """Ask the server for the state of the task, and return it. Open questions are not answered."""
         return await self._run(self._refresh)
 
     async def _refresh(self) -> TaskUpdate:
@@ -274,7 +274,7 @@ class SyncTaskHandle:
         return f"<SyncTaskHandle {self.status}>"
 
     def result(self, timeout: float | None = None) -> CallToolResult:
-        """Wait for the result, which is that of `SyncClient.call_tool`.
+        """Wait for the result, and return it as `SyncClient.call_tool` does.
 
         Args:
             timeout: Seconds to wait before TimeoutError is raised. The task continues. None for no limit.

@@ -1,6 +1,6 @@
-"""The messages of the tasks extension, and the task that a record shows to its client. This module does no I/O.
+"""The messages of the tasks extension, and functions that create them from a task record. This module does no I/O.
 
-The extension exists only in stateless protocol versions. `ttlMs` is always sent, also as null.
+The extension exists only in stateless protocol versions. `ttlMs` is sent even if it is null.
 """
 
 import datetime
@@ -26,7 +26,7 @@ class Task(Result):
     status_message: str | None = None
     created_at: str  # ISO 8601
     last_updated_at: str  # ISO 8601
-    ttl_ms: Milliseconds | None  # how long the task exists after its creation, or None without a limit
+    ttl_ms: Milliseconds | None  # The server keeps the task for this time after its creation. None for no limit.
     poll_interval_ms: Milliseconds | None = None
 
 
@@ -49,7 +49,7 @@ class GetTaskParams(Params):
 
 
 class UpdateTaskParams(Params):
-    """The parameters of tasks/update, with answers by key. An answer is checked only if its question is open."""
+    """The parameters of tasks/update. The server ignores answers to questions that are not open."""
 
     task_id: str
     input_responses: dict[str, Any]
@@ -95,7 +95,7 @@ def build_detailed_task(record: TaskRecord) -> DetailedTask:
 
 
 def build_notification(record: TaskRecord) -> TaskNotificationParams:
-    """Return the parameters of notifications/tasks, which show the same as tasks/get."""
+    """Return the parameters of notifications/tasks. They have the same fields as the result of tasks/get."""
     return TaskNotificationParams(**_list_fields(record), **_list_details(record))
 
 
@@ -117,7 +117,7 @@ def _list_details(record: TaskRecord) -> dict[str, Any]:
         case "input_required":
             return {"input_requests": get_open_requests(record)}
         case "completed":
-            # Some clients decode the result like the response of the call, and then `resultType` is required.
+            # Some clients decode this result like a response to tools/call, which requires `resultType`.
             return {"result": {"resultType": "complete", **(record.result or {})}}
         case "failed":
             return {"error": record.error}

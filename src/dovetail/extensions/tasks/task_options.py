@@ -12,16 +12,16 @@ from dovetail.wire.base import Struct
 class TaskConfig(Struct, frozen=True, kw_only=True):
     """How calls of a tool become tasks: `@app.tool(task=TaskConfig(...))`. Times are in seconds."""
 
-    # A call that ends within this time gets its result at once. A longer call becomes a task. If None, every call
-    # becomes a task at once.
+    # A call that takes longer than this becomes a task. A shorter call returns its result.
+    # If None, every call becomes a task at once.
     after: float | None = None
-    ttl: float | None = None  # How long the result can be read after the end. Defaults to `TaskOptions.ttl`.
+    ttl: float | None = None  # Clients can read the result for this time after the end. Defaults to `TaskOptions.ttl`.
     # How often the function may start again if its worker is lost. Set it only if the tool may run twice.
     max_retries: int = 0
     # The maximum time of one run. Waiting for answers does not count. Defaults to the `timeout=` of the tool.
     timeout: float | None = None
-    # If True, the tool refuses clients of protocol version 2026-07 that do not support tasks. If False, it runs
-    # without a task for these clients.
+    # If True, the tool refuses clients of protocol version 2026-07 that do not support tasks.
+    # If False, the tool runs in the foreground for these clients.
     required: bool = False
 
     def __post_init__(self) -> None:
@@ -33,16 +33,17 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):
-    """The options of all tasks of a server: `Server(tasks=TaskOptions(...))`. You only need it to change a default."""
+    """The options for all tasks of a server: `Server(tasks=TaskOptions(...))`. Each option has a default."""
 
-    # A task store, the path of a SQLite file, or ":memory:" to store nothing on disk. By default, a server over stdio
-    # keeps its tasks in memory, and other servers use a file for each server name in the data directory.
+    # A task store, the path of a SQLite file, or ":memory:" to store nothing on disk.
+    # By default, a server over stdio keeps its tasks in memory.
+    # Other servers use a SQLite file in the data directory, one for each server name.
     store: TaskStore | str | Path | None = None
     engine: TaskEngine | None = None  # Carries tasks to workers. By default, each process runs its own tasks.
-    ttl: float = 3600.0  # The number of seconds for which the result of a task can be read after its end.
-    poll_interval: float = 1.0  # The number of seconds that a client should wait between two requests about a task.
+    ttl: float = 3600.0  # Clients can read the result of a task for this many seconds after its end.
+    poll_interval: float = 1.0  # Clients should wait this many seconds between two requests about a task.
     max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error 429.
-    max_tasks_per_principal: int = 1_000  # The maximum number of tasks of one principal that have not ended.
+    max_tasks_per_principal: int = 1_000  # The maximum number of unfinished tasks of one principal.
 
     def __post_init__(self) -> None:
         _check_seconds("ttl", self.ttl)

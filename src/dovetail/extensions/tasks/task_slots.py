@@ -1,6 +1,6 @@
-"""Slots limit how many tasks run at the same time. A task waits for its slots in the store, before a worker claims it.
+"""Slots limit how many tasks run at the same time. A worker claims a task when the task has all its slots.
 
-A task without a slot has not started. It survives a stop, and another process can run it.
+A task that waits for a slot has not started. If this process stops, another process can run the task.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class TaskSlots:
         self._is_closed = False
 
     async def acquire(self) -> bool:
-        """Wait for a slot. Return False if there are no more slots, because the server stops."""
+        """Wait for a slot. Return False if the server stops."""
         if self._is_closed:
             return False
         if self._free_count > 0:
@@ -36,7 +36,7 @@ class TaskSlots:
             raise
 
     def release(self) -> None:
-        """Give a slot to the next task."""
+        """Release a slot. The next waiting task gets it."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -45,7 +45,7 @@ class TaskSlots:
         self._free_count += 1
 
     def close(self) -> None:
-        """Give no more slots. Tasks that wait for a slot stay in the store."""
+        """Refuse all slots from now on. Waiting tasks stay in the store."""
         self._is_closed = True
         while self._waiters:
             waiter = self._waiters.popleft()
@@ -61,7 +61,7 @@ class StartLimits(Protocol):
         ...
 
     def close(self) -> None:
-        """Give no more slots, because the server stops."""
+        """Refuse all slots from now on, because the server stops."""
         ...
 
 
@@ -76,7 +76,7 @@ class NoStartLimits:
 
 
 async def acquire_all(slots: Sequence[TaskSlots]) -> bool:
-    """Wait for all slots. Return False if the server stops. Then no slot is taken."""
+    """Wait for all slots. If the server stops, release the slots and return False."""
     acquired: list[TaskSlots] = []
     try:
         for slot in slots:
@@ -90,6 +90,6 @@ async def acquire_all(slots: Sequence[TaskSlots]) -> bool:
 
 
 def release_all(slots: Sequence[TaskSlots]) -> None:
-    """Give slots to the next tasks."""
+    """Release all slots."""
     for slot in slots:
         slot.release()

@@ -1,4 +1,4 @@
-"""The field `taskIds` of a subscription filter, for servers and gateways. This module does not know task stores."""
+"""The field `taskIds` of a subscription filter. Servers and gateways use this module with different functions."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -13,17 +13,17 @@ TASK_IDS_FIELD: Final = "taskIds"
 TASK_NOTIFICATION: Final = "notifications/tasks"
 
 _MAX_IDS: Final = 1000
-_MAX_ID_CHARS: Final = 6 * 1024  # A gateway encrypts the ID of another server in its own.
+_MAX_ID_CHARS: Final = 6 * 1024  # A gateway's ID is long, because it contains the server's ID in encrypted form.
 _MAX_TOTAL_CHARS: Final = 256 * 1024
 
-# Returns those of the requested IDs whose tasks belong to the caller.
+# Removes the IDs of tasks that do not belong to the caller.
 ListOwnTasks: TypeAlias = Callable[[Sequence[str], Exchange], Awaitable[list[str]]]
-# Returns the state of each task now, and then again after each change.
+# Yields the present state of each task, and then each new state.
 WatchTasks: TypeAlias = Callable[[Sequence[str], Exchange], AsyncGenerator[TaskNotificationParams, None]]
 
 
 def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: WatchTasks) -> None:
-    """Serve `taskIds` in `subscriptions/listen`. Unknown IDs, and the tasks of other callers, are not acknowledged."""
+    """Serve `taskIds` in `subscriptions/listen`. The server acknowledges only IDs of the caller's tasks."""
 
     async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
         ids = await list_own(_read_ids(requested), exchange)

@@ -1,7 +1,7 @@
 """Report changed tasks to the code in this process that watches them.
 
-Changes by this process are reported at once. For changes by other processes, all watchers of an event loop share one
-poll of the versions in the store.
+Changes by this process are reported at once. To find changes by other processes, each event loop regularly reads the
+versions of all watched tasks.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 from dovetail.log import log
 
-# The versions of tasks by ID. A deleted task has no version.
+# Maps the ID of each task to its version. Deleted tasks are missing.
 Versions: TypeAlias = dict[str, int]
-# Starts to read the versions of tasks, and returns a marker of the state of the store with them. Without a change since
-# the state of the given marker, the versions are None.
+# Reads the versions of tasks. The parameters are the marker from the last call, and the task IDs.
+# Returns a new marker and the versions. The versions are None if the store has not changed since the last call.
 StartPoll: TypeAlias = Callable[[int | None, list[str]], "asyncio.Future[tuple[int, Versions | None]]"]
 
 
 class TaskWatchers:
-    """The watchers of all event loops in this process. Without a poll interval, no other process has the tasks."""
+    """The watchers of all event loops in this process. The poll interval is None if no other process uses the store."""
 
     def __init__(self, start_poll: StartPoll, poll_interval_s: float | None) -> None:
         self._start_poll = start_poll
@@ -28,7 +28,7 @@ class TaskWatchers:
 
     @contextlib.contextmanager
     def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
-        """Watch tasks. The iterator returns each ID at once, and then again after each change."""
+        """Watch tasks. The iterator yields each ID at once, and again after each change."""
         loop = asyncio.get_running_loop()
         watchers = self._by_loop.get(loop)
         if watchers is None:
@@ -43,7 +43,7 @@ class TaskWatchers:
                 self._by_loop.pop(loop, None)
 
     def notify(self, id: str, version: int | None) -> None:
-        """Report that this process has changed a task, or has deleted it."""
+        """Report that this process has changed or deleted a task."""
         for loop, watchers in [*self._by_loop.items()]:
             if loop is asyncio.get_running_loop():
                 watchers.notify(id, version)
@@ -53,7 +53,7 @@ class TaskWatchers:
 
 
 class _Watcher:
-    """An iterator of changed IDs. Several changes of a task may become one."""
+    """An iterator over the IDs of changed tasks. It may yield an ID only once for several changes."""
 
     def __init__(self, ids: Collection[str]) -> None:
         self.ids = frozenset(ids)
@@ -77,8 +77,6 @@ class _Watcher:
 
 
 class _LoopWatchers:
-    """The watchers of one event loop, with the version of each task that they know."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, start_poll: StartPoll, poll_interval_s: float | None) -> None:
         self._loop = loop
         self._start_poll = start_poll
@@ -124,7 +122,7 @@ class _LoopWatchers:
             self._is_polling = False
             return
         ids, add_count = [*self._watchers], self._add_count
-        # If a watcher was added, all versions must be read.
+        # A new watcher needs the versions of its tasks even if nothing has changed.
         marker = self._marker if add_count == self._polled_add_count else None
         try:
             future = self._start_poll(marker, ids)
@@ -148,6 +146,6 @@ class _LoopWatchers:
 
     def _compare(self, ids: list[str], versions: Versions) -> None:
         for id in ids:
-            # A task with an unknown version may have changed since the watcher read it.
+            # Without a known version, assume that the task has changed.
             if id not in self._versions or self._versions[id] != versions.get(id):
                 self.notify(id, versions.get(id))

@@ -47,7 +47,7 @@ Edit: TypeAlias = Callable[[TaskRecord], TaskRecord]
 
 
 class LeaseLost(Exception):
-    """Raised if a worker does not have the lease of a task any more. Another worker may run the task."""
+    """Raised if a worker has lost the lease of a task. Another worker may run the task."""
 
 
 class TaskParked(BaseException):
@@ -60,9 +60,9 @@ class TaskParked(BaseException):
 class WorkerOptions(Struct, kw_only=True, frozen=True):
     """The times of a worker, in seconds."""
 
-    lease_seconds: float = 30.0  # A task whose worker is silent for this time is lost.
+    lease_seconds: float = 30.0  # A worker is lost if it does not renew its lease for this time.
     due_interval: float = 1.0  # The time between two searches for tasks that are due.
-    park_after: float = 60.0  # A function that waits longer for an answer ends, and runs again after the answer.
+    park_after: float = 60.0  # A function that waits longer for an answer is stopped. It runs again after the answer.
 
 
 DEFAULT_OPTIONS: Final = WorkerOptions()
@@ -76,7 +76,7 @@ class TaskRun:
         self.record = record  # the newest version that this worker knows
         self.holder = record.lease.holder
         self.stop_reason: StopReason | None = None
-        self.keys: dict[str, str] = {}  # the keys of questions in the record, by the keys of the function
+        self.keys: dict[str, str] = {}  # Maps the function's keys of questions to the keys in the record.
         self._store = store
         self._options = options
         self._task: asyncio.Task[Edit] | None = None
@@ -87,7 +87,7 @@ class TaskRun:
     async def change(self, edit: Edit) -> TaskRecord:
         """Change the record with a pure function, which may run several times.
 
-        If the store cannot be used now, try again for the time of a lease.
+        If the store cannot be used now, try again for `lease_seconds`.
 
         Raises:
             LeaseLost: another worker has the task, or the task has ended.
@@ -116,9 +116,9 @@ class TaskRun:
         return record
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """Ask the client, and wait for the answers. Return them as JSON, by the keys of `requests`.
+        """Ask the client and wait for the answers. Return the answers as JSON, with the same keys as `requests`.
 
-        If the answers do not arrive in time, raise TaskParked. The function runs again when they have arrived.
+        If the answers take too long, raise TaskParked. The function runs again when the answers have arrived.
         """
         keys: list[str] = []
 
@@ -133,10 +133,10 @@ class TaskRun:
                 await self._wait_for_answers(keys)
         except asyncio.CancelledError:
             if self.stop_reason is None and not self._is_parking and not self._is_cancelled():
-                # The function does not wait any more, for example because of its own timeout.
+                # The function has given up, for example because of a timeout in its code.
                 await asyncio.shield(self._withdraw(keys))
             raise
-        # Before the function continues, the store must know that it is not waiting any more.
+        # Store that the task is running again before the function continues.
         record = await self.change(lambda record: continue_task(record, time.time()))
         return {wanted: record.inputs[key].response for wanted, key in zip(requests, keys, strict=True)}
 
@@ -144,8 +144,6 @@ class TaskRun:
         return self._owner is not None and self._owner.cancelling() > 0
 
     async def _withdraw(self, keys: list[str]) -> None:
-        """Remove questions that the function has given up. From now on, the function works again."""
-
         def edit(record: TaskRecord) -> TaskRecord:
             now = time.time()
             return continue_task(withdraw_requests(record, keys, now), now)
@@ -171,10 +169,10 @@ class TaskRun:
             self._waits.discard(wait)
 
     def park(self) -> None:
-        """Stop the function at its next or present wait for an answer."""
+        """Stop the function if it waits for an answer, or as soon as it does."""
         self._is_parking = True
         for wait in self._waits:
-            with contextlib.suppress(RuntimeError):  # The wait is just ending.
+            with contextlib.suppress(RuntimeError):  # The wait has just ended.
                 wait.reschedule(asyncio.get_running_loop().time())
 
     def stop(self, reason: StopReason) -> None:
@@ -191,7 +189,7 @@ class TaskRun:
             self.stop("cancelled")
 
     async def execute(self, function: "TaskFunction") -> None:
-        """Run the function and store its outcome. If this coroutine is cancelled, hand the task over."""
+        """Run the function and store its outcome. If this coroutine is cancelled, call `release_task`."""
         self._owner = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -199,7 +197,7 @@ class TaskRun:
                 monitor = tasks.create_task(self._monitor())
                 self._task.add_done_callback(lambda _: monitor.cancel())
         finally:
-            # If the server stops, the function may have ended before it was cancelled.
+            # Even if the server stops, the function may have returned a result in time.
             await self._store_outcome(self._get_outcome())
 
     def _get_outcome(self) -> Edit:
@@ -208,7 +206,7 @@ class TaskRun:
         return self._task.result()
 
     async def _call(self, function: "TaskFunction") -> Edit:
-        """Call the function, and return the change of the record that stores its outcome."""
+        """Call the function. Return an edit that stores the outcome in the record."""
         try:
             result = await function(self)
         except asyncio.CancelledError:
@@ -218,7 +216,7 @@ class TaskRun:
         except TaskParked:
             return lambda record: park_task(record, time.time())
         except LeaseLost:
-            return lambda record: record  # The change finds out that the lease is lost.
+            return lambda record: record  # `try_change` raises LeaseLost again.
         except ProtocolError as exc:
             error = exc
             return lambda record: fail_task(record, error, time.time())
@@ -228,14 +226,14 @@ class TaskRun:
         return lambda record: complete_task(record, result, time.time())
 
     async def _monitor(self) -> None:
-        """Stop the function soon after another process has changed the record."""
+        """Check the record after each change, because another process may have cancelled or claimed the task."""
         with self._store.watch([self.record.id]) as changed_ids:
             async for id in changed_ids:
-                with contextlib.suppress(Exception):  # A renewal of the lease sees the change, too.
+                with contextlib.suppress(Exception):  # The next renewal checks the record again.
                     self.check(await self._store.get(id))
 
     async def _store_outcome(self, edit: Edit) -> None:
-        """Store the outcome. If the store cannot be used now, try again for the time of a lease."""
+        """Store the outcome. If this fails, try again for `lease_seconds`."""
         deadline = time.monotonic() + self._options.lease_seconds
         while True:
             try:
@@ -289,14 +287,14 @@ class TaskWorker:
         self._claim_numbers = count(1)
         self._engine_warning = ThrottledWarning()
         self._store_warning = ThrottledWarning()
-        self._submitted_at: dict[str, float] = {}  # the tasks that were submitted and may still wait in the engine
+        self._submitted_at: dict[str, float] = {}  # the submit times of tasks that may still wait in the engine
 
     def create_holder(self) -> str:
-        """Return a new name for the holder of a lease. Each claim has another holder."""
+        """Return a new name for the holder of a lease. Each claim needs a new name."""
         return f"{self._worker_id}-{next(self._claim_numbers)}"
 
     async def serve(self, stop: StopSignal) -> None:
-        """Run tasks until `stop` is set. Then wait for running tasks, and hand over the rest."""
+        """Run tasks until `stop` is set. Then wait for running tasks, and cancel those that take too long."""
         async with asyncio.TaskGroup() as tasks:
             maintenance = tasks.create_task(self._maintain())
             parking = tasks.create_task(self._park_at_stop(stop))
@@ -307,7 +305,6 @@ class TaskWorker:
                 parking.cancel()
 
     async def _serve_engine(self, stop: StopSignal) -> None:
-        """Run the engine until the server stops. Start it again after an error."""
         while not stop.is_set():
             try:
                 await self._engine.serve(self.run, stop)
@@ -319,7 +316,7 @@ class TaskWorker:
                 await stop.wait()  # An engine that only submits tasks may return at once.
 
     async def submit(self, id: str) -> bool:
-        """Send a task to a worker. Return False if the engine cannot be used now. Then the task is submitted later."""
+        """Send a task to the engine. Return False if the engine fails. The worker then submits the task again later."""
         try:
             await self._engine.submit(id)
         except Exception as exc:
@@ -329,7 +326,7 @@ class TaskWorker:
         return True
 
     async def run(self, id: str) -> None:
-        """Run a task if it is due. Claim it when its function can start at once."""
+        """Run a task if it is due. Wait for its slots before the claim, so that the claimed task starts at once."""
         self._submitted_at.pop(id, None)
         if id in self._runs or id in self._waiting_ids:
             return
@@ -348,11 +345,11 @@ class TaskWorker:
             release_all(slots)
 
     async def _wait_for_slots(self, id: str) -> Sequence[TaskSlots] | None:
-        """Wait until a task can start. Return None if there is no task, or if the server stops."""
+        """Wait until a task can start. Return None if the task does not exist or has ended, or if the server stops."""
         try:
             record = await self._store.get(id)
         except TaskStoreUnavailable:
-            return ()  # The claim decides what happens to a record that cannot be read.
+            return ()  # `claim` handles records that cannot be read.
         if record is None or is_final(record.status):
             return None
         slots = self._start_limits.list_slots(record)
@@ -367,7 +364,7 @@ class TaskWorker:
             del self._runs[record.id]
 
     async def _park_at_stop(self, stop: StopSignal) -> None:
-        """Hand over the tasks that only wait for an answer, so that they do not delay the end of the server."""
+        """Release the tasks that wait for an answer, so that they do not delay the stop of the server."""
         await stop.wait()
         self._start_limits.close()
         for run in [*self._runs.values()]:
@@ -394,7 +391,7 @@ class TaskWorker:
                     next_expiry = now + _EXPIRE_INTERVAL_S
             except TaskStoreUnavailable as exc:
                 self._store_warning.log("the task store cannot be used now: %s", exc)
-            except Exception as exc:  # An error of a store must not stop the worker.
+            except Exception as exc:  # A bug in a store must not stop the worker.
                 self._store_warning.log("the task store has failed: %s", exc, exc_info=exc)
             await asyncio.sleep(interval)
 

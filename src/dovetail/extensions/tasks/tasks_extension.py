@@ -53,8 +53,8 @@ from dovetail.protocol.task_store import (
 from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
-_MAX_WAITING_TASKS: Final = 10_000  # tasks that run, or wait for their slots in this process
-_HAND_OVER_TIMEOUT_S: Final = 2.0  # the time for storing the tasks that are handed over
+_MAX_WAITING_TASKS: Final = 10_000  # the maximum number of tasks that run or wait for slots in one process
+_HAND_OVER_TIMEOUT_S: Final = 2.0  # the time in which stopped tasks must store their outcome
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
 
@@ -69,7 +69,7 @@ class RunningWorker:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the worker has ended, because of an error."""
+        """Return whether the worker has stopped because of an error."""
         return self.task is not None and self.task.done()
 
     def continue_call(self, record: TaskRecord, function: TaskFunction) -> None:
@@ -87,7 +87,7 @@ class TasksExtension:
         server: The name of the server.
         options: The options of the server for tasks.
         secret_keys: Keys that encrypt the records in a file.
-        keeps_tasks: Returns whether tasks should survive the process, if the options do not name a store.
+        keeps_tasks: Returns whether tasks should survive the process. It is called if the options have no store.
         run: Runs the stored call of a task.
         check_answer: Raises ValueError if an answer does not fit its question. The question then stays open.
         check_access: Raises InsufficientScope if a principal lacks scopes for a tool.
@@ -143,7 +143,7 @@ class TasksExtension:
         return self._opened_store
 
     def get_worker(self) -> RunningWorker | None:
-        """Return the worker of this event loop, or None while the server does not run there."""
+        """Return the worker of this event loop, or None if the server is not running in this loop."""
         running = self._workers.get(asyncio.get_running_loop())
         return None if running is None or running.stop.is_set() or running.has_ended else running
 
@@ -161,7 +161,7 @@ class TasksExtension:
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
         except asyncio.CancelledError:
-            # The caller does not wait any more and never learns the ID, but the record may be stored already.
+            # The record may already be stored, but the caller never gets the ID.
             await asyncio.shield(self.discard(record.id))
             raise
 
@@ -192,7 +192,6 @@ class TasksExtension:
         return CancelTaskResult()
 
     async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
-        """Return the IDs of tasks that belong to the caller."""
         own_ids: list[str] = []
         for id in ids:
             with contextlib.suppress(InvalidParams, InsufficientScope):
@@ -201,7 +200,6 @@ class TasksExtension:
         return own_ids
 
     async def _watch(self, ids: Sequence[str], _: Exchange) -> AsyncGenerator[TaskNotificationParams]:
-        """Return the state of each task now, and then again after each change."""
         versions: dict[str, int] = {}
         with self.store.watch(ids) as changed_ids:
             async for id in changed_ids:
@@ -211,7 +209,7 @@ class TasksExtension:
                     yield build_notification(extend_shown_expiry(record, time.time()))
 
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
-        """Return the task of a caller. Expired tasks, and those of other callers and servers, count as unknown."""
+        """Return a task of the caller. For any other or expired task, raise the error for an unknown task."""
         try:
             record = await self.store.get(id) if id.isascii() else None
         except TaskStoreUnavailable as exc:
@@ -243,7 +241,6 @@ class TasksExtension:
 
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[None]:
-        """Run tasks in this event loop until the server stops."""
         loop = asyncio.get_running_loop()
         engine = self.options.engine or LocalEngine(
             max_concurrency=_MAX_WAITING_TASKS, drain_timeout=self._drain_timeout_s
@@ -271,7 +268,7 @@ class TasksExtension:
                 await self._close_store()
 
     async def _stop_worker(self, worker_task: "asyncio.Task[None]", running: RunningWorker) -> None:
-        """Wait for running tasks for a limited time, and hand over the rest."""
+        """Wait for running tasks for a limited time, and cancel the rest."""
         await asyncio.wait([worker_task, *running.runs], timeout=self._drain_timeout_s)
         for run in running.runs:
             run.cancel()
@@ -280,19 +277,19 @@ class TasksExtension:
         await asyncio.wait([worker_task], timeout=_HAND_OVER_TIMEOUT_S)
 
     def _forget_memory(self) -> None:
-        """Use a file from now on, if the server had only clients in this process until now."""
+        """Replace the store in memory by a file. A server that had only clients in its process has no file yet."""
         is_in_memory = self._opened_store is not None and not self._owns_file
         if self.options.store is None and is_in_memory and self._keeps_tasks() and not self._workers:
             self._opened_store = None
 
     async def _close_store(self) -> None:
-        """Close the file that this extension opened. Tasks in memory are kept as long as the server exists."""
+        """Close the file that this extension opened. Tasks in memory stay until the server object is deleted."""
         if self._opened_store is not None and self._owns_file and not self._workers:
             await self._opened_store.close()
 
 
 def get_owner(exchange: Exchange) -> str | None:
-    """Return the principal to which the tasks of a caller belong, or None for an anonymous caller."""
+    """Return the principal that owns the caller's tasks, or None for an anonymous caller."""
     principal = exchange.caller.principal
     return None if principal is None else str(principal)
 
@@ -308,4 +305,4 @@ def _log_unavailable(exc: TaskStoreUnavailable) -> InternalError:
 
 def _log_failure(task: "asyncio.Task[Any]") -> None:
     if not task.cancelled() and (exc := task.exception()) is not None:
-        log.error("the worker for tasks has stopped, because of an error", exc_info=exc)
+        log.error("the task worker has stopped because of an error", exc_info=exc)
