@@ -35,7 +35,7 @@ class CeleryEngine:
         self._run, self._loop = run, asyncio.get_running_loop()
         self._is_serving.set()
         await stop.wait()
-        await asyncio.gather(*map(asyncio.wrap_future, self._running))
+        await asyncio.gather(*map(asyncio.wrap_future, [*self._running]))
 
     def run_received(self, id: str) -> None:
         """Run a task in the event loop of this process, and wait for its end."""

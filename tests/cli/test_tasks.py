@@ -147,6 +147,12 @@ def test_an_unknown_server_is_an_error_and_creates_no_file(data_dir: Path) -> No
     assert [path.name for path in (data_dir / "tasks").glob("*.sqlite")] == ["reports.sqlite"]
 
 
+def test_a_url_is_not_the_name_of_a_server() -> None:
+    code, _, err = invoke("list", "https://example.com/mcp")
+    assert code == 2
+    assert "https://example.com/mcp" in err
+
+
 def test_show_watch_and_cancel_need_a_server() -> None:
     for name in ("show", "watch", "cancel"):
         assert invoke(name)[0] == 2
@@ -217,6 +223,16 @@ def test_show_reports_the_error_and_the_result() -> None:
     assert "result" not in json.loads(invoke("show", "a", done.id, "--json")[1])
     result = json.loads(invoke("show", "a", done.id, "--json", "--values")[1])["result"]
     assert result == {"content": [{"text": "42"}]}
+
+
+def test_a_tool_that_reported_an_error_is_marked() -> None:
+    record = make_record(server="a")
+    path = create_tasks(record)
+    edit_task(path, record.id, lambda record: complete_task(record, {"content": [], "isError": True}, time.time()))
+    (task,) = json.loads(invoke("list", "--json")[1])["tasks"]
+    assert (task["status"], task["is_error"]) == ("completed", True)
+    for args in (("list",), ("show", "a", record.id)):
+        assert "completed (error)" in invoke(*args)[1]
 
 
 def test_text_of_a_task_cannot_control_the_terminal() -> None:
@@ -304,8 +320,15 @@ def test_cancel_does_not_change_a_task_that_has_ended() -> None:
     record = make_record(server="a")
     path = create_tasks(record)
     ended = edit_task(path, record.id, lambda record: complete_task(record, {}, time.time()))
-    assert invoke("cancel", "a", record.id)[0] == 0
+    assert invoke("cancel", "a", record.id)[:2] == (0, f"{record.id[:12]}: already completed\n")
     assert get_task(path, record.id) == ended
+
+
+def test_cancel_reports_that_a_task_was_cancelled_before() -> None:
+    record = make_record(server="a")
+    create_tasks(record)
+    outputs = [invoke("cancel", "a", record.id)[1] for _ in range(2)]
+    assert outputs == [f"{record.id[:12]}: cancelled\n", f"{record.id[:12]}: already cancelled\n"]
 
 
 def test_cancel_changes_nothing_if_one_id_is_unknown() -> None:
@@ -323,7 +346,7 @@ def test_encrypted_tasks_are_readable_with_the_file_of_the_server(tmp_path: Path
     record = make_record(server="sealed", arguments={"city": "Oslo"})
     path = create_tasks(record, secret_keys=[KEY])
     for args in (["sealed"], ["--store", path]):
-        assert invoke("list", *args)[0] == 2
+        assert invoke("list", *args)[:2] == (2, "")
         assert invoke("show", *args, record.id)[0] == 2
         assert invoke("cancel", *args, record.id)[0] == 2
     for args in (
@@ -335,6 +358,14 @@ def test_encrypted_tasks_are_readable_with_the_file_of_the_server(tmp_path: Path
         assert code == 0
         assert "Oslo" in out
     assert invoke("cancel", tmp_path / "server.py", record.id)[1].endswith(": cancelled\n")
+
+
+def test_other_keys_than_those_of_the_tasks_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    create_tasks(make_record(server="sealed"), secret_keys=["another key of a test server"])
+    code, out, err = invoke("list", tmp_path / "server.py")
+    assert (code, out) == (2, "")
+    assert "Python file" not in err
 
 
 def test_other_stores_are_listed_beside_an_encrypted_one() -> None:

@@ -73,9 +73,10 @@ class FoundTasks(NamedTuple):
 class TaskFile:
     """A task store, and the name that messages use for it."""
 
-    def __init__(self, name: str, store: SQLiteTaskStore) -> None:
+    def __init__(self, name: str, store: SQLiteTaskStore, has_keys: bool) -> None:
         self.name = name
         self.store = store
+        self._has_keys = has_keys  # whether the secret keys of the server are known
 
     async def list(self, limit: int, statuses: Sequence[TaskStatus] = ()) -> FoundTasks:
         """Return tasks, newest first."""
@@ -108,6 +109,8 @@ class TaskFile:
             raise click.UsageError(self._explain(exc)) from None
 
     def _explain(self, exc: TaskStoreUnavailable) -> str:
+        if isinstance(exc, TaskEncrypted) and self._has_keys:
+            return f"tasks in {self.name} cannot be read with the secret keys of the server: {exc}"
         if isinstance(exc, TaskEncrypted):
             return (
                 f"the tasks in {self.name} are encrypted. Pass the Python file of the server, which has the secret keys"
@@ -166,10 +169,14 @@ def _locate(options: StoreOptions, server_arg: str | None) -> _Source | SQLiteTa
     if options.store is not None:
         return _Source(Path(options.store))
     assert server_arg is not None
+    if "://" in server_arg:
+        raise click.UsageError(f"SERVER must be the name or the Python file of a server, not the URL {server_arg}")
     path = get_default_path(server_arg)
     if not path.is_file():
-        hint = suggest_names(server_arg, list_server_names())
-        raise click.UsageError(f"no tasks of a server named {server_arg!r}: {path} does not exist{hint}")
+        raise click.UsageError(
+            f"{path} does not exist{suggest_names(server_arg, list_server_names())}. If the server has another store, "
+            "pass its Python file, or --store FILE"
+        )
     return _Source(path)
 
 
@@ -199,12 +206,13 @@ def _list_default_paths() -> list[Path]:
 @contextlib.asynccontextmanager
 async def _open(source: _Source | SQLiteTaskStore) -> AsyncGenerator[TaskFile]:
     if isinstance(source, SQLiteTaskStore):
-        name, store = "the store of the server", source
+        name, store, has_keys = "the store of the server", source, True
     else:
         _check_file(source.path)
         name, store = str(source.path), SQLiteTaskStore(source.path, secret_keys=source.secret_keys)
+        has_keys = bool(source.secret_keys)
     try:
-        yield TaskFile(name, store)
+        yield TaskFile(name, store, has_keys)
     except TaskStoreUnavailable as exc:
         raise click.UsageError(f"{name}: {exc}") from None
     finally:

@@ -77,7 +77,8 @@ def list_tasks(statuses: tuple[TaskStatus, ...], limit: int, **params: Any) -> i
             click.echo(output.format_json({"tasks": [*map(_describe, records)], "problems": problems}))
         else:
             rows = [(record.server, *_format_cells(record)) for record in records]
-            click.echo(output.format_table(rows, ("server", *_HEADERS)) or "no tasks")
+            if rows or not problems:
+                click.echo(output.format_table(rows, ("server", *_HEADERS)) or "no tasks")
         for problem in problems:
             output.print_note(problem)
         return error_report.EXIT_USAGE if problems else error_report.EXIT_OK
@@ -160,8 +161,8 @@ def cancel_tasks(**params: Any) -> int:
         if options.json:
             click.echo(output.format_json({"tasks": [*map(_describe, cancelled)]}))
         else:
-            for record in cancelled:
-                click.echo(f"{_shorten(record.id)}: {_format_cancel(record)}")
+            for before, after in zip(found, cancelled, strict=True):
+                click.echo(f"{_shorten(after.id)}: {_format_cancel(before, after)}")
 
     return _run(run, options)
 
@@ -240,16 +241,28 @@ async def _cancel(task_file: TaskFile, record: TaskRecord) -> TaskRecord:
     return changed
 
 
-def _format_cancel(record: TaskRecord) -> str:
-    if record.status == "cancelled":
-        return "cancelled"
-    return f"already {record.status}" if is_final(record.status) else "its worker cancels it"
+def _format_cancel(before: TaskRecord, after: TaskRecord) -> str:
+    if not is_final(after.status):
+        return "its worker cancels it"
+    is_new = after.status == "cancelled" and before.status != "cancelled"
+    return after.status if is_new else f"already {after.status}"
 
 
 def _get_exit_code(record: TaskRecord | None) -> int:
-    if record is None or (record.status == "completed" and not (record.result or {}).get("isError")):
+    if record is None or (record.status == "completed" and not _is_error(record)):
         return error_report.EXIT_OK
     return error_report.EXIT_TOOL_ERROR
+
+
+def _is_error(record: TaskRecord) -> bool:
+    """Return whether the tool reported an error as the result of the task."""
+    return record.result is not None and record.result.get("isError") is True
+
+
+def _format_status(record: TaskRecord) -> str:
+    if record.is_cancel_requested and not is_final(record.status):
+        return "cancelling"
+    return f"{record.status} (error)" if _is_error(record) else record.status
 
 
 def _shorten(id: str) -> str:
@@ -264,6 +277,7 @@ def _describe(record: TaskRecord) -> dict[str, Any]:
         "tool": record.tool,
         "owner": record.owner,
         "status": record.status,
+        "is_error": _is_error(record),
         "status_message": None if record.status_message is None else mask_text(record.status_message),
         "progress": record.progress,
         "progress_total": record.progress_total,
@@ -293,7 +307,7 @@ def _format_cells(record: TaskRecord) -> tuple[str, ...]:
     return (
         _shorten(record.id),
         record.tool,
-        "cancelling" if record.is_cancel_requested and not is_final(record.status) else record.status,
+        _format_status(record),
         _format_progress(record),
         _format_time(record.updated_at),
         message,
@@ -318,13 +332,12 @@ def _format_task(record: TaskRecord, has_values: bool) -> str:
         "server": record.server,
         "tool": record.tool,
         "owner": record.owner,
-        "status": record.status,
+        "status": _format_status(record),
         "message": description["status_message"],
         "error": None if error is None else f"{error['code']} {error['message']}",
         "progress": _format_progress(record),
         "attempt": f"{record.attempt} of {record.max_retries + 1}",
         "waits for": ", ".join(f"{key} ({method})" for key, method in description["open_requests"].items()),
-        "cancel": "requested" if record.is_cancel_requested and not is_final(record.status) else None,
         "created": _format_time(record.created_at),
         "updated": _format_time(record.updated_at),
         "expires": "never" if record.expires_at is None else _format_time(record.expires_at),
