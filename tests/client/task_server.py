@@ -1,6 +1,7 @@
-"""A server whose tools become tasks. Run it as a script to serve it over stdio."""
+"""A server whose tools become tasks. Run it over stdio, or over HTTP with a port and the file of a store."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 from dovetail import Context, Server, ServerLimits, ToolError
@@ -48,4 +49,7 @@ def create_server(store: str | Path = ":memory:", attempts: list[int] | None = N
 
 
 if __name__ == "__main__":
-    create_server().run()
+    if len(sys.argv) > 1:
+        create_server(sys.argv[2]).run("http", port=int(sys.argv[1]))
+    else:
+        create_server().run()

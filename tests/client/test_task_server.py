@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from client.task_server import create_server
 from dovetail import Client, Context, SyncClient
-from dovetail.errors import RemoteError, TaskCancelled, TaskLost, ToolError
+from dovetail.errors import ConnectError, RemoteError, TaskCancelled, TaskLost, ToolError
 from dovetail.middleware import CallNext, Exchange
 from dovetail.testing import serve
 from dovetail.types import CallToolResult, TextContent
@@ -20,7 +22,7 @@ SCRIPT = Path(__file__).with_name("task_server.py")
 
 
 @contextlib.asynccontextmanager
-async def connect(transport: Any, **options: Any) -> Any:
+async def connect(transport: Any, **options: Any) -> AsyncIterator[Client]:
     if transport == "stdio":
         async with Client([sys.executable, str(SCRIPT)], **options) as client:
             yield client
@@ -170,3 +172,44 @@ async def test_a_task_that_the_server_does_not_keep_is_lost() -> None:
     async with serve(create_server(), transport="http") as url, Client(url) as client:
         with pytest.raises(TaskLost):
             await client.get_task(reference)
+
+
+async def test_an_orderly_stop_does_not_end_the_wait(tmp_path: Path) -> None:
+    """The server answers polls with an error while it stops. The client waits for the next server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(SCRIPT), str(port), str(tmp_path / "tasks.sqlite")]
+    first = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    second: asyncio.subprocess.Process | None = None
+    try:
+        async with asyncio.timeout(90), connect_to(f"http://127.0.0.1:{port}/mcp") as client:
+            handle = await client.start_task("restart")
+            waiting = [asyncio.create_task(client.call("restart")), asyncio.ensure_future(handle)]
+            # Both attempts have started when the next task has ended.
+            assert await client.call("double", number=1) == 2
+            first.terminate()
+            await first.wait()
+            second = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+            assert await waiting[0] == 2
+            assert get_value(await waiting[1]) == 2
+    finally:
+        for process in (first, second):
+            if process is not None and process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def connect_to(url: str) -> AsyncIterator[Client]:
+    """Connect to a server that is starting."""
+    while True:
+        try:
+            client = Client(url)
+            await client.connect()
+        except ConnectError:
+            await asyncio.sleep(0.05)
+        else:
+            break
+    async with client:
+        yield client

@@ -323,7 +323,8 @@ async def test_a_lost_connection_does_not_end_the_wait(serve: Any, loss: Any) ->
 async def test_a_busy_server_does_not_end_the_wait() -> None:
     busy = encode_http_reply(b"", status=503)
     late = ErrorReply(429, "later", {"retryAfterMs": 10})
-    states = [busy, busy, busy, busy, late, ErrorReply(-32603, "no store"), complete()]
+    stopping = ErrorReply(-32600, "The server is shutting down", status=503)
+    states = [busy, busy, busy, busy, late, ErrorReply(-32603, "no store"), stopping, stopping, complete()]
     script = create_script(states)
     assert await call(script, serve=serve_over_http, limits=ClientLimits(reconnect_delay=0.01)) == "done"
 

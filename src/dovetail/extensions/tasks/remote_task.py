@@ -278,10 +278,13 @@ def _get_progress(task: Task) -> tuple[object, ...]:
 
 
 def _is_transient(exc: MCPError) -> bool:
-    if isinstance(exc, HTTPStatusError):
-        return exc.status_code in _TRANSIENT_STATUS_CODES
-    # An internal error may be temporary. For example, the server cannot reach its database.
-    return isinstance(exc, _TRANSIENT_ERRORS) or (isinstance(exc, RemoteError) and exc.code == InternalError.code)
+    # A server that stops answers with status 503 and a JSON-RPC error. An internal error may be temporary. For example,
+    # the server cannot reach its database.
+    return (
+        isinstance(exc, _TRANSIENT_ERRORS)
+        or exc.status_code in _TRANSIENT_STATUS_CODES
+        or (isinstance(exc, RemoteError) and exc.code == InternalError.code)
+    )
 
 
 def _compute_fingerprint(request: InputRequest) -> bytes:
