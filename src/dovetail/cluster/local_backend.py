@@ -86,12 +86,16 @@ class LocalBackend:
         _check_folder(self._folder)
         self.worker = create_worker_name()  # Forked processes have different names.
         self._listener = listener
-        # Programs that delete old files from temporary folders leave out a folder with this lock.
-        self._folder_lock = _lock_folder(self._folder)
-        self._database = LocalDatabase(self._folder / _FILE_NAME)
-        self._epoch = self._database.read(statements.read_epoch)
-        self._last_change = self._database.read(statements.find_last_change)
-        self._socket = WakeupSocket(self._folder, self.worker, self._wake)
+        with contextlib.ExitStack() as cleanup:
+            # Programs that delete old files from temporary folders leave out a folder with this lock.
+            self._folder_lock = _lock_folder(self._folder)
+            cleanup.callback(os.close, self._folder_lock)
+            self._database = LocalDatabase(self._folder / _FILE_NAME)
+            cleanup.callback(self._database.close)
+            self._epoch = self._database.read(statements.read_epoch)
+            self._last_change = self._database.read(statements.find_last_change)
+            self._socket = WakeupSocket(self._folder, self.worker, self._wake)
+            cleanup.pop_all()
         self._problem, self._is_open = None, True
         self._drain_task: asyncio.Task[None] | None = None
         self._maintenance_task = asyncio.get_running_loop().create_task(self._maintain())
