@@ -1,6 +1,7 @@
 """Test tools that run as tasks: creation, results, cancellation, owners, and clients that do not support tasks."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from dovetail import Client as RealClient
 from dovetail import Context, Depends, Server, ToolError
 from dovetail.errors import (
     ElicitationDeclined,
     InsufficientScope,
+    InternalError,
     InvalidParams,
     MethodNotFound,
     MissingClientCapability,
@@ -35,7 +38,7 @@ from dovetail.protocol.task_store import (
     TaskStoreUnavailable,
 )
 from dovetail.server import task_call
-from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, Client, text
+from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, NEWEST, Client, text
 
 TASKS = "io.modelcontextprotocol/tasks"
 DECLARED = ALL_CAPABILITIES | {"extensions": {TASKS: {}}}
@@ -556,6 +559,18 @@ async def test_a_question_that_the_function_gives_up_is_withdrawn(tmp_path: Path
     assert text((await client.wait(id))["result"]) == "done"
     assert ran == ["started", "given up"]
     await app.stop()
+
+
+def write_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def read_only_record(path: Path) -> TaskRecord:
+    """Read the record of the only task in a file."""
+    store = SQLiteTaskStore(path)
+    [id] = await store.list_ids()
+    await store.close()
+    return await read_record(path, id)
 
 
 async def read_record(path: Path, id: str) -> TaskRecord:
@@ -1136,6 +1151,7 @@ async def test_a_worker_survives_errors_of_its_store_and_engine(monkeypatch: pyt
     async def work() -> str:
         return "done"
 
+    await app.start()
     client = TaskClient(app)
     id = await client.start("work")
     await until(lambda: store.failures == 3)
@@ -1162,6 +1178,73 @@ async def test_a_server_that_had_only_local_clients_uses_a_file_when_it_is_serve
     await TaskClient(app).finish("work")
     await app.stop()
     assert (tmp_path / "tasks" / "app.sqlite").exists()
+
+
+STDIO_PROGRAM = """
+import asyncio, sys
+from dovetail import Server
+from dovetail.extensions import TaskConfig, TaskOptions
+
+app = Server("app", tasks=TaskOptions(store=sys.argv[1]))
+
+@app.tool(task=TaskConfig(max_retries=1))
+async def work() -> None:
+    await asyncio.sleep(60)
+
+app.run()
+"""
+
+
+async def test_a_server_over_stdio_hands_over_its_tasks_when_its_client_leaves(tmp_path: Path) -> None:
+    path, program = tmp_path / "tasks.sqlite", tmp_path / "server.py"
+    write_text(program, STDIO_PROGRAM)
+    async with RealClient([sys.executable, str(program), str(path)], protocol_version=NEWEST) as client:
+        handle = await client.start_task("work")
+        assert handle.status == "working"
+        async with asyncio.timeout(TIMEOUT_S):
+            while (await read_only_record(path)).phase != "running":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    record = await read_only_record(path)
+    assert (record.phase, record.lease, record.status) == ("queued", None, "working")
+    # Another short process does not take the task over.
+    async with RealClient([sys.executable, str(program), str(path)], protocol_version=NEWEST) as client:
+        await client.list_tools()
+    assert (await read_only_record(path)).attempt == 1
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("outlives_clients", [True, False])
+async def test_only_a_server_that_outlives_its_clients_searches_for_tasks(
+    tmp_path: Path, outlives_clients: bool
+) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, _ = create_app(path, engine=NoEngine())
+    id = await TaskClient(app).start("work")
+    await app.stop()
+    app, runs = create_app(path)
+    if outlives_clients:
+        await app.start()
+        await until(lambda: runs == [1])
+    else:
+        await TaskClient(app).request("tools/list")
+        await asyncio.sleep(0.1)
+        assert not runs
+        # It runs the task when its client asks for it.
+        await TaskClient(app).wait(id)
+        assert runs == [1]
+    await app.stop()
+
+
+async def test_a_task_with_another_key_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    app, _ = create_app(path, secret_keys=["a" * 32])
+    id = await TaskClient(app).start("work")
+    await app.stop()
+    for keys in (["b" * 32], []):
+        app, _ = create_app(path, secret_keys=keys)
+        with pytest.raises(InternalError, match="keys"):
+            await TaskClient(app).get(id)
+        await app.stop()
 
 
 async def test_a_task_that_waits_does_not_seem_to_expire(app: Server) -> None:

@@ -259,7 +259,7 @@ class Server:
                 options or TaskOptions(),
                 limits=dispatcher.limits,
                 secret_keys=self._secret_keys,
-                keeps_tasks=lambda: bool(self._keeps_tasks),
+                keeps_tasks=lambda: self._keeps_tasks,
                 check_access=functools.partial(dispatcher.visibility.check_scopes, "tool"),
                 handle_in_background=dispatcher.handle_in_background,
             )

@@ -162,7 +162,7 @@ class ToolTasks:
         *,
         limits: ServerLimits,
         secret_keys: Sequence[str | bytes],
-        keeps_tasks: Callable[[], bool],
+        keeps_tasks: Callable[[], bool | None],
         check_access: Callable[[str, Principal | None], None],
         handle_in_background: HandleInBackground,
     ) -> None:

@@ -402,7 +402,7 @@ class SQLiteTaskStore:
                 raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
         elif self._sealer is not None:
             # An attacker who can write the file could add such a record, with the rights of any caller.
-            raise TaskStoreUnavailable("the task is not encrypted, but the store has secret keys")
+            raise TaskEncrypted("the task is not encrypted, but the store has secret keys")
         return decode_record(data)
 
 

@@ -274,6 +274,8 @@ class TaskWorker:
         function: TaskFunction,
         options: WorkerOptions = DEFAULT_OPTIONS,
         start_limits: StartLimits | None = None,
+        *,
+        searches: bool = True,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -281,6 +283,7 @@ class TaskWorker:
         self._function = function
         self._options = options
         self._start_limits = start_limits or NoStartLimits()
+        self._searches = searches  # whether the worker searches the store for tasks that are due
         self._runs: dict[str, TaskRun] = {}
         self._waiting_ids: set[str] = set()  # the tasks that wait for a slot
         self._worker_id = os.urandom(8).hex()
@@ -384,7 +387,7 @@ class TaskWorker:
                 if now >= next_renewal:
                     await self._renew(now)
                     next_renewal = now + self._options.lease_seconds / _RENEWALS_PER_LEASE - interval / 2
-                if now >= sweep_from:
+                if self._searches and now >= sweep_from:
                     await self._submit_due(now)
                 if now >= next_expiry and now >= sweep_from:
                     await self._store.expire(now)

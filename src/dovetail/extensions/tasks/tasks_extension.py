@@ -37,6 +37,7 @@ from dovetail.protocol.extension import Extension
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.task_store import (
     CheckAnswer,
+    TaskEncrypted,
     TaskLease,
     TaskLimits,
     TaskRecord,
@@ -46,6 +47,7 @@ from dovetail.protocol.task_store import (
     answer_requests,
     cancel_task,
     change_task,
+    compute_due_at,
     extend_shown_expiry,
     is_expired,
     request_cancel,
@@ -54,6 +56,7 @@ from dovetail.storage import MEMORY
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
 _MAX_WAITING_TASKS: Final = 10_000  # the maximum number of tasks that run or wait for slots in one process
+_STDIO_DRAIN_TIMEOUT_S: Final = 0.2
 _HAND_OVER_TIMEOUT_S: Final = 2.0  # the time in which stopped tasks must store their outcome
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 
@@ -87,7 +90,8 @@ class TasksExtension:
         server: The name of the server.
         options: The options of the server for tasks.
         secret_keys: Keys that encrypt the records in a file.
-        keeps_tasks: Returns whether tasks should survive the process. It is called if the options have no store.
+        keeps_tasks: Returns whether the server outlives its clients. It returns False for a server over stdio, and None
+            for one that has only clients in this process. Both run only tasks that their clients create or ask for.
         run: Runs the stored call of a task.
         check_answer: Raises ValueError if an answer does not fit its question. The question then stays open.
         check_access: Raises InsufficientScope if a principal lacks scopes for a tool.
@@ -101,7 +105,7 @@ class TasksExtension:
         options: TaskOptions,
         *,
         secret_keys: Sequence[str | bytes],
-        keeps_tasks: Callable[[], bool],
+        keeps_tasks: Callable[[], bool | None],
         run: TaskFunction,
         check_answer: CheckAnswer,
         check_access: Callable[[str, Principal | None], None],
@@ -174,7 +178,11 @@ class TasksExtension:
         return max(1.0, min(60.0, self.options.ttl / 10))
 
     async def _get_task(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
-        return build_detailed_task(extend_shown_expiry(await self._find(params.task_id, exchange), time.time()))
+        record, now = await self._find(params.task_id, exchange), time.time()
+        due_at = compute_due_at(record)
+        if due_at is not None and due_at <= now and not self._keeps_tasks():
+            await self._submit(record.id)
+        return build_detailed_task(extend_shown_expiry(record, now))
 
     async def _update_task(self, params: UpdateTaskParams, exchange: Exchange) -> UpdateTaskResult:
         record = await self._find(params.task_id, exchange)
@@ -212,6 +220,9 @@ class TasksExtension:
         """Return a task of the caller. For any other or expired task, raise the error for an unknown task."""
         try:
             record = await self.store.get(id) if id.isascii() else None
+        except TaskEncrypted as exc:
+            log.error("cannot read a task: %s", exc)
+            raise InternalError("This task cannot be read with the present keys of the server") from None
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
         if (
@@ -242,9 +253,11 @@ class TasksExtension:
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
-        engine = self.options.engine or LocalEngine(
-            max_concurrency=_MAX_WAITING_TASKS, drain_timeout=self._drain_timeout_s
-        )
+        drain_timeout_s = self._drain_timeout_s
+        if self._keeps_tasks() is False:
+            # The client ends the process soon, and tasks must be handed over before.
+            drain_timeout_s = min(drain_timeout_s, _STDIO_DRAIN_TIMEOUT_S)
+        engine = self.options.engine or LocalEngine(max_concurrency=_MAX_WAITING_TASKS, drain_timeout=drain_timeout_s)
         self._forget_memory()
         worker = TaskWorker(
             self.store,
@@ -253,6 +266,7 @@ class TasksExtension:
             self._run,
             task_worker.DEFAULT_OPTIONS,
             self._create_start_limits(),
+            searches=bool(self._keeps_tasks()),
         )
         running = self._workers[loop] = RunningWorker(worker)
         task = running.task = loop.create_task(worker.serve(running.stop))
@@ -262,14 +276,16 @@ class TasksExtension:
         finally:
             running.stop.set()
             try:
-                await self._stop_worker(task, running)
+                await self._stop_worker(task, running, drain_timeout_s)
             finally:
                 del self._workers[loop]
                 await self._close_store()
 
-    async def _stop_worker(self, worker_task: "asyncio.Task[None]", running: RunningWorker) -> None:
-        """Wait for running tasks for a limited time, and cancel the rest."""
-        await asyncio.wait([worker_task, *running.runs], timeout=self._drain_timeout_s)
+    async def _stop_worker(
+        self, worker_task: "asyncio.Task[None]", running: RunningWorker, drain_timeout_s: float
+    ) -> None:
+        """Wait for running tasks for a limited time, and hand over the rest."""
+        await asyncio.wait([worker_task, *running.runs], timeout=drain_timeout_s)
         for run in running.runs:
             run.cancel()
         await asyncio.wait([worker_task, *running.runs], timeout=_HAND_OVER_TIMEOUT_S)
