@@ -138,6 +138,12 @@ def test_detach_needs_a_server_that_outlives_the_command_and_has_tasks(run: RunC
     assert run("call", url, "add", "a=1", "--detach").code == 2
 
 
+def test_detach_with_a_handshake_version_names_the_version(run: RunCommand, tasks_url: str) -> None:
+    refused = run("call", tasks_url, "fail", "--detach", "--protocol-version", "2025-11-25")
+    assert refused.code == 2
+    assert "2025-11-25" in refused.err
+
+
 def test_an_unknown_reference_is_an_error(run: RunCommand, tasks_url: str) -> None:
     lost, other = (TaskReference(server=name, tool="fail", id="0" * 48).encode() for name in ("tasks", "another"))
     refused = run("call", tasks_url, "--attach", other)

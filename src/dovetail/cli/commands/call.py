@@ -21,6 +21,7 @@ from dovetail.protocol.client_messages import find_elicitation_obstacle
 from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
+from dovetail.wire.revisions import STATELESS_REVISIONS
 from dovetail.wire.tools import CallToolResult, Tool
 
 _UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these codes for an unknown tool.
@@ -101,6 +102,8 @@ async def _start(command_run: CommandRun, name: str, arguments: dict[str, Any]) 
     client = command_run.client
     if command_run.is_program:
         raise click.UsageError("--detach requires a URL or a socket, because this server ends with the command")
+    if client.protocol_version not in STATELESS_REVISIONS:
+        raise click.UsageError(f"--detach does not work with protocol version {client.protocol_version}")
     if TASKS_EXTENSION not in (client.server_capabilities.extensions or {}):
         raise click.UsageError("--detach requires a server that supports tasks. Call the tool without --detach")
     handle = await client.start_task(name, arguments)
