@@ -61,7 +61,7 @@ async def test_a_handle_is_returned_at_once() -> None:
     async with serve_on_socket(script) as target, Client(target) as client:
         handle = await client.start_task("echo", {"text": "x"}, meta={"com.example/a": 1})
         assert isinstance(handle, TaskHandle)
-        assert (handle.status, script.count("tasks/get")) == ("working", 0)
+        assert (handle.status, handle.is_task, script.count("tasks/get")) == ("working", True, 0)
         assert get_text(await handle) == "done"
         assert handle.status == "completed"
         assert get_text(await handle) == "done"
@@ -85,7 +85,7 @@ async def test_a_server_may_answer_without_a_task() -> None:
     script = create_script([WORKING], tools_call=text_result("direct"))
     async with serve_on_socket(script) as target, Client(target) as client:
         handle = await client.start_task("echo")
-        assert handle.status == "completed"
+        assert (handle.status, handle.is_task) == ("completed", False)
         assert get_text(await handle) == "direct"
         assert [update async for update in handle] == [TaskUpdate(status="completed")]
         assert (await handle.refresh()).status == "completed"
@@ -552,6 +552,7 @@ def test_a_sync_handle_can_be_left_and_cancelled() -> None:
         with SyncClient(target) as client:
             handle = client.start_task("echo")
             assert repr(handle) == "<SyncTaskHandle working>"
+            assert handle.is_task
             with pytest.raises(TimeoutError):
                 handle.result(timeout=0.1)
             for update in handle:

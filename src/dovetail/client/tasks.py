@@ -365,7 +365,7 @@ class ClientTasks:
     def _to_task_lost(self, exc: RemoteError, row: Method) -> MCPError:
         if exc.code != InvalidParams.code:
             return exc
-        error = TaskLost(f"the server does not know the task. It may have expired: {clip(exc.message, 300)}")
+        error = TaskLost(f"the server does not know the task: {clip(exc.message, 300)}")
         return self._sender.add_request_context(error, row.name)
 
     def _build_options(self) -> RequestOptions:
@@ -465,7 +465,9 @@ class _LocalCall:
                 self._running.cancel()
 
     def get_reference(self) -> str:
-        error = NotSupported("the server ran the call without a task, so no reference exists")
+        error = NotSupported(
+            "the call runs without a task, so it has no reference. Await the handle to get its outcome"
+        )
         raise self._tasks.add_context(error, self._params["name"])
 
 
@@ -492,7 +494,9 @@ class CallTimeout:
             if not self._timeout.expired():
                 raise
             is_total = self._loop.time() >= self._ends_at
-            limit = f"the total limit of {self._total_timeout:g} s" if is_total else f"{self._idle_timeout:g} s"
+            limit = (
+                f"the total limit of {round(self._total_timeout, 1):g} s" if is_total else f"{self._idle_timeout:g} s"
+            )
             raise add_context(
                 RequestTimeout(f"the task has not ended{'' if is_total else ' or changed'} within {limit}"),
                 hint="pass total_timeout= to wait longer, or use start_task() to get a handle of the task"

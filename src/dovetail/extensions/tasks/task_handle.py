@@ -200,6 +200,11 @@ class TaskHandle:
         return self._watcher.update.status
 
     @property
+    def is_task(self) -> bool:
+        """Return whether the server runs the call as a task. Only then the handle has a reference."""
+        return not self._source.is_local
+
+    @property
     def reference(self) -> str:
         """Return a text with which `Client.get_task` finds the task, also in another process.
 
@@ -264,6 +269,11 @@ class SyncTaskHandle:
     def status(self) -> TaskStatus:
         """Return the last known status. The handle learns about changes only while you wait for it."""
         return self._handle.status
+
+    @property
+    def is_task(self) -> bool:
+        """Return whether the server runs the call as a task. Only then the handle has a reference."""
+        return self._handle.is_task
 
     @property
     def reference(self) -> str:
