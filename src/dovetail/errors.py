@@ -430,7 +430,7 @@ class TaskLost(MCPError):
 
 
 class TaskCancelled(MCPError):
-    """Raised if a call runs as a task, and the task was cancelled."""
+    """Raised if a call runs as a task and the task is cancelled."""
 
 
 class InvalidResult(MCPError):

@@ -33,7 +33,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     def split_server(self) -> tuple[str | None, list[str]]:
         """Return the name or the file of the server, and the remaining arguments.
 
-        With a module or a store, the server is missing, unless it is a Python file with the keys of the store.
+        With --module or --store, the first argument is a server only if it is a Python file.
         """
         args = [*self.args]
         if not args or ((self.module or self.store) and not is_python_file(args[0])):
@@ -145,7 +145,7 @@ async def open_task_files(options: StoreOptions) -> AsyncGenerator[list[TaskFile
 
 
 async def list_known_ids(options: StoreOptions) -> dict[str, TaskRecord]:
-    """Return a dict of the newest tasks in a store. This function does not run any code of the user."""
+    """Return a dict of the newest tasks in a store. Shell completion uses it, so it never runs the user's code."""
     server_arg, _ = options.split_server()
     if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
         return {}

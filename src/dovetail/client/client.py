@@ -215,7 +215,7 @@ class Client:
         if extensions:
             session.set_extension_client(self)
         if session.handles_tasks:
-            # Without other extensions, the code for tasks is loaded when the server sends a task.
+            # If tasks are the only extension, their code is loaded when the server creates the first task.
             load = self._load_task_extensions
             session.sender.extensions = load if session.extensions is None else load()
         self._sender = session.sender
@@ -472,8 +472,8 @@ class Client:
 
         Args:
             arguments: The arguments of the tool.
-            timeout: Seconds without progress after which the server must have created the task, or answered without
-                one. Defaults to `Timeouts.call`.
+            timeout: Seconds to wait until the server creates the task or answers. Progress restarts this time.
+                Defaults to `Timeouts.call`.
             meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
         check_type("arguments=", arguments, Mapping, "a dict")

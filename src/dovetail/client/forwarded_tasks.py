@@ -1,4 +1,4 @@
-"""Calls of other clients that the server of a mounted client runs as tasks."""
+"""Calls that a mounted client forwards, and that its server runs as tasks."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ ReportProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitabl
 
 _MAX_TASK_ID_CHARS: Final = 2048  # The ID is sent in an HTTP header.
 _REPORT_INTERVAL_S: Final = 5.0  # Many hosts stop a call that is silent for 60 seconds.
-# Most results are complete, and this search is faster than decoding them. A server may write a letter as an escape.
+# This search is faster than decoding each result. It also finds a result type with escaped letters.
 _OTHER_RESULT_TYPE: Final = re.compile(rb'"resultType"\s*+:\s*+"(?!complete"|input_required")|\\u00[4-7]')
 
 
@@ -105,6 +105,6 @@ async def wait_for_task(
         raise
     finally:
         reporter.cancel()
-    # The result has passed all checks. Members that dovetail does not know are kept.
+    # `wait` has checked the result. The JSON is returned, so that members unknown to dovetail are kept.
     assert isinstance(task.state, DetailedTask)
     return task.state.result or {}

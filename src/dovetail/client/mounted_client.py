@@ -509,9 +509,9 @@ class MountedClient:
     async def _wait_for_required_task(
         self, error: RemoteError, exchange: IncomingExchange, params: dict[str, Any], timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        """Send the refused call again as a task, and wait for the task. The server runs this tool only as a task.
+        """Send a refused call again and wait for its task, because the server runs the tool only as a task.
 
-        A caller without a handshake answers the questions of the task by sending its request again.
+        A caller in a stateless version answers the task's questions by sending its request again.
         """
         from dovetail.client.forwarded_tasks import requires_tasks
 

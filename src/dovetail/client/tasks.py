@@ -1,4 +1,4 @@
-"""Tasks of the server, for `Client`: calls that become tasks, and handles of tasks.
+"""The tasks of a client: calls that become tasks on the server, and task handles.
 
 Only clients that use tasks import this module.
 """
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from dovetail.client.session import Session
 
 _LISTEN: Final = "subscriptions/listen"
-# Each subscription needs a stream, and servers limit the number of streams. Further tasks are polled.
+# Servers limit the number of streams, so the client subscribes to this many tasks. It polls the others.
 _MAX_STREAMS: Final = 8
 
 
@@ -102,7 +102,7 @@ class _Stream:
 
 
 class ClientTasks:
-    """The tasks of one client. It sends the requests of `RemoteTask`, so it is a `TaskServer`."""
+    """The tasks of one client. `RemoteTask` uses this object as its `TaskServer`."""
 
     def __init__(self, client: object, session: "Session") -> None:
         self._session = session
@@ -111,7 +111,7 @@ class ClientTasks:
         extension = Extension(TASKS_EXTENSION)
         extension.add_result_type(CALL_TOOL.name, TASK_RESULT_TYPE, CreateTaskResult, self._complete_call)
         own = session.extensions or ClientExtensions({}, {}, [], {})
-        # The extensions of the client, with tasks.
+        # the client's extensions, including tasks
         self.extensions = replace(
             own,
             result_types=own.result_types | get_parts(extension).result_types,
@@ -123,7 +123,7 @@ class ClientTasks:
         self._cancel_tasks: set[asyncio.Task[None]] = set()
         self._invalid_notification_warning = ThrottledWarning()
 
-    # The following methods are those of `TaskServer`.
+    # The following methods implement `TaskServer`.
 
     @property
     def is_closed(self) -> bool:
@@ -206,7 +206,7 @@ class ClientTasks:
             stream.task.handle_state(_to_detailed_task(notice))
 
     def wake(self) -> None:
-        """Let all waiting tasks notice that the client was closed."""
+        """Wake all waiting tasks, because the client was closed."""
         for task in self._waiting:
             task.wake()
 
@@ -225,7 +225,7 @@ class ClientTasks:
     async def start(self, tool: str, arguments: Mapping[str, Any], options: RequestOptions) -> TaskHandle:
         """Call a tool, and return a handle when the server has created a task.
 
-        If the server does not have tasks, the call runs in the background of the client.
+        If the server does not support tasks, the client runs the call in the background.
         """
         connection = await self._session.reconnector.get_connection()
         params = {"name": tool, "arguments": dict(arguments)}
@@ -275,7 +275,7 @@ class ClientTasks:
         return RemoteTask(task, self, answer, limits=session.limits, contact_timeout=session.timeouts.call)
 
     async def wait(self, task: RemoteTask, on_change: Callable[[Task], None]) -> CallToolResult:
-        """Wait until a task has ended, and return the result of its call. Raise an error as the call would have."""
+        """Wait until a task has ended. Return the result of its call, or raise the error of the call."""
         return self._read_result(await self._watch(task, on_change))
 
     async def _watch(self, task: RemoteTask, on_change: Callable[[Task], None]) -> DetailedTask:
@@ -300,7 +300,7 @@ class ClientTasks:
         return TaskReference(server=server, tool=tool, id=id).encode()
 
     async def _complete_call(self, created: CreateTaskResult, client: ExtensionClient) -> CallToolResult:
-        """Wait for a call's task, but not longer than the call's timeouts. If the call ends early, cancel the task."""
+        """Wait for the task of a call. If the call times out or is cancelled, cancel the task."""
         encoder = self._session.reconnector.encoder
         if encoder is not None and not encoder.is_stateless:
             raise InvalidResult("this protocol version has no tasks")
@@ -327,12 +327,12 @@ class ClientTasks:
         except MCPError as exc:
             if self.is_closed:
                 raise
-            # The error is not that of the call. A caller that saw, for example, RateLimited would call again.
+            # The request about the task failed, and not the call. After RateLimited, a caller would call again.
             await self.cancel_abandoned(task)
             raise _to_outcome_unknown(exc) from exc
         result = self._read_result(state)
         if report.count:
-            # The handlers have seen all progress before the caller gets the result.
+            # Wait until the handlers have seen all progress.
             await self._session.callbacks.flush(client.total_timeout)
         return result
 
@@ -369,7 +369,7 @@ class ClientTasks:
         return self._sender.add_request_context(error, row.name)
 
     def _build_options(self) -> RequestOptions:
-        """Return options that declare the tasks extension, even if the client does not declare it."""
+        """Return options that declare the tasks extension. It is declared even for a client with `tasks=False`."""
         capabilities = self._session.connector.identity.capabilities
         extensions = capabilities.extensions or {}
         if TASKS_EXTENSION in extensions:
@@ -474,7 +474,7 @@ class _LocalCall:
 class CallTimeout:
     """The timeouts of a call that became a task.
 
-    If the caller passed no idle timeout, only the total timeout ends the call while the server answers.
+    Without an idle timeout, only the total timeout applies.
     """
 
     def __init__(self, idle_timeout: float | None, total_timeout: float) -> None:
@@ -534,7 +534,7 @@ class _ProgressReport:
         if task.status_message is not None and task.status_message != self._message:
             self._message = task.status_message
             self.count += 1
-            # A task reports messages without numbers. Progress must increase, so the messages are counted.
+            # A progress report needs an increasing number, so the messages of the task are counted.
             self._client.report_progress(float(self.count), None, self._message)
 
 

@@ -1,7 +1,7 @@
-"""The format of everything that leaves a worker: a format version, an expiry time and the data, encrypted if possible.
+"""The format of shared data: a format version, an expiry time, and the data, which is encrypted with secret keys.
 
-A reader gets None for data that it cannot read. With secret keys, data is bound to its place, so that data of one place
-is not accepted in another one.
+A reader gets None for data that it cannot read. Encrypted data is bound to its place, such as the name of a value, so
+nobody can move it to another place.
 """
 
 import base64
@@ -15,14 +15,15 @@ from dovetail.log import ThrottledWarning
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message
 
-# Release N reads the formats of N and of N - 1. A new format is written one release after the first release reads it.
+# Each release also reads the format of the previous release.
+# A release that introduces a format only reads it. The next release writes it.
 FORMAT: Final = 1
 
 _PLAIN: Final = bytes([FORMAT, 0])
 _SEALED: Final = bytes([FORMAT, 1])
 _EXPIRY_BYTES: Final = 8
 _DATA_START: Final = len(_PLAIN) + _EXPIRY_BYTES
-# The clocks of two machines may differ. The back end deletes expired data, so this check is only a second one.
+# The clocks of two machines may differ. This check can be lenient, because the back end deletes expired data.
 _CLOCK_TOLERANCE_S: Final = 60.0
 _NAME_BYTES: Final = 18
 _WORKER_NAME_BYTES: Final = 6
@@ -38,7 +39,7 @@ class Envelope:
         self._sealer = Sealer(secret_keys, purpose="cluster") if secret_keys else None
 
     def encode(self, data: bytes, place: str, ttl: float) -> bytes:
-        """Encode data for one place. The place is a name that writers and readers know."""
+        """Encode data for one place. The reader must pass the same place."""
         expires_at = int(time.time() + ttl) + 1
         if self._sealer is None:
             return _PLAIN + expires_at.to_bytes(_EXPIRY_BYTES) + data
@@ -66,7 +67,7 @@ class Envelope:
 
 
 def hash_name(name: str) -> str:
-    """Return a short name for a value, limit or stream. It does not show what the name contains."""
+    """Return a digest of a name, so that the stored name is short and does not show its content."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
     return base64.urlsafe_b64encode(digest[:_NAME_BYTES]).decode("ascii")
 
@@ -83,7 +84,7 @@ def unpack_message(data: bytes, cursor: str | None = None) -> Message:
 
 
 def parse_cursor(cursor: str, epoch: str) -> int | None:
-    """Return the number in a cursor `epoch.number`, or None if the cursor is invalid or of another epoch."""
+    """Return the number in a cursor `epoch.number`. Return None if the cursor is invalid or has another epoch."""
     start, _, number = cursor.rpartition(".")
     is_valid = start == epoch and number.isascii() and number.isdecimal() and len(number) <= _MAX_CURSOR_DIGITS
     return int(number) if is_valid else None
@@ -108,5 +109,5 @@ def create_worker_name() -> str:
 
 
 def is_worker_name(text: str) -> bool:
-    """Return whether a text can be the name of a worker. Clients send such names, and a name becomes part of a path."""
+    """Check a worker name from a client. This is a security check, because the name becomes part of a path."""
     return len(text) == 2 * _WORKER_NAME_BYTES and all(character in "0123456789abcdef" for character in text)

@@ -1,7 +1,7 @@
 """The shared state of the workers of one machine: a SQLite file and one socket for each worker, in a private folder.
 
-The file contains everything, and the sockets only wake other workers. So nothing is lost with a wake-up, and finished
-streams outlive the worker that wrote them.
+All data is in the file. The sockets only wake other workers, so a lost wake-up loses no data. A finished stream can be
+read after its worker has ended.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ from dovetail.protocol.shared_state import (
 )
 
 _FILE_NAME: Final = "shared-state.sqlite"
-_CHECK_INTERVAL_S: Final = 1.0  # how often a worker looks for messages without a wake-up
+_CHECK_INTERVAL_S: Final = 1.0  # A worker without wake-ups checks for messages at this interval.
 _PURGE_INTERVAL_S: Final = 10.0
-_CHANGE_TTL_S: Final = 86400.0  # The log is limited by its length, so this time is long.
+_CHANGE_TTL_S: Final = 86400.0  # The length of the log is limited, so this time can be long.
 
 
 class LocalBackend:
-    """Keeps the shared state in a folder of mode 0700. The process that starts the workers creates and removes it.
+    """Keeps the shared state in a folder. The process that starts the workers creates and removes the folder.
 
     Args:
-        folder: The folder, which must belong to the user and be closed to others.
+        folder: The folder. It must belong to the user and have the mode 0700.
         secret_keys: Keys that encrypt the data in the file, newest first.
         stream_limits: How much of each stream is stored.
     """
@@ -84,10 +84,10 @@ class LocalBackend:
     async def start(self, listener: SharedStateListener) -> None:
         """Open the file and the socket. Raise PermissionError if other users can use the folder."""
         _check_folder(self._folder)
-        self.worker = create_worker_name()  # Forked processes have different names.
+        self.worker = create_worker_name()  # Each forked process needs a different name.
         self._listener = listener
         with contextlib.ExitStack() as cleanup:
-            # Programs that delete old files from temporary folders leave out a folder with this lock.
+            # The lock keeps programs such as systemd-tmpfiles from deleting old files in the folder.
             self._folder_lock = _lock_folder(self._folder)
             cleanup.callback(os.close, self._folder_lock)
             self._database = LocalDatabase(self._folder / _FILE_NAME)
@@ -144,32 +144,32 @@ class LocalBackend:
         return None if row is None or data is None else StoredValue(data, row[0])
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
-        """Store a value and return its version, or None if the present version is not the expected one."""
+        """Store a value and return its version. Return None if the stored version is not `expected`."""
         check_size(data)
         key = hash_name(name)
         encoded = self._envelope.encode(data, f"value {key}", ttl)
         return await self._change(statements.write_value, key, encoded, ttl, expected)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or one version of it. Return whether a value was deleted."""
+        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
         return await self._change(statements.delete_value, hash_name(name), expected)
 
     # Limits.
 
     async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
-        """Record the use of an ID, and return True for its first use only."""
+        """Record the use of an ID. Return True if this is the first use."""
         return await self._change(statements.use_id, hash_name(name), ttl)
 
     async def take(self, name: str, rate: float, burst: float) -> float:
-        """Count an event and return 0, or return the seconds to wait."""
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
         return await self._change(statements.take, hash_name(name), rate, burst)
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give a holder one of `limit` places, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
         return await self._change(statements.acquire, hash_name(name), holder, limit, ttl)
 
     async def release(self, name: str, holder: str) -> None:
-        """Give up the place of a holder."""
+        """Free the place of a holder."""
         await self._change(statements.release, hash_name(name), holder)
 
     # Messages.
@@ -190,7 +190,7 @@ class LocalBackend:
         return False
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Add a message to the change log, from which all workers receive it, and return its cursor."""
+        """Send a message to all workers through the change log. Return its cursor."""
         check_message(kind, body, MAX_CHANGE_BYTES)
         data = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
         id: int = await self._change(statements.add_change, data)
@@ -204,7 +204,7 @@ class LocalBackend:
         return f"{self._epoch}.{self._database.read(statements.find_last_change)}"
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor, or None if some of them were deleted."""
+        """Return the messages after a cursor. Return None if some of them were deleted."""
         self._check_available()
         after = parse_cursor(cursor, self._epoch)
         rows = None if after is None else self._database.read(partial(statements.read_changes, after, MAX_CHANGES))
@@ -222,7 +222,6 @@ class LocalBackend:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Deliver all messages that wait for this worker."""
         try:
             self._is_drain_due = True
             while self._is_drain_due:
@@ -264,7 +263,7 @@ class LocalBackend:
     def _deliver(self, message: Message) -> None:
         try:
             self._listener.receive(message)
-        except Exception as exc:  # Other messages must arrive despite this error.
+        except Exception as exc:  # An error of the listener must not stop other messages.
             log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
 
     async def _maintain(self) -> None:
@@ -307,7 +306,7 @@ class LocalBackend:
                 await self._change(statements.remove_follower, key, worker)
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number, or None if some of them do not exist."""
+        """Return the stored events after a number. Return None if some of them do not exist."""
         self._check_available()
         key = hash_name(stream)
         row = self._database.read(partial(statements.read_stream, key, after))
@@ -323,7 +322,7 @@ class LocalBackend:
         return StreamPart(row[0], header, events, row[3])
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the events after a number, and each new event until the last one."""
+        """Yield the stored events after a number, and then new events, until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
 
         async def read(after: int) -> StreamPart | None:
@@ -346,7 +345,7 @@ class LocalBackend:
         return not self._socket.is_alive(worker)
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
-        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event."""
+        """End the stream of a lost worker with a last event. Return False if the stream has already ended."""
         check_size(data)
         self._check_available()
         key = hash_name(stream)

@@ -1,4 +1,4 @@
-"""The SQLite file that the workers of one machine share. It lasts as long as they do, so nothing waits for the disk.
+"""The SQLite file that the workers of one machine share. The file is temporary, so no write waits for the disk.
 
 A statement usually takes less time than a switch to a thread, so it runs in the event loop. If another worker writes at
 that moment, the statement waits in a thread instead, for a limited time.
@@ -72,7 +72,7 @@ class LocalDatabase:
         )
 
     async def change(self, work: Work[T]) -> T:
-        """Run a function in a transaction. It gets the connection and the time. It may run twice."""
+        """Run `work(connection, now)` in a transaction. The function may run twice."""
         try:
             return _transact(self._connection, work)
         except sqlite3.OperationalError as exc:
@@ -86,10 +86,10 @@ class LocalDatabase:
             raise _describe(exc) from exc
 
     def read(self, work: Work[T]) -> T:
-        """Run a function that only reads. Readers never wait for writers."""
+        """Run `work(connection, now)`, which must only read. Readers never wait for writers."""
         connection = self._connection
         try:
-            # All statements of the function see the same state.
+            # In one transaction, all statements of the function see the same state.
             connection.execute("BEGIN")
             try:
                 return work(connection, time.monotonic())
@@ -104,14 +104,14 @@ class LocalDatabase:
         return _transact(self._waiting_connection, work)
 
     def is_replaced(self) -> bool:
-        """Return whether the file was deleted or replaced. New workers would then not see the state of this one."""
+        """Return whether the file was deleted or replaced. New workers would then use another file."""
         try:
             return self._path.stat().st_ino != self._file_id
         except FileNotFoundError:
             return True
 
     async def purge(self) -> None:
-        """Delete some of what has expired."""
+        """Delete a limited number of expired rows."""
         await self.change(_purge)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ def _transact(connection: sqlite3.Connection, work: Work[T]) -> T:
         result = work(connection, time.monotonic())
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite ends the transaction itself after some errors, for example if the disk is full.
+        # After some errors, such as a full disk, SQLite has already ended the transaction.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

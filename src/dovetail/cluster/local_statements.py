@@ -1,6 +1,6 @@
 """The SQL statements of the local back end. Each function runs in a transaction and gets the connection and the time.
 
-Names are hashed and data is encoded before it gets here.
+All names are already hashed, and all data is already encoded.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ def write_value(
     present = 0 if row is None else row[0]
     if expected is not None and expected != present:
         return None
-    # A value that was deleted and stored again must not have a version that it had before.
+    # Versions never repeat, even if a value is deleted and stored again.
     version = max(present + 1, time.time_ns() // 1000)
     connection.execute("INSERT OR REPLACE INTO shared_values VALUES (?, ?, ?, ?)", (key, version, data, now + ttl))
     return version
@@ -97,7 +97,7 @@ def add_change(data: bytes, connection: Connection, now: float) -> int:
 
 
 def read_epoch(connection: Connection, now: float) -> str:
-    """Return the ID of the file. A cursor of another file is not valid."""
+    """Return the ID of the file. A cursor is valid only for the file with its ID."""
     return connection.execute("SELECT id FROM epoch").fetchone()[0]
 
 
@@ -125,7 +125,7 @@ def append(
     connection: Connection,
     now: float,
 ) -> list[str] | None:
-    """Add an event, and return the workers that follow the stream. Return None if the event cannot be added."""
+    """Add an event. Return the workers that follow the stream, or None if the event was not added."""
     statement = "SELECT first_number, last_number, stored_bytes, ended_by, expires_at FROM streams WHERE name = ?"
     row = connection.execute(statement, (key,)).fetchone()
     if row is None or row[4] <= now:
@@ -171,7 +171,7 @@ def read_stream(key: str, after: int, connection: Connection, now: float) -> Any
 def end_lost_stream(
     key: str, worker: str, limits: StreamLimits, number: int, data: bytes, connection: Connection, now: float
 ) -> list[str] | None:
-    """Add the last event to an open stream of another worker. Return None if the stream has changed."""
+    """Add the last event to another worker's open stream. Return None if the stream has changed."""
     state = read_open_stream(key, connection, now)
     if state is None or state[1] + 1 != number:
         return None

@@ -26,7 +26,7 @@ from dovetail.protocol.shared_state import (
 )
 from dovetail.wire.base import Struct
 
-_MAX_ENTRIES: Final = 100_000  # of each kind
+_MAX_ENTRIES: Final = 100_000  # the maximum number of entries in each table
 
 
 class _Entry(Struct):
@@ -35,8 +35,6 @@ class _Entry(Struct):
 
 
 class _Table:
-    """Entries with an expiry time, up to a maximum number."""
-
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
@@ -100,7 +98,7 @@ class MemoryBackend:
         return self._values.find(name, time.monotonic())
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
-        """Store a value and return its version, or None if the present version is not the expected one."""
+        """Store a value and return its version. Return None if the stored version is not `expected`."""
         check_size(data)
         now = time.monotonic()
         present: StoredValue | None = self._values.find(name, now)
@@ -111,7 +109,7 @@ class MemoryBackend:
         return self._last_version
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or one version of it. Return whether a value was deleted."""
+        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
         present: StoredValue | None = self._values.find(name, time.monotonic())
         if present is None or expected not in (None, present.version):
             return False
@@ -119,7 +117,7 @@ class MemoryBackend:
         return True
 
     async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
-        """Record the use of an ID, and return True for its first use only."""
+        """Record the use of an ID. Return True if this is the first use."""
         now = time.monotonic()
         if self._used.find(name, now):
             return False
@@ -127,14 +125,14 @@ class MemoryBackend:
         return True
 
     async def take(self, name: str, rate: float, burst: float) -> float:
-        """Count an event and return 0, or return the seconds to wait."""
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
         now = time.monotonic()
         full_at, wait = take_cell(self._rates.find(name, now), now, rate, burst)
         self._rates.put(name, full_at, now, full_at - now)
         return wait
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give a holder one of `limit` places, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
         now = time.monotonic()
         expiries: dict[str, float] = self._places.find(name, now) or {}
         places = {other: expires_at for other, expires_at in expiries.items() if expires_at > now}
@@ -145,7 +143,7 @@ class MemoryBackend:
         return True
 
     async def release(self, name: str, holder: str) -> None:
-        """Give up the place of a holder."""
+        """Free the place of a holder."""
         places: dict[str, float] | None = self._places.find(name, time.monotonic())
         if places is not None:
             places.pop(holder, None)
@@ -173,13 +171,13 @@ class MemoryBackend:
         return f"{self.worker}.{self._change_count}"
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor, or None if some of them were deleted."""
+        """Return the messages after a cursor. Return None if some of them were deleted."""
         after = parse_cursor(cursor, self.worker)
         missing = -1 if after is None else self._change_count - after
         return list(self._changes)[len(self._changes) - missing :] if 0 <= missing <= len(self._changes) else None
 
     def _deliver(self, message: Message) -> None:
-        # The listener is called later, as with the other back ends, so that it never runs inside a verb.
+        # Call the listener later, so that it never runs inside `send` or `publish`.
         if self._listener is not None:
             asyncio.get_running_loop().call_soon(self._listener.receive, message)
 
@@ -212,7 +210,7 @@ class MemoryBackend:
         return True
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number, or None if some of them do not exist."""
+        """Return the stored events after a number. Return None if some of them do not exist."""
         stored: _Stream | None = self._streams.find(stream, time.monotonic())
         if stored is None or not stored.events or not stored.events[0].number - 1 <= after <= stored.last_number:
             return None
@@ -220,7 +218,7 @@ class MemoryBackend:
         return StreamPart(self.worker, stored.header, events, stored.is_ended)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the events after a number, and each new event until the last one."""
+        """Yield the stored events after a number, and then new events, until the stream ends."""
         wakeup = asyncio.Event()
         self._followers.add(stream, wakeup)
 

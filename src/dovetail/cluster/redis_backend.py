@@ -43,7 +43,7 @@ from dovetail.protocol.shared_state import (
     StreamPart,
 )
 
-_CHANGE_TTL_S: Final = 86400.0  # The log is limited by its length, so this time is long.
+_CHANGE_TTL_S: Final = 86400.0  # The length of the log is limited, so this time can be long.
 
 
 class RedisBackend:
@@ -53,7 +53,7 @@ class RedisBackend:
         url: The address, such as `redis://:password@host:6379/0`. `parse_redis_url` describes all forms.
         prefix: The first part of all keys. Servers with the same prefix share their state.
         secret_keys: Keys that encrypt the data, newest first.
-        timeout: The time after which Redis counts as away.
+        timeout: Seconds to wait for an answer from Redis.
         is_required: Whether `start` fails if Redis does not answer.
         stream_limits: How much of each stream is stored.
     """
@@ -71,7 +71,7 @@ class RedisBackend:
         if not prefix or "{" in prefix or "}" in prefix:
             raise ValueError(f"the prefix must be a text without braces, not {prefix!r}")
         self.worker = ""
-        self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag in one place.
+        self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag on the same node.
         self._link = RedisLink(parse_redis_url(url), self._prefix, timeout)
         self._envelope = Envelope(secret_keys)
         self._timeout = timeout
@@ -83,7 +83,7 @@ class RedisBackend:
 
     async def start(self, listener: SharedStateListener) -> None:
         """Connect to Redis. Raise SharedStateUnavailable if Redis does not answer and is required."""
-        self.worker = create_worker_name()  # Forked processes have different names.
+        self.worker = create_worker_name()  # Each forked process needs a different name.
         client = open_client(self._link.address, self._timeout + READ_BLOCK_S, 1)
         reader = RedisReader(
             client, self._prefix, self.worker, self._envelope, listener, self._followers, self._link.report_away
@@ -99,7 +99,7 @@ class RedisBackend:
         await self._link.close()
 
     def get_status(self) -> SharedStateStatus:
-        """Return whether Redis answers, and what is wrong with it."""
+        """Return whether Redis answers, and a description of its last problem."""
         return SharedStateStatus(
             is_available=self._link.problem is None,
             problem=self._link.problem or self._link.refusal or self._link.settings_problem,
@@ -120,7 +120,7 @@ class RedisBackend:
         return None if data is None else StoredValue(data, int(version))
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
-        """Store a value and return its version, or None if the present version is not the expected one."""
+        """Store a value and return its version. Return None if the stored version is not `expected`."""
         check_size(data)
         key = hash_name(name)
         encoded = self._envelope.encode(data, f"value {key}", ttl)
@@ -128,28 +128,28 @@ class RedisBackend:
         return None if version is None else int(version)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or one version of it. Return whether a value was deleted."""
+        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
         return bool(await self._link.run(scripts.DELETE, hash_name(name), "" if expected is None else expected))
 
     # Limits.
 
     async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
-        """Record the use of an ID, and return True for its first use only."""
+        """Record the use of an ID. Return True if this is the first use."""
         outcome = await self._link.run(scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id())
         if outcome == b"unknown":
             raise HistoryLost("Redis has lost its records, so this ID may have been used")
         return outcome == b"first"
 
     async def take(self, name: str, rate: float, burst: float) -> float:
-        """Count an event and return 0, or return the seconds to wait."""
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
         return float(await self._link.run(scripts.TAKE, hash_name(name), rate, burst))
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give a holder one of `limit` places, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
         return bool(await self._link.run(scripts.ACQUIRE, hash_name(name), holder, limit, _to_ms(ttl)))
 
     async def release(self, name: str, holder: str) -> None:
-        """Give up the place of a holder."""
+        """Free the place of a holder."""
         await self._link.execute("ZREM", f"{self._prefix}places:{hash_name(name)}", holder)
 
     # Messages.
@@ -172,7 +172,7 @@ class RedisBackend:
         return outcome == b"sent"
 
     async def _store_large(self, encoded: bytes, ttl: float) -> tuple[str, bytes | str]:
-        """Return the field and the value for a message or event. Large data gets a separate key."""
+        """Store large data under a separate key. Return the field and the value for the message or event."""
         if len(encoded) <= MAX_INLINE_BYTES:
             return "data", encoded
         id = create_id()
@@ -184,7 +184,7 @@ class RedisBackend:
             await self._link.execute("UNLINK", f"{self._prefix}large:{value}")
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Add a message to the change log, from which all workers receive it, and return its cursor."""
+        """Send a message to all workers through the change log. Return its cursor."""
         check_message(kind, body, MAX_CHANGE_BYTES)
         encoded = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
         return b".".join(await self._link.run(scripts.PUBLISH, encoded, create_id())).decode()
@@ -194,7 +194,7 @@ class RedisBackend:
         return b".".join(await self._link.run(scripts.GET_CURSOR, create_id())).decode()
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor, or None if some of them were deleted."""
+        """Return the messages after a cursor. Return None if some of them were deleted."""
         epoch, number, position = _parse_cursor(cursor)
         present_epoch, present_number, entries = await self._link.run(scripts.READ_CHANGES, position, create_id())
         numbers = [int(fields[1]) for _, fields in entries]
@@ -215,7 +215,7 @@ class RedisBackend:
     ) -> bool:
         """Add the event with the next number. Return False if the stream has ended or does not exist."""
         check_size(data)
-        if self._link.problem is not None:  # Events that cannot be stored must not count.
+        if self._link.problem is not None:  # The budget must not count an event that cannot be stored.
             raise SharedStateUnavailable(self._link.problem)
         key, limits = hash_name(stream), self._limits
         for evicted in self._budget.add(key, len(data), time.monotonic(), is_last=is_last):
@@ -242,7 +242,7 @@ class RedisBackend:
         return outcome != b"refused"
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number, or None if some of them do not exist."""
+        """Return the stored events after a number. Return None if some of them do not exist."""
         key = hash_name(stream)
         reply = await self._link.run(scripts.READ_STREAM, key, after)
         header = None if reply is None else self._envelope.decode(reply[1], f"stream {key}")
@@ -261,7 +261,7 @@ class RedisBackend:
         return StreamPart(reply[0].decode(), header, events, bool(reply[3]) and last_read == reply[2])
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the events after a number, and each new event until the last one."""
+        """Yield the stored events after a number, and then new events, until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
         followers_key = f"{self._prefix}followers:{key}"
 
@@ -285,7 +285,7 @@ class RedisBackend:
         return await self._link.run(scripts.JUDGE, worker, create_id()) == b"lost"
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
-        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event."""
+        """End the stream of a lost worker with a last event. Return False if the stream has already ended."""
         check_size(data, MAX_INLINE_BYTES)
         key = hash_name(stream)
         last = await self._link.execute("HGET", f"{self._prefix}stream:{key}", "last")
@@ -313,7 +313,7 @@ def _to_ms(seconds: float) -> int:
 
 
 def _parse_cursor(cursor: str) -> tuple[str, int, str]:
-    """Return the epoch, the number and the ID of a change. An invalid cursor is one of another epoch."""
+    """Return the epoch, the number and the ID of a change. An invalid cursor has the epoch ""."""
     epoch, _, rest = cursor.partition(".")
     number, _, position = rest.partition(".")
     milliseconds, _, sequence = position.partition("-")

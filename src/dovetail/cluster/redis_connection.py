@@ -1,4 +1,4 @@
-"""Connections to Redis or Valkey: their options from a URL, and the errors that mean that the server cannot be used."""
+"""Connections to Redis or Valkey, and the conversion of Redis URLs and errors."""
 
 import contextlib
 from collections.abc import Generator
@@ -10,12 +10,12 @@ from dovetail.wire.base import Struct
 
 _DEFAULT_PORT: Final = 6379
 _DEFAULT_SENTINEL_PORT: Final = 26379
-_MAX_CONNECTIONS: Final = 32  # Further commands wait for a connection.
+_MAX_CONNECTIONS: Final = 32  # If all connections are busy, a command waits.
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 class RedisAddress(Struct, frozen=True, kw_only=True):
-    """Where a Redis server is. With `sentinel_service`, the hosts are those of Sentinel."""
+    """The address of a Redis server. If `sentinel_service` is set, the hosts are Sentinel servers."""
 
     hosts: tuple[tuple[str, int], ...] = ()
     path: str | None = None  # the path of a Unix socket
@@ -84,7 +84,7 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def open_client(address: RedisAddress, timeout: float, max_connections: int = _MAX_CONNECTIONS) -> Any:
-    """Return a client of redis-py. It connects when it sends the first command, and sends no command twice."""
+    """Return a client of redis-py. It connects with its first command, and never sends a command twice."""
     try:
         import redis.asyncio as redis
         from redis.asyncio.retry import Retry
@@ -107,7 +107,7 @@ def open_client(address: RedisAddress, timeout: float, max_connections: int = _M
         "protocol": 2,
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # A repeated command could use an ID twice, and the second use would be refused.
+        # If `use_once` were sent twice, the second attempt would refuse the ID.
         "retry": Retry(NoBackoff(), 0),
         "max_connections": max_connections,
     }
@@ -122,10 +122,10 @@ def open_client(address: RedisAddress, timeout: float, max_connections: int = _M
 
 
 async def close_client(client: Any) -> None:
-    """Close all connections of a client, with those to Sentinel."""
+    """Close all connections of a client, including the connections to Sentinel."""
     sentinel = getattr(client.connection_pool, "sentinel_manager", None)
     for opened in (client, *(sentinel.sentinels if sentinel is not None else ())):
-        with contextlib.suppress(Exception):  # A connection that is broken may fail to close.
+        with contextlib.suppress(Exception):  # Closing a broken connection may fail.
             await opened.aclose(close_connection_pool=True)
 
 
@@ -141,7 +141,7 @@ def report_unavailable() -> Generator[None]:
     try:
         yield
     except (ConnectionError, TimeoutError, ReadOnlyError, OSError) as exc:
-        # A former primary is read-only after a failover. A new connection finds the present primary.
+        # After a failover, the former primary is read-only. A new connection finds the new primary.
         raise RedisAway(f"Redis does not answer: {_shorten(exc)}") from exc
     except ResponseError as exc:
         raise SharedStateUnavailable(f"Redis refused a command: {_shorten(exc)}") from exc

@@ -1,7 +1,7 @@
-"""The connection of one worker to Redis: commands, heartbeats, and new attempts while Redis does not answer.
+"""The connection of one worker to Redis. It sends commands and heartbeats, and reconnects if Redis does not answer.
 
-While Redis is away, every command fails at once, so that callers do not wait for a timeout each. A task tries again, at
-least every two seconds, until Redis answers.
+While Redis does not answer, every command fails at once, so that callers do not wait for a timeout. A background task
+tries to reach Redis at least every two seconds.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
-HEARTBEAT_TTL_S: Final = 5.0  # After this time without a heartbeat, a worker counts as lost.
+HEARTBEAT_TTL_S: Final = 5.0  # A worker counts as lost if it sends no heartbeat for this time.
 _HEARTBEATS_PER_TTL: Final = 3.3
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
-_MAX_COMMANDS: Final = 32  # the number of commands that wait for Redis at once
+_MAX_COMMANDS: Final = 32  # the maximum number of commands that wait for Redis at once
 _REFUSAL_SHOWN_S: Final = 10.0
 _NOT_OPEN: Final = "the connection to Redis is not open"
 
-# Called with the ID of a new epoch, and the number and the ID of the newest change.
+# The parameters are the ID of a new epoch, and the number and the ID of the newest change.
 EpochCallback = Callable[[str, int, str], None]
 
 
@@ -109,7 +109,7 @@ class RedisLink:
         return await self._perform(registered(keys=[self._prefix], args=(HEARTBEAT_TTL_S, *args)))
 
     async def _perform(self, command: Coroutine[Any, Any, Any]) -> Any:
-        """Run a command in a task, because redis-py does not always end a command if its caller is cancelled."""
+        """Run a command in a task. If the caller is cancelled, redis-py does not always finish the command."""
         task = asyncio.get_running_loop().create_task(self._wait_for(command))
         self._commands.add(task)
         task.add_done_callback(self._finish_command)
@@ -130,7 +130,7 @@ class RedisLink:
             self.refusal, self._refused_at = str(exc), time.monotonic()
 
     def report_away(self, exc: SharedStateUnavailable) -> None:
-        """Mark Redis as away. The next heartbeat that succeeds removes the mark."""
+        """Mark Redis as away until the next successful heartbeat."""
         if self.problem is None or self.problem == _NOT_OPEN:
             log.warning("%s is away. This worker continues without shared state: %s", self.address, exc)
             self._retry_now.set()

@@ -1,7 +1,7 @@
-"""Read the messages for one worker from Redis: its inbox and the change log, with one blocking command at a time.
+"""Read one worker's messages from Redis. One blocking command reads the inbox and the change log.
 
-Handled messages are deleted from the inbox, so the inbox is always read from its start. The change log is read from a
-position. Its messages are numbered without gaps, so a missing number shows that messages were deleted.
+Handled messages are deleted from the inbox, so the inbox is always read from its start. The change log is read from the
+last position. Its messages are numbered without gaps, so a missing number shows that messages were deleted.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ class RedisReader:
         self._followers = followers
         self._report_away = report_away
         self._position = "0-0"  # the ID of the newest change that was read
-        self._number = 0  # the number of this change
+        self._number = 0  # the number of the newest change that was read
         self._epoch = ""
 
     def start_epoch(self, epoch: str, number: int, position: str) -> None:
-        """Continue after this position, because Redis may have lost messages."""
+        """Continue at a new position. Report a gap, because Redis may have lost messages."""
         is_first, self._epoch = not self._epoch, epoch
         self._number, self._position = number, position
         if not is_first:
@@ -81,7 +81,7 @@ class RedisReader:
         for key, entries in reply:
             if key == self._inbox.encode():
                 await self._handle_inbox(entries)
-            elif epoch == self._epoch:  # Otherwise the messages belong to the gap.
+            elif epoch == self._epoch:  # Messages from before a new epoch are part of the gap.
                 self._handle_changes(entries)
 
     async def _handle_inbox(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
@@ -113,5 +113,5 @@ class RedisReader:
     def _deliver(self, message: Message) -> None:
         try:
             self._listener.receive(message)
-        except Exception as exc:  # Other messages must arrive despite this error.
+        except Exception as exc:  # An error of the listener must not stop other messages.
             log.error("could not handle a message of kind %s", message.kind, exc_info=exc)

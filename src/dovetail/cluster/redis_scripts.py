@@ -1,8 +1,7 @@
 """The Lua scripts of the Redis back end. Redis runs each script as one atomic step, with its own clock.
 
-All keys of a deployment have the same hash tag. `KEYS[1]` is the prefix of all keys, which contains this tag. The first
-argument of each script is the lifetime of a heartbeat. Times are returned as text, because Redis cuts the fraction of
-numbers.
+All keys of a deployment start with the prefix in `KEYS[1]`, which contains the hash tag. The first argument of each
+script is the lifetime of a heartbeat. Scripts return times as text, because Redis truncates numbers to integers.
 """
 
 from typing import Final
@@ -11,11 +10,11 @@ from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_BYTES, MAX_INB
 
 MESSAGE_TTL_S: Final = 60.0
 _IDLE_TTL_S: Final = 7 * 86400  # The keys of a deployment without workers are deleted after this time.
-_KNOWN_WORKER_S: Final = 600  # for how long the name of a lost worker is kept
+_KNOWN_WORKER_S: Final = 600  # The name of a lost worker is kept for this time.
 _EVENT_BATCH: Final = 100
 
-# If Redis was flushed, restarted or replaced by its replica, it may have lost records. Each of these changes starts a
-# new epoch. Nothing that happened before the epoch is known.
+# A new epoch starts if Redis was flushed, restarted or replaced by its replica.
+# Redis may then have lost records, so nothing from before the epoch counts as known.
 _PRELUDE: Final = f"""
 local prefix = KEYS[1]
 local time = redis.call('TIME')
@@ -67,7 +66,8 @@ local function wake_followers(stream)
 end
 """
 
-# ARGV: worker, new epoch id. It must work if Redis is full, or all workers would count as lost.
+# ARGV: worker, new epoch id
+# This script must work even if Redis is full. Otherwise all workers would count as lost.
 BEAT: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
 local epoch, since = read_epoch(ARGV[3])
@@ -164,7 +164,7 @@ if state ~= 'alive' then return state end
 return add_to_inbox(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])) and 'sent' or 'full'
 """
 
-# ARGV: worker, size of the messages, their IDs
+# ARGV: worker, total size of the messages, IDs of the messages
 DELETE_MESSAGES: Final = f"""
 {_PRELUDE}
 local inbox, size_key = prefix .. 'inbox:' .. ARGV[2], prefix .. 'inbox_bytes:' .. ARGV[2]

@@ -12,7 +12,7 @@ _MAX_CLOCK_DIFFERENCE_S: Final = 5.0
 
 
 async def check_server(client: Any) -> str | None:
-    """Log each problem of the settings as a warning, and return the first one, or None.
+    """Log each problem with the settings as a warning. Return the first problem, or None.
 
     Raises:
         SharedStateUnavailable: the server does not answer or is too old.
@@ -20,7 +20,7 @@ async def check_server(client: Any) -> str | None:
     with report_unavailable():
         info: dict[str, Any] = {**await client.info("server"), **await client.info("memory")}
         seconds, microseconds = await client.time()
-    version = str(info.get("redis_version", "0"))  # Valkey reports the version of Redis with which it is compatible.
+    version = str(info.get("redis_version", "0"))  # Valkey reports the Redis version that it is compatible with.
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _MIN_VERSION:
         raise SharedStateUnavailable(f"Redis {version} is too old. Use Redis 7 or Valkey")
     problems: list[str] = []

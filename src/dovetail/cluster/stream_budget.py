@@ -1,6 +1,6 @@
-"""Count the bytes of the streams that one worker has written, and choose the streams to delete if there are too many.
+"""Count the bytes in the streams of one worker. If there are too many, choose the streams to delete.
 
-The back end deletes each stream after its time to live, so the budget forgets the stream at the same time.
+The back end deletes a stream when its time to live ends. The budget then stops counting the stream.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ class StreamBudget:
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
         self._total = 0
-        # The size and the expiry time of each stream. The stream with the oldest event is first.
+        # The size and the expiry time of each stream. The stream that has been idle longest is first.
         self._open: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._ended: OrderedDict[str, tuple[int, float]] = OrderedDict()
 

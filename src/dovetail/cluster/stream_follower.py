@@ -1,4 +1,4 @@
-"""Follow a stream: read its stored events, and wait for new ones until the last event or the loss of its writer."""
+"""Follow a stream: read its stored events, and wait for new events until the stream ends or its writer is lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -6,11 +6,11 @@ from typing import Final
 
 from dovetail.protocol.shared_state import StreamEvent, StreamPart, WorkerLost
 
-_CHECK_INTERVAL_S: Final = 1.0  # how often a reader without events checks its stream and the writer
+_CHECK_INTERVAL_S: Final = 1.0  # A reader without new events checks the writer at this interval.
 
 
 class StreamFollowers:
-    """The readers in this worker that wait for new events, by stream."""
+    """The readers of each stream in this worker."""
 
     def __init__(self) -> None:
         self._wakeups: dict[str, set[asyncio.Event]] = {}
@@ -50,7 +50,7 @@ async def follow_stream(
     read: Callable[[int], Awaitable[StreamPart | None]],
     is_lost: Callable[[str], Awaitable[bool]],
 ) -> AsyncGenerator[StreamEvent]:
-    """Yield the events after a number until the last one. `is_lost` returns whether a worker has ended."""
+    """Yield the events after a number until the stream ends. `is_lost` returns whether a worker has ended."""
     is_writer_lost = False
     while True:
         wakeup.clear()
@@ -71,5 +71,5 @@ async def follow_stream(
             async with asyncio.timeout(_CHECK_INTERVAL_S):
                 await wakeup.wait()
         except TimeoutError:
-            # The writer may have added its last events before it ended, so the stream is read once more.
+            # Read the stream once more, because a lost writer may have added events before it ended.
             is_writer_lost = await is_lost(part.writer)

@@ -1,7 +1,7 @@
-"""Wake other processes of the same machine with empty datagrams to Unix sockets in a private folder.
+"""Wake other processes on the same machine. Each process has a Unix socket in a private folder.
 
-A datagram carries no data, so a lost or repeated one does no harm. The kernel refuses datagrams to a process that has
-ended, which shows at once that the process is lost.
+A wake-up is an empty datagram, so a lost or repeated one does no harm. The kernel refuses datagrams to a process that
+has ended, so the sender notices a lost process at once.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_MAX_PATH_BYTES: Final = 100  # Linux allows 107 bytes in the path of a socket, and other systems fewer.
+_MAX_PATH_BYTES: Final = 100  # Linux allows 107 bytes in the path of a socket. Other systems allow fewer.
 _SUFFIX: Final = ".sock"
 
 
@@ -43,14 +43,14 @@ class WakeupSocket:
         try:
             self._sender.sendto(b"", path)
         except BlockingIOError:
-            return True  # The worker has datagrams that it has not read, so it is alive and will wake.
+            return True  # The worker has unread datagrams, so it is alive and will wake.
         except (ConnectionRefusedError, FileNotFoundError):
             _remove(path)
             return False
         return True
 
     def is_alive(self, worker: str) -> bool:
-        """Return whether a worker is alive. The worker is not woken."""
+        """Return whether a worker is alive, without waking it."""
         path = str(self._folder / f"{worker}{_SUFFIX}")
         with _create_socket() as probe:
             try:
@@ -74,7 +74,6 @@ class WakeupSocket:
 
 
 def _remove(path: str) -> None:
-    """Remove a socket. A process that was killed has not removed its socket."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 

@@ -191,7 +191,7 @@ class RequestAuthorizer:
         """Authorize one tool call. Raise PolicyError if the call is denied.
 
         Args:
-            permission: Why the user has already allowed the call, or "". It replaces only the question about the call.
+            permission: The reason why the user is not asked about the call, or "". Rules and limits still apply.
         """
         request = replace(record.request, arguments=normalize(record.request.schema, arguments), caller=caller)
         decision = self.policy.decide(request)
@@ -253,15 +253,15 @@ class RequestAuthorizer:
     ) -> Authorization:
         """Authorize the tools that a skill asks for. Raise PolicyError if the user does not allow them.
 
-        Only a grant or an answer of the user allows them, and never a rule. If the caller does not wait, or if there is
-        no user, only a grant counts. The answer applies to all tools, so the question must show all of them.
+        Only a grant or the user's answer allows the tools. A rule never does. If the caller does not wait, or if there
+        is no user, only a grant counts. The answer applies to all tools, so the question must show all of them.
         """
         decision = self.check(request)
         if build_consent_request(request, decision.reason, details, wait).is_shortened:
             raise self._refusal_error(request, decision, "the names of these tools are too long for a question")
         can_ask = wait and is_interactive(self.consent_handler)
         if not can_ask and peek_grant(self.grants, request, current_fingerprint) is None:
-            raise self._refusal_error(request, decision, "the user was not asked for these tools")
+            raise self._refusal_error(request, decision, "the user was not asked about these tools")
         return await self._authorize_decision(
             request, decision, current_fingerprint, details, wait, ask=None, can_remember=True
         )

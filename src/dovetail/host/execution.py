@@ -133,7 +133,7 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
     duration_ms: float
     error: str = ""
     result_bytes: int | None = None
-    task: str = ""  # a digest of the task ID on the server. A call and its task have the same digest
+    task: str = ""  # A digest of the server's task ID. The events of a call and of its task have the same digest.
 
 
 def build_call_event(request: PolicyRequest) -> HostEvent:
@@ -177,7 +177,7 @@ def build_task_outcome_event(
 
 
 def _hash_task_id(task_id: str) -> str:
-    """Return a short digest. A task ID may be a secret of its caller, so it must not be in a log."""
+    """Return a short digest. The task ID itself may be a secret, so it must not be in a log."""
     return hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()[:12] if task_id else ""
 
 

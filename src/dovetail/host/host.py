@@ -708,7 +708,7 @@ def get_parts(host: Host) -> HostParts:
 async def call_for_agent(
     host: Host, name: str, arguments: Mapping[str, Any], *, wait: bool, find_permission: Callable[[ToolRecord], str]
 ) -> CallToolResult | CallAwaitingConsent:
-    """Call a tool for an agent. `find_permission` returns why the user has already allowed the tool, or ""."""
+    """Call a tool for an agent. `find_permission` returns the reason why the tool needs no question, or ""."""
     return await host._call_for_agent(name, arguments, wait, find_permission)  # pyright: ignore[reportPrivateUsage]
 
 

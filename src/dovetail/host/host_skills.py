@@ -243,7 +243,7 @@ class HostSkill:
         else:
             details["files"] = [f"{path} ({file.size} bytes)" for path, file in self.files.items()]
         if (tools := self.front_matter.get(ALLOWED_TOOLS)) is not None:
-            details["tools that the skill asks for, which this answer does not allow"] = tools
+            details["tools that the skill asks for (this answer does not allow them)"] = tools
         return details
 
     async def _fetch(

@@ -1,7 +1,7 @@
-"""The tools that a skill asks for in its front matter, and the permission of the user to call them.
+"""The tools that a skill asks for in its front matter, and the user's permission to call them.
 
-The field `allowed-tools` is a wish of the server. It has no effect until the user allows these tools for this skill.
-The answer applies to the digests of the skill and to the definitions of the tools. Rules that deny a call still apply.
+The server sets the field `allowed-tools`. It has no effect until the user allows these tools for this skill. If the
+skill or a tool changes, the user is asked again. Rules that deny a call still apply.
 """
 
 import hashlib
@@ -26,8 +26,6 @@ _SEPARATORS: Final = re.compile(r"[\s,]+")
 
 
 class _Permission(Struct, frozen=True):
-    """The answer of the user for one skill, and the tools that it covers."""
-
     request: PolicyRequest
     fingerprint: str
     skill_fingerprint: str
@@ -36,7 +34,7 @@ class _Permission(Struct, frozen=True):
 
 
 class SkillToolPermissions:
-    """The tools that the user allowed with the skills that an agent has loaded."""
+    """The tools that the user has allowed. Each permission belongs to a skill that the agent has loaded."""
 
     def __init__(self, parts: HostParts) -> None:
         self._authorizer = parts.authorizer
@@ -50,7 +48,7 @@ class SkillToolPermissions:
         return not self._permissions
 
     def start_run(self, skills: Iterable[HostSkill]) -> None:
-        """End the permissions of the last run. A stored grant stays in use if its skill has not changed."""
+        """Remove the permissions of the last run. Keep stored grants of skills that have not changed."""
         fingerprints = {(skill.server, skill.uri): skill.fingerprint for skill in skills}
         self._permissions = {
             key: permission
@@ -64,9 +62,9 @@ class SkillToolPermissions:
         self._permissions.pop((skill.server, skill.uri), None)
 
     async def request(self, skill: HostSkill, catalog: Iterable[CatalogEntry], *, wait: bool) -> None:
-        """Ask the user for the tools of a skill that was loaded, unless a grant covers them.
+        """Ask the user to allow the tools of a loaded skill, unless a grant already allows them.
 
-        Without digests, the content of a skill could change after the answer. So a dynamic skill gets no tools.
+        A dynamic skill gets no tools, because its content could change after the answer.
         """
         supervisor = self._servers.find(skill.server) if skill.server else None
         if supervisor is None or skill.is_dynamic:
@@ -93,7 +91,7 @@ class SkillToolPermissions:
         )
 
     def find_reason(self, record: ToolRecord) -> str:
-        """Return why the user has already allowed the calls of a tool, or "" if the user has not."""
+        """Return the reason why a tool needs no further question, or "" if the user must be asked."""
         request = record.request
         key = (request.server, request.server_identity, request.tool, record.fingerprint)
         for (server, uri), permission in self._permissions.items():
@@ -102,14 +100,14 @@ class SkillToolPermissions:
         return ""
 
     def _is_valid(self, permission: _Permission) -> bool:
-        """Return False if the user has revoked the grant of a permission."""
+        """Return False if the user has revoked the grant."""
         grants = self._authorizer.grants
         return not permission.is_stored or peek_grant(grants, permission.request, permission.fingerprint) is not None
 
     def _find_tools(self, skill: HostSkill, catalog: Iterable[CatalogEntry]) -> list[CatalogEntry]:
         """Return the tools that a skill names and that the policy asks about.
 
-        A name without a server is a tool of the same server. There are no patterns.
+        A name without a server means a tool of the skill's server. Names cannot contain patterns.
         """
         names = parse_allowed_tools(skill.front_matter.get(ALLOWED_TOOLS))
         if not names or len(names) > _MAX_TOOLS:

@@ -1,7 +1,7 @@
-"""What the workers of one server share: the interface of the back ends in `dovetail.cluster`. It does no I/O.
+"""The state that the workers of one server share. The back ends in `dovetail.cluster` implement this interface.
 
-Every name of a value, limit or stream is a text of any length. Names are hashed before they leave the process. Every
-kind of message must be harmless if it arrives twice, because a sender that gets no answer sends again.
+Names of values, limits and streams may have any length, because a back end stores only their hashes. A sender that gets
+no answer sends its message again, so a message that arrives twice must do no harm.
 """
 
 from collections.abc import AsyncGenerator
@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.wire.base import Struct
 
-MAX_INLINE_BYTES: Final = 256 * KiB  # Larger messages and events are stored separately, and the message refers to them.
+MAX_INLINE_BYTES: Final = 256 * KiB  # Larger messages and events are stored under a separate key.
 MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or an event
-MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log, which names what has changed
+MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log
 MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
 MAX_INBOX_MESSAGES: Final = 256  # the maximum number of messages that wait for one worker
-MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of these messages
+MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of all messages that wait for one worker
 
 
 class SharedStateUnavailable(Exception):
@@ -28,11 +28,11 @@ class SharedStateUnavailable(Exception):
 
 
 class HistoryLost(SharedStateUnavailable):
-    """Raised if an ID may have been used, because the back end has lost its records since the ID was created."""
+    """Raised if the back end has lost its records, so that an ID may already have been used."""
 
 
 class WorkerLost(Exception):
-    """Raised if the worker that writes a stream has ended before the stream did. `header` is that of the stream."""
+    """Raised if the worker that writes a stream has ended, but the stream has not."""
 
     def __init__(self, worker: str, header: bytes) -> None:
         super().__init__(f"worker {worker} ended before its stream")
@@ -48,7 +48,7 @@ class StoredValue(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A message of another worker. `cursor` is its position in the change log, or None if only this worker gets it."""
+    """A message from a worker. `cursor` is its position in the change log, or None if only one worker gets it."""
 
     kind: str
     body: bytes
@@ -65,10 +65,10 @@ class StreamEvent(Struct, frozen=True):
 
 
 class StreamPart(Struct, frozen=True):
-    """The stored events of a stream after a number, and what the stream is about."""
+    """The stored events of a stream after a number, with the header and the writer of the stream."""
 
     writer: str  # the worker that writes the stream
-    header: bytes  # what the writer stored when it opened the stream
+    header: bytes  # the data that the writer stored when it opened the stream
     events: list[StreamEvent]
     is_ended: bool
 
@@ -97,22 +97,22 @@ DEFAULT_STREAM_LIMITS: Final = StreamLimits()
 
 
 class SharedStateStatus(Struct, frozen=True, kw_only=True):
-    """What an operator should know about a back end."""
+    """The state of a back end, for operators."""
 
     is_available: bool
-    problem: str | None = None  # why the back end cannot be used, or what is wrong with its settings
-    worker_count: int = 1  # the number of workers when they were last counted
+    problem: str | None = None  # the reason why the back end cannot be used, or a problem with its settings
+    worker_count: int = 1  # the number of workers at the last count
 
 
 class SharedStateListener(Protocol):
-    """Receives messages of other workers. The back end calls it in the event loop that started the back end."""
+    """Receives messages. The back end calls its methods in the event loop that started the back end."""
 
     def receive(self, message: Message) -> None:
         """Handle a message. It may arrive twice."""
         ...
 
     def handle_gap(self) -> None:
-        """Handle a gap in the change log. Treat everything as changed, and store again what must not be lost."""
+        """Handle a gap in the change log: assume that everything has changed, and store important data again."""
         ...
 
 
@@ -123,7 +123,7 @@ class SharedState(Protocol):
     the event loop that started the back end.
     """
 
-    worker: str  # the random name of this worker, after `start`. It contains no address
+    worker: str  # the random name of this worker. `start` sets it
 
     async def start(self, listener: SharedStateListener) -> None:
         """Open all files and connections, and announce this worker. Call it after the process was forked."""
@@ -141,7 +141,7 @@ class SharedState(Protocol):
         """Return the names of all workers that are alive."""
         ...
 
-    # Values: the state of a session, grants, records of an authorization server.
+    # Values, for example sessions and grants.
 
     async def read(self, name: str) -> StoredValue | None:
         """Return a value, or None if there is none."""
@@ -150,8 +150,8 @@ class SharedState(Protocol):
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
         """Store a value and return its version.
 
-        With `expected`, store the value only if the present one has this version, or if there is none and `expected`
-        is 0. Otherwise return None. Only one of several concurrent calls with the same `expected` succeeds.
+        With `expected`, store the value only if the stored value has this version. 0 means that there is no stored
+        value. Otherwise return None. Only one of several concurrent calls with the same `expected` succeeds.
         """
         ...
 
@@ -159,13 +159,13 @@ class SharedState(Protocol):
         """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
         ...
 
-    # Limits: single use, rates, and the number of sessions, streams and calls.
+    # Limits, for example on the use of an ID or the number of sessions.
 
     async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
-        """Record the use of an ID, and return True for its first use only.
+        """Record the use of an ID. Return True if this is the first use.
 
-        `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. Subtract the
-        tolerance for the clocks of others. `ttl` must reach to the end of the validity of the ID.
+        `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. Subtract a
+        tolerance, because the clock of another machine may differ. `ttl` must last until the ID expires.
 
         Raises:
             HistoryLost: the back end has lost its records since `valid_from`.
@@ -173,21 +173,21 @@ class SharedState(Protocol):
         ...
 
     async def take(self, name: str, rate: float, burst: float) -> float:
-        """Count an event and return 0. If there are more than `rate` per second, return the seconds to wait.
+        """Count an event and return 0. If there are more than `rate` events per second, return the seconds to wait.
 
-        `burst` events are allowed at once.
+        A burst of `burst` events is allowed.
         """
         ...
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give a holder one of `limit` places until the time to live has passed, or extend the time of its place.
+        """Give one of `limit` places to a holder for `ttl` seconds. If the holder has a place, extend its time.
 
         Return False if all places are taken. With the limit 1, this is a lock.
         """
         ...
 
     async def release(self, name: str, holder: str) -> None:
-        """Give up the place of a holder."""
+        """Free the place of a holder."""
         ...
 
     # Messages.
@@ -200,9 +200,9 @@ class SharedState(Protocol):
         ...
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Add a message to the change log, from which all workers receive it, and return its cursor.
+        """Send a message to all workers through the change log. Return its cursor.
 
-        The worker that publishes the message receives it, too. The body has at most `MAX_CHANGE_BYTES`.
+        The sender receives the message, too. The body has at most `MAX_CHANGE_BYTES`.
         """
         ...
 
@@ -214,7 +214,7 @@ class SharedState(Protocol):
         """Return the messages of the change log after a cursor. Return None if some of them were deleted."""
         ...
 
-    # Streams: replies that any worker can send again.
+    # Streams. Any worker can send the events of a stream again.
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
@@ -227,11 +227,11 @@ class SharedState(Protocol):
         ...
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number. Return None if some of them were deleted, or never existed."""
+        """Return the stored events after a number. Return None if some of them were deleted or never existed."""
         ...
 
     def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the events after a number, and each new event until the last one. Close the generator when you stop.
+        """Yield the stored events after a number, and then new events, until the stream ends. Close the generator.
 
         The generator ends early if the stream is deleted, or if this reader is too slow.
 
@@ -241,9 +241,9 @@ class SharedState(Protocol):
         ...
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
-        """Add the last event to the stream of a worker that has ended. Return False if the stream has a last event.
+        """End the stream of a lost worker with a last event. Return False if the stream has already ended.
 
-        Only one of several concurrent calls succeeds. Nothing happens if the writer is alive.
+        Only one of several concurrent calls succeeds. If the writer is alive, nothing happens.
         """
         ...
 

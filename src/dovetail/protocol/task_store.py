@@ -31,7 +31,7 @@ TaskPhase: TypeAlias = Literal["queued", "running", "waiting"]
 # Raises ValueError if an answer does not fit its question.
 CheckAnswer: TypeAlias = Callable[[InputRequest, Any], None]
 
-UNFINISHED_RETENTION_S: Final = 7 * 86_400.0  # how much longer a task is kept that has not ended
+UNFINISHED_RETENTION_S: Final = 7 * 86_400.0  # An unfinished task is kept for this long after its expiry time.
 FINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset({"completed", "failed", "cancelled"})
 RECORD_FORMAT: Final = 1  # the format version of an encoded record
 WORKER_LOST: Final = "The worker that ran this task was lost"
@@ -53,7 +53,7 @@ class TaskEncrypted(TaskStoreUnavailable):
 
 
 class TaskConflict(Exception):
-    """Raised if a record was changed or deleted in the meantime.
+    """Raised if another request has changed or deleted the record.
 
     Args:
         id: The ID of the task.
@@ -89,7 +89,7 @@ class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
 class TaskLease(Struct, kw_only=True, frozen=True):
     """A worker's right to run a task. Each claim has a different holder."""
 
-    holder: str  # the worker, and the number of its claim
+    holder: str  # a name for the worker and its claim
     expires_at: float  # when the worker counts as lost, in seconds since 1970
 
 
@@ -122,39 +122,39 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     owner: str | None = None  # the principal that created the task, or None for an anonymous caller
     caller: TaskCaller  # the caller that created the task
     tool: str  # the name of the tool
-    tool_digest: str  # the digest of the tool's definition, which shows whether the tool has changed
+    tool_digest: str  # the digest of the tool's definition. The task fails if the tool has changed
     arguments: dict[str, Any] = field(default_factory=dict)  # the arguments of the call
     request_meta: dict[str, Any] = field(default_factory=dict)  # the `_meta` of the request
     created_at: float  # when the task was created
     updated_at: float  # when the task last changed
     expires_at: float | None = None  # when the record may be deleted, or None for never
-    retention: float | None = None  # for how many seconds the record is kept after its last change
-    poll_interval: float | None = None  # how many seconds a client should wait between two requests
+    retention: float | None = None  # The record is kept for this many seconds after its last change.
+    poll_interval: float | None = None  # the seconds that a client should wait between two requests
     status: TaskStatus = "working"  # the status that clients see
-    status_message: str | None = None  # the message that clients see beside the status
+    status_message: str | None = None  # the message that clients see
     progress: float | None = None  # how much is done
     progress_total: float | None = None  # the value of `progress` when the work is done
     inputs: dict[str, TaskInput] = field(default_factory=dict)  # all questions of the task, including answered ones
     once_values: dict[str, Any] = field(default_factory=dict)  # the results of steps that must not run twice
     # The answers from before the task was created, and the answers to `InputRequired` results.
     input_responses: dict[str, Any] = field(default_factory=dict)
-    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of questions asked before the task
+    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of questions from before the task
     author_state: str | None = None  # the state that the server's author stored
     result: dict[str, Any] | None = None  # the result of the call, if the task is completed
     error: TaskError | None = None  # the error of the call, if the task has failed
     is_cancel_requested: bool = False  # whether the worker should cancel the function
     phase: TaskPhase = "queued"  # what the function does now
-    lease: TaskLease | None = None  # the right of the worker that runs the task, or None
-    attempt: int = 0  # how often the function was started, without its continuations after an answer
-    max_retries: int = 0  # how often the function may be started again after the loss of its worker
+    lease: TaskLease | None = None  # the lease of the worker that runs the task, or None
+    attempt: int = 0  # the number of starts. A continuation after an answer does not count
+    max_retries: int = 0  # how often the function may start again if its worker is lost
 
 
 class TaskLimits(Struct, kw_only=True, frozen=True):
     """How many tasks a store may have. Tasks of anonymous callers count only toward the total."""
 
     max_tasks: int = 100_000  # the maximum number of tasks in the store
-    max_tasks_per_owner: int = 1_000  # the maximum number of tasks of one owner that have not ended
-    max_bytes: int = 4 * 1024**3  # the maximum size of all records, which is checked when a task is created
+    max_tasks_per_owner: int = 1_000  # the maximum number of unfinished tasks of one owner
+    max_bytes: int = 4 * 1024**3  # the maximum size of all records. Only `create` checks it
 
 
 DEFAULT_LIMITS: Final = TaskLimits()
@@ -190,7 +190,7 @@ class TaskStore(Protocol):
         ...
 
     async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
-        """Give the lease of a task to a worker, as `claim_task` does. Return None if there is nothing to run.
+        """Give the lease of a task to a worker, as `claim_task` does. Return None if the task should not run.
 
         Only one of several concurrent calls gets the record.
         """
@@ -199,8 +199,8 @@ class TaskStore(Protocol):
     async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
         """Extend leases. `holders` maps each task ID to the holder of its lease.
 
-        The versions of the records do not change. Return the IDs of the leases that the holders still have. The value
-        is True if the task should be cancelled.
+        Leases that a holder has lost are not extended. Return a dict with the IDs of the other tasks. The value is
+        True if the task should be cancelled. The versions of the records do not change.
         """
         ...
 
@@ -257,7 +257,7 @@ class TaskEngine(Protocol):
 
 
 def create_task_id() -> str:
-    """Return a new task ID, which nobody can guess. It is hexadecimal, so a shell never reads it as an option."""
+    """Return a new task ID that nobody can guess. It contains only hexadecimal digits, so it is safe in a shell."""
     return os.urandom(_ID_BYTES).hex()
 
 
@@ -301,7 +301,7 @@ def is_expired(record: TaskRecord, now: float) -> bool:
 
 
 def extend_shown_expiry(record: TaskRecord, now: float) -> TaskRecord:
-    """Return a record for a client. A client may give up when a task expires, so a task that has not ended does not."""
+    """Return a record for a client. An unfinished task must not look expired, because the client may give up."""
     return record if is_final(record.status) else _change_expiry(record, now)
 
 
@@ -316,7 +316,7 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
         now: The present time in seconds since 1970.
         lease_seconds: The duration of the lease.
     """
-    # A task without a lease is always due. The clocks of workers may differ, so its time is not compared.
+    # A task without a lease is due. Its time is not checked, because the clocks of workers may differ.
     if compute_due_at(record) is None or has_valid_lease(record, now):
         return None
     if record.is_cancel_requested:
@@ -333,8 +333,8 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
 def release_task(record: TaskRecord, reason: str, now: float) -> TaskRecord:
     """Return a task without its lease, because its worker has stopped or is lost.
 
-    Another worker continues a task that only waits for answers, and starts a task that has retries left. Other tasks
-    fail with the reason.
+    A task that waits for answers continues later. A task that has retries left starts again. Other tasks fail with the
+    given reason.
     """
     if is_final(record.status):
         return record
@@ -348,10 +348,10 @@ def release_task(record: TaskRecord, reason: str, now: float) -> TaskRecord:
 
 
 def ask_client(record: TaskRecord, requests: Mapping[str, InputRequest], now: float) -> tuple[TaskRecord, list[str]]:
-    """Add questions to a task. Return the record and the key of each question in the order of `requests`.
+    """Add questions to a task. Return the record, and a key for each question in the order of `requests`.
 
-    The key of a new question is never the key of another question. A question that was asked before, for example in
-    an earlier run of the function, keeps its key and its answer.
+    Two different questions never have the same key. If an earlier run of the function has asked the same question, the
+    question keeps its key and its answer.
     """
     inputs, keys = dict(record.inputs), list[str]()
     for wanted_key, request in requests.items():
@@ -364,7 +364,7 @@ def ask_client(record: TaskRecord, requests: Mapping[str, InputRequest], now: fl
 
 
 def withdraw_requests(record: TaskRecord, keys: Collection[str], now: float) -> TaskRecord:
-    """Remove questions that the function does not need any more. Later answers to them are ignored."""
+    """Withdraw questions that the function no longer needs. Answers to withdrawn questions are ignored."""
     withdrawn = {
         key: replace(task_input, is_withdrawn=True)
         for key, task_input in record.inputs.items()
@@ -404,7 +404,7 @@ def park_task(record: TaskRecord, now: float) -> TaskRecord:
 
 
 def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
-    """Cancel a task. If a worker has the task, only set a flag. The worker then cancels the function."""
+    """Cancel a task. If a worker runs the task, only set a flag, and the worker cancels the function."""
     if is_final(record.status):
         return record
     if not has_valid_lease(record, now):
@@ -451,9 +451,9 @@ def save_once_value(record: TaskRecord, key: str, value: Any, now: float) -> Tas
 def save_round(
     record: TaskRecord, responses: Mapping[str, Any], author_state: str | None, keys: Collection[str], now: float
 ) -> TaskRecord:
-    """Store the answers to explicit input requests. A later run of the function starts with these answers.
+    """Store the answers to an `InputRequired` result. The next run of the function starts with these answers.
 
-    `keys` are the keys of the questions. If the function asks them again, they become new questions.
+    `keys` are the keys of the answered questions. If the function asks them again, they count as new questions.
     """
     if is_final(record.status):
         return record
@@ -468,14 +468,14 @@ def save_round(
 
 
 def extend_expiry(expires_at: float | None, retention: float | None, now: float) -> float | None:
-    """Return the new expiry time of a task that is in use. Extend the time only if less than half of it is left."""
+    """Return the expiry time of a task that is in use. The time is extended if less than half of it is left."""
     if expires_at is None or retention is None:
         return expires_at
     return now + retention if expires_at < now + retention / 2 else expires_at
 
 
 async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], TaskRecord]) -> TaskRecord | None:
-    """Apply a function to the newest version of a record, and store the result. Return None if there is no record.
+    """Apply a function to the newest version of a record, and store the result. Return None if the record is missing.
 
     The function runs again if another request changes the record at the same time.
     """
@@ -519,7 +519,7 @@ def decode_record(data: bytes) -> TaskRecord:
 
 
 def save_caller(caller: Caller) -> TaskCaller:
-    """Convert a caller for storage in a task record. Claims that are not JSON are left out."""
+    """Convert a caller for a task record. Claims that are not JSON are left out."""
     principal = caller.principal
     return TaskCaller(
         protocol_version=caller.protocol_version,
@@ -631,7 +631,7 @@ def _restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
         )
 
     principal = create(saved.subject)
-    # The subject of a program without a user is its client ID.
+    # A program without a user has its client ID as the subject.
     return principal if str(principal) == owner or not saved.client_id else create("")
 
 

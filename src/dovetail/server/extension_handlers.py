@@ -65,7 +65,7 @@ class ServerExtensions:
         return parts
 
     async def open_subscriptions(self, exchange: IncomingExchange) -> dict[str, ExtensionSubscription]:
-        """Open the parts of a `subscriptions/listen` request that belong to extensions, by field of the filter."""
+        """Open the subscriptions that extensions handle. The keys are fields of the subscription filter."""
         requested: dict[str, Any] = exchange.params["notifications"]
         opened: dict[str, ExtensionSubscription] = {}
         for name, (extension, subscription) in self._subscriptions.items():
@@ -105,7 +105,7 @@ async def _forward(stream: ChangeStream, subscription: ExtensionSubscription) ->
             async for method, params in notifications:
                 await stream.send(method, **to_plain(params))
     except Exception as exc:
-        # The client subscribes again, or asks for the changes.
+        # The client notices that the stream is closed, and can subscribe again.
         log.error("the subscription of an extension failed", exc_info=exc)
         stream.close()
 
@@ -135,7 +135,7 @@ def _create_request_handler(extension: Extension, method: RequestFunction) -> Ha
 
 def _create_notification_handler(notification: NotificationFunction) -> Handler:
     async def handle(exchange: IncomingExchange) -> Result:
-        if not exchange.is_forwarded:  # Extensions of a mounted server are not passed through.
+        if not exchange.is_forwarded:  # Extensions of a mounted server get no forwarded messages.
             await notification.function(convert_params(exchange, notification.params), exchange)
         return EMPTY_RESULT
 

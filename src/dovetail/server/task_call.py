@@ -23,11 +23,11 @@ from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.progress import ProgressParams
 
-_PROGRESS_INTERVAL_S: Final = 0.5  # the time between two changes of the progress of a task
+_PROGRESS_INTERVAL_S: Final = 0.5  # the minimum time between two changes of a task's progress
 _MAX_PROGRESS_INTERVAL_S: Final = 5.0
 _MIN_IDLE_FACTOR: Final = 20  # Storing the progress takes at most a twentieth of the time.
 _HEARTBEAT_INTERVAL_S: Final = 5.0
-_HEARTBEAT_STEP: Final = 1e-6  # small, so that the progress of the function stays visible
+_HEARTBEAT_STEP: Final = 1e-6  # too small to change the progress that users see
 
 
 class TaskToolCall:
@@ -55,7 +55,7 @@ class TaskToolCall:
         return 1 if self._run is None else self._run.record.attempt
 
     async def become_task(self, run: TaskRun) -> None:
-        """Continue as a task. From now on, questions and steps are stored in the record of the task."""
+        """Continue as a task. From now on, questions and steps are stored in the task record."""
         self._run = run
         # A step may have ended while the record was stored.
         once_values = {} if self.round_state is None else dict(self.round_state.once_values)
@@ -93,7 +93,7 @@ class TaskToolCall:
                 await self._store_progress()
                 return
             self._report_task = loop.create_task(self._store_progress(self._next_report_at - loop.time()))
-        # A coroutine that only computes and reports must let the worker renew its lease.
+        # Let the event loop run, so that the worker can renew its lease even if the function never waits.
         await asyncio.sleep(0)
 
     async def _store_progress(self, delay: float = 0.0) -> None:
@@ -105,12 +105,12 @@ class TaskToolCall:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         self._next_report_at = started_at + _PROGRESS_INTERVAL_S
-        # The function works without a report. If the worker has lost the lease, the worker stops the function.
+        # A failed report must not stop the function. If the lease is lost, the worker stops the function.
         with contextlib.suppress(TaskStoreUnavailable, LeaseLost):
             await self._get_run().try_change(
                 lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)
             )
-        # A change writes the whole record. If it takes long, the next change has more time.
+        # A change writes the whole record. After a slow change, wait longer before the next one.
         duration = loop.time() - started_at
         idle_s = min(_MAX_PROGRESS_INTERVAL_S, _MIN_IDLE_FACTOR * duration)
         self._next_report_at = max(self._next_report_at, started_at + idle_s)
@@ -149,7 +149,7 @@ class Heartbeat:
     def _send_soon(self) -> None:
         if self._exchange.is_task:
             return
-        # A client that does not read gets no second message while the first one waits.
+        # Send no second message while the first one waits, because the client may not be reading.
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send())
         self.start()
@@ -159,7 +159,7 @@ class Heartbeat:
         token, last_progress = exchange.progress_token, exchange.last_progress
         if token is None:
             return
-        # The progress must increase with each message, and the function may report its progress, too.
+        # Progress must increase with each message. The function may have reported progress, too.
         # spec: progress#progress-flow
         exchange.last_progress = 0.0 if last_progress is None else last_progress + _HEARTBEAT_STEP
         params = ProgressParams(progress_token=token, progress=exchange.last_progress)

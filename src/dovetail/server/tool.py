@@ -41,7 +41,7 @@ class TaskSupport(Protocol):
         ...
 
     def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
-        """Return the thread pool for the call of a task. Return None for a call that cannot become a task."""
+        """Return the thread pool for a task. Return None if the call cannot become a task."""
         ...
 
     def report_alive(self, exchange: IncomingExchange) -> AbstractContextManager[None]:
@@ -49,7 +49,7 @@ class TaskSupport(Protocol):
         ...
 
     def get_digest(self, tool: "Tool") -> str:
-        """Return a digest. It changes if stored calls of the tool can no longer run."""
+        """Return a digest of the tool. A stored call runs only if the digest has not changed."""
         ...
 
 

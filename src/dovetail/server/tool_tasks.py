@@ -42,10 +42,10 @@ from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
-_MAX_RUNNING_TASKS: Final = 1_000  # in one event loop
+_MAX_RUNNING_TASKS: Final = 1_000  # the limit for one event loop
 _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
-# Calls that became tasks do not count as running calls. Above this number, calls stay in the foreground.
+# If this many calls run on as tasks, further calls stay in the foreground.
 _MAX_SWITCHED_CALLS: Final = 1_000
 _REQUIRED_CAPABILITY: Final = {"extensions": {TASKS_EXTENSION: {}}}
 
@@ -81,7 +81,7 @@ class ToolTask:
         worker = self._tasks.get_worker()
         if worker is None or self.config.after is not None:
             return None
-        # A caller learns at once that its arguments are wrong.
+        # Check the arguments now, so that the caller gets an error at once.
         tool.signature.bind(arguments, None)
         round_state = open_round_state(exchange) if _continues_round(exchange) else None
         return await self._tasks.create(exchange, tool, self, arguments, round_state, worker)
@@ -96,7 +96,7 @@ class ToolTask:
         return self._runner
 
     def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
-        """Return the threads of tasks, so that long tasks do not use up the threads for other calls."""
+        """Return the thread pool for tasks. Long tasks must not use up the threads of other calls."""
         task_call = exchange.task_call
         if task_call is None:
             return None
@@ -124,7 +124,7 @@ class ToolTask:
 
 
 class ToolStartLimits:
-    """The limits on running tasks in one event loop, by thread and by tool."""
+    """Limits the running tasks of one event loop: in total, in threads, and for each tool."""
 
     def __init__(self, registry: Registry, max_threads: int) -> None:
         self._registry = registry
@@ -142,11 +142,11 @@ class ToolStartLimits:
         if runner.max_concurrency is None:
             return (shared_slots,)
         own_slots = self._by_tool.setdefault(tool.name, TaskSlots(runner.max_concurrency))
-        # A task that waits for its tool must not use up the slots of other tools.
+        # While a task waits for a slot of its tool, it must not hold a slot that other tools need.
         return (own_slots, shared_slots)
 
     def close(self) -> None:
-        """Give no more slots, because the server stops."""
+        """Refuse all slots from now on, because the server stops."""
         for slots in (self._running, self._threads, *self._by_tool.values()):
             slots.close()
 
@@ -179,14 +179,14 @@ class ToolTasks:
             check_answer=check_form_answer,
             check_access=check_access,
             create_start_limits=lambda: ToolStartLimits(registry, limits.max_threads),
-            # Running calls and then tasks are drained, and both must end before the process does.
+            # The server waits for running calls, and then for tasks. Both waits must fit into the shutdown timeout.
             drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),
         )
         self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
-        # A task waits for a thread, and does not fail if no thread is free. Calls that start in the foreground have
-        # other threads, so that each task with a slot has a thread.
+        # If no thread is free, a task waits. It does not fail as a call would.
+        # Calls that start in the foreground have other threads, so that each task with a slot gets a thread.
         pool_limits = replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
         self.thread_pool = ThreadPool(pool_limits)
         self.foreground_thread_pool = ThreadPool(pool_limits)
@@ -197,12 +197,12 @@ class ToolTasks:
         return ToolTask(self, config)
 
     def add_tool(self, name: str) -> None:
-        """Start the calls of a tool in the foreground."""
+        """Add a tool whose calls start in the foreground."""
         if name not in self.tools:
             self.tools = (*self.tools, name)
 
     def is_declared(self, exchange: IncomingExchange) -> bool:
-        """Return whether the client of a call accepts a task as its result."""
+        """Return whether the client accepts a task as the result of a call."""
         return exchange.caller.is_stateless and self.extension.get_client_settings(exchange) is not None
 
     async def create(
@@ -248,7 +248,7 @@ class ToolTasks:
                     return created_task
             return await running_call
         except asyncio.CancelledError:
-            # The caller has gone, or the call takes too long. Its function gets the same reason.
+            # The caller has cancelled the call, or the call takes too long. Stop the function for the same reason.
             detached.end(exchange.verdict or "cancelled")
             await asyncio.gather(running_call, return_exceptions=True)
             raise
@@ -262,7 +262,7 @@ class ToolTasks:
         tool_task: ToolTask,
         worker: RunningWorker,
     ) -> CreateTaskResult | None:
-        """Store a running call as a task, which this process continues. Return None if it cannot be stored."""
+        """Turn a running call into a task of this process. Return None if the task cannot be stored."""
         record = replace(
             self._build_record(
                 exchange, tool, tool_task, exchange.params.get("arguments") or {}, task_call.round_state
@@ -339,10 +339,10 @@ class ToolTasks:
             task_call.close()
 
     def _check_unchanged(self, record: TaskRecord) -> None:
-        """Raise InternalError if the arguments of a task were made for another version of its tool."""
+        """Raise InternalError if the tool has changed since the task was created."""
         tool = self._registry.tools.get(record.tool)
         if tool is None or tool.task is None:
-            raise InternalError(f"The tool {record.tool} does not exist any more, or does not run as a task any more")
+            raise InternalError(f"The tool {record.tool} no longer exists or no longer runs as a task")
         if tool.task.get_digest(tool) != record.tool_digest:
             raise InternalError(f"The tool {record.tool} has changed since this task was created. Call it again")
 

@@ -114,7 +114,7 @@ def show_task(values: bool, **params: Any) -> int:
 def watch_tasks(**params: Any) -> int:
     """Show the progress of tasks as it changes.
 
-    With ID, ends with the task, and exits with 5 if the task failed or was cancelled. Without ID, shows all tasks that
+    With ID, ends when the task ends. Exits with 5 if the task failed or was cancelled. Without ID, shows all tasks that
     have not ended. If stdout is not a terminal, prints one line per change. With --json, each line is an object.
 
     \b
@@ -223,7 +223,7 @@ class _TableView:
         size = shutil.get_terminal_size()
         table = output.format_table(map(_format_cells, records[-max(1, size.lines - 3) :]), _HEADERS)
         rows = table.split("\n")
-        # Rows of the table never wrap, so each of them has one line on the screen.
+        # Table rows never wrap, so each row is one line on the screen.
         start = f"\x1b[{self._drawn_rows}A\x1b[J" if self._drawn_rows else ""
         sys.stdout.write(f"{start}{table}\n")
         sys.stdout.flush()

@@ -195,7 +195,7 @@ def _describe_files(old: str, new: str) -> str:
 
 
 def _parse_files(text: str) -> dict[str, tuple[str, str]] | None:
-    """Return the digest and the size of each file of a skill, by path. Return None if the text lists no files."""
+    """Return a dict that maps each path to the file's digest and size. Return None if the text lists no files."""
     files: dict[str, tuple[str, str]] = {}
     for line in text.split("\n"):
         match = _FILE_LINE.fullmatch(line)

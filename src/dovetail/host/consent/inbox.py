@@ -60,7 +60,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
 
 
 def _allow_skills(database: "sqlite3.Connection") -> None:
-    """Version 3 also has questions about skills. A call without `skill` keeps its meaning, so nothing changes."""
+    """Convert to version 3, which adds questions about skills. Older questions stay unchanged."""
 
 
 _MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names, _allow_skills)

@@ -204,7 +204,7 @@ class Gateway:
         dispatcher = get_dispatcher(self.server)
         skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
         tasks = GatewayTasks(parts, dispatcher, self._list_mounts, self._state.task_ids, self._state.task_reviews)
-        # The user may have added another extension with the same identifier. Then the gateway passes no tasks through.
+        # If the user has added an extension with the same identifier, the gateway does not forward tasks.
         self._serves_tasks = tasks.extension.identifier not in _list_extensions(self.server)
         for extension in (skills.extension, tasks.extension):
             if extension.identifier not in _list_extensions(self.server):

@@ -65,7 +65,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
 
-_REVIEW_WAIT_S: Final = 1.0  # A request waits this long for a user who decides about a result.
+_REVIEW_WAIT_S: Final = 1.0  # A request waits this long for the user's decision about a result.
 _MAX_REVIEWS: Final = 1024
 _WATCH_TIMEOUT_S: Final = 10.0  # A slow server must not delay notifications about the tasks of other servers for long.
 _WATCH_RETRY_S: Final = 5.0
@@ -79,17 +79,17 @@ _REJECTED: Final = "The policy rejected a question of the task, and the task is 
 
 
 class Review(Struct, frozen=True):
-    """What the policy or a user decided about the result of a task."""
+    """The decision of the policy or a user about the result of a task."""
 
-    edited_result: CallToolResult | None = None  # the result that a user entered instead of the original
+    edited_result: CallToolResult | None = None  # the result after a user has edited it
     denial: str = ""  # why the result is not allowed
     is_hidden: bool = False
 
 
 class TaskReviews:
-    """Remembers what was decided about the results of tasks, so that nobody is asked twice about the same result.
+    """Stores the decisions about task results, so that no user is asked twice about the same result.
 
-    If there are too many decisions, the oldest ones are dropped. Such a result is then checked again.
+    If there are too many decisions, the oldest one is deleted, and its result must be checked again.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class TaskReviews:
         if len(self._reviews) >= _MAX_REVIEWS:
             ended = next((key for key, review in self._reviews.items() if review.done()), None)
             if ended is None:
-                raise ServerBusy("Too many results of tasks wait for a decision of a user")
+                raise ServerBusy("Too many task results wait for a user's decision")
             del self._reviews[ended]
 
 
@@ -127,7 +127,7 @@ class FoundTask(Struct, frozen=True):
 
 
 class GatewayTasks:
-    """Serves the tasks of the servers behind a gateway. `extension` is the extension for the gateway."""
+    """Serves the tasks of the servers behind a gateway. Add `extension` to the gateway's server."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class GatewayTasks:
         return CancelTaskResult()
 
     async def read(self, id: str, exchange: Exchange) -> DetailedTask:
-        """Return the state of a task, as its caller may see it. Raise InvalidParams if the caller has no such task."""
+        """Return the state of a task, after the policy's checks. Raise InvalidParams if the caller has no such task."""
         found = await self._find(id, exchange)
         async with _open_requests(found) as requests:
             task = await _fetch(found, requests)
@@ -191,9 +191,9 @@ class GatewayTasks:
         return own_ids
 
     async def _watch(self, ids: Sequence[str], exchange: Exchange) -> AsyncGenerator[TaskNotificationParams]:
-        """Yield the state of each task, and then each change until the tasks have ended. Tasks are polled.
+        """Poll the tasks, and yield each new state until all tasks have ended.
 
-        Not every server sends notifications, and each state must pass the checks for questions and results.
+        Not every server sends notifications, so the gateway polls. Each state passes the policy's checks.
         """
         loop, poll_counts = asyncio.get_running_loop(), Counter[str]()
         poll_times, digests = dict.fromkeys(ids, loop.time()), dict[str, bytes]()
@@ -217,7 +217,7 @@ class GatewayTasks:
             if is_final(task.status):
                 del poll_times[id]
             else:
-                # After a change, the next changes are often near.
+                # Poll quickly after a change, because more changes often follow.
                 poll_times[id] = loop.time() + compute_backoff(_FIRST_POLL_S, poll_counts[id], _get_poll_interval(task))
                 poll_counts[id] += 1
 
@@ -269,7 +269,7 @@ class GatewayTasks:
         return {key: question for key, question in questions.items() if key not in declined}
 
     async def _finish(self, found: FoundTask, task: DetailedTask, exchange: Exchange) -> DetailedTask:
-        """Return a task that has ended, after its result was checked. Each result is checked and reported once."""
+        """Check the result of an ended task, and return the task. Each result is checked and reported once."""
         key = hashlib.sha256(encode([found.task, task.status, task.result, to_plain(task.error)])).digest()
         result = None if task.result is None else _decode_result(found, task.result)
         review = await self._reviews.get(
@@ -307,7 +307,6 @@ class GatewayTasks:
         return Review(edited_result=reviewed if is_edited else None)
 
     async def _create_authorization(self, found: FoundTask, exchange: Exchange) -> Authorization:
-        """Create an authorization, so that the policy can check the result of a task."""
         supervisor, tool = found.supervisor, found.task.tool
         try:
             record = await self._parts.catalog.get_record(supervisor, tool)
@@ -335,7 +334,7 @@ class GatewayTasks:
 
 @asynccontextmanager
 async def _open_requests(found: FoundTask) -> AsyncGenerator[ClientTasks]:
-    """Yield an object that sends task requests to the server. Translate the errors of the server."""
+    """Yield an object that sends task requests to the server. Convert the server's errors."""
     try:
         async with found.supervisor.using() as client:
             yield get_tasks(client)

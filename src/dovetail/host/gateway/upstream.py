@@ -74,7 +74,7 @@ class Upstream:
         self._executor = parts.executor
         self._secrets = parts.secrets
         self._states = states
-        self._task_ids = task_ids  # None if the gateway passes no tasks through
+        self._task_ids = task_ids  # None if the gateway does not forward tasks
 
     def __mountable__(self) -> "Upstream":
         return self
@@ -293,7 +293,7 @@ class Upstream:
 def _accepts_task(exchange: IncomingExchange, authorization: Authorization) -> bool:
     """Return whether the server may run a call as a task.
 
-    The limits of a policy for time and concurrency apply only to calls in the foreground.
+    A policy can limit the time and the concurrency of calls in the foreground only.
     """
     record, request, limits = authorization.record, authorization.request, authorization.limits
     return (
