@@ -47,7 +47,7 @@ from dovetail.protocol.shared_state import (
 )
 
 _FILE_NAME: Final = "shared-state.sqlite"
-_CHECK_INTERVAL_S: Final = 1.0  # A worker without wake-ups checks for messages at this interval.
+_CHECK_INTERVAL_S: Final = 1.0  # Even without a wake-up, a worker checks for messages at this interval.
 _PURGE_INTERVAL_S: Final = 10.0
 _CHANGE_TTL_S: Final = 86400.0  # The length of the log is limited, so this time can be long.
 
@@ -151,7 +151,7 @@ class LocalBackend:
         return await self._change(statements.write_value, key, encoded, ttl, expected)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
+        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
         return await self._change(statements.delete_value, hash_name(name), expected)
 
     # Limits.

@@ -109,7 +109,7 @@ class MemoryBackend:
         return self._last_version
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
+        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
         present: StoredValue | None = self._values.find(name, time.monotonic())
         if present is None or expected not in (None, present.version):
             return False

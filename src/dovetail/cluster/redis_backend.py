@@ -128,7 +128,7 @@ class RedisBackend:
         return None if version is None else int(version)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value, or only its version `expected`. Return whether a value was deleted."""
+        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
         return bool(await self._link.run(scripts.DELETE, hash_name(name), "" if expected is None else expected))
 
     # Limits.

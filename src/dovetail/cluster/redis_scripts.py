@@ -247,8 +247,8 @@ local function read_meta(stream)
 end
 """
 
-# ARGV: stream, number, field ('data' or 'large'), data, size, '1' if last, worker, ttl in ms, maximum events and bytes,
-# header or nothing
+# ARGV: stream, number, field ('data' or 'large'), data, size, '1' if last, worker, ttl in ms, max events, max bytes
+# If the caller passes a header, it is the last argument.
 APPEND: Final = f"""
 {_PRELUDE}
 {_ADD_EVENT}

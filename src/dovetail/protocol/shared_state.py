@@ -89,7 +89,7 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
         return self.open_ttl + self.ttl
 
     def get_ttl(self, *, is_last: bool) -> float:
-        """Return for how long a stream is stored after an event."""
+        """Return the time for which a stream is stored after an event."""
         return self.ttl if is_last else self.open_ttl
 
 
@@ -134,7 +134,7 @@ class SharedState(Protocol):
         ...
 
     def get_status(self) -> SharedStateStatus:
-        """Return whether the back end can be used, without I/O."""
+        """Return whether the back end can be used. This method does no I/O."""
         ...
 
     async def list_workers(self) -> frozenset[str]:
@@ -231,9 +231,9 @@ class SharedState(Protocol):
         ...
 
     def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the stored events after a number, and then new events, until the stream ends. Close the generator.
+        """Yield the stored events after a number, and then new events, until the stream ends.
 
-        The generator ends early if the stream is deleted, or if this reader is too slow.
+        Close the generator if you stop early. It also ends if the stream is deleted, or if this reader is too slow.
 
         Raises:
             WorkerLost: the writer has ended before the stream did. Call `end_lost_stream`, and follow again.

@@ -404,7 +404,7 @@ def park_task(record: TaskRecord, now: float) -> TaskRecord:
 
 
 def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
-    """Cancel a task. If a worker runs the task, only set a flag, and the worker cancels the function."""
+    """Cancel a task. If a worker runs the task, set a flag instead. The worker then cancels the function."""
     if is_final(record.status):
         return record
     if not has_valid_lease(record, now):

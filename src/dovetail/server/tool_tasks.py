@@ -45,7 +45,7 @@ _CALL_METHOD: Final = "tools/call"
 _MAX_RUNNING_TASKS: Final = 1_000  # the limit for one event loop
 _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
-# If this many calls run on as tasks, further calls stay in the foreground.
+# If this many calls have become tasks and still run, further calls stay in the foreground.
 _MAX_SWITCHED_CALLS: Final = 1_000
 _REQUIRED_CAPABILITY: Final = {"extensions": {TASKS_EXTENSION: {}}}
 

@@ -1,4 +1,4 @@
-"""Wait for a task of a server. The rules do not depend on the client or the transport.
+"""Wait for a task on a server. This module works with every client and transport.
 
 The server reports changes of the task if it accepts a subscription. Otherwise the task is polled. A lost connection is
 retried. The server is not trusted: all waits and the number of its questions are limited.
@@ -51,11 +51,11 @@ OnChange = Callable[[Task], None]
 
 
 class TaskServer(Protocol):
-    """Sends the requests of `RemoteTask` to the server. Each request may be sent twice."""
+    """Sends requests about a task to its server. All these requests are safe to repeat."""
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the client was closed, so that no request can succeed."""
+        """Return whether the client was closed. Then no request can succeed."""
         ...
 
     async def get_task(self, id: str) -> DetailedTask:
@@ -273,7 +273,7 @@ class RemoteTask:
 
 
 def _get_progress(task: Task) -> tuple[object, ...]:
-    """Return the fields that show progress. `lastUpdatedAt` does not, because some servers change it in each answer."""
+    """Return the fields that show progress. `lastUpdatedAt` is left out, because some servers always change it."""
     return task.status, task.status_message
 
 

@@ -165,7 +165,7 @@ class SQLiteTaskStore:
         return None if stored.lease is None else stored
 
     async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
-        """Extend leases. Return a dict of the extended ones. The value is True if the task should be cancelled."""
+        """Extend leases. Return whether each task should be cancelled. Tasks with a lost lease are left out."""
         return await self._write(self._renew, holders, now, lease_seconds) if holders else {}
 
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:

@@ -120,7 +120,7 @@ class TaskWatcher:
             self._start()
 
     def _start(self) -> asyncio.Task[CallToolResult]:
-        """Return the task that watches. If it has failed, start a new one, because the failure may be temporary."""
+        """Return the asyncio task that watches. If it has failed, start a new one: the failure may be temporary."""
         loop, watcher = asyncio.get_running_loop(), self._watcher
         if watcher is None or (
             not self.source.is_local and (watcher.get_loop() is not loop or (watcher.done() and _has_failed(watcher)))
@@ -206,7 +206,7 @@ class TaskHandle:
 
     @property
     def reference(self) -> str:
-        """Return a text with which `Client.get_task` finds the task, also in another process.
+        """Return a text for `Client.get_task`, which finds the task even in another process.
 
         Store it like a password, because it may be enough to read the result. It contains the name of the server, the
         name of the tool and the task ID.
@@ -277,7 +277,7 @@ class SyncTaskHandle:
 
     @property
     def reference(self) -> str:
-        """Return a text with which `SyncClient.get_task` finds the task. See `TaskHandle.reference`."""
+        """Return a text for `SyncClient.get_task`. See `TaskHandle.reference`."""
         return self._handle.reference
 
     def __repr__(self) -> str:

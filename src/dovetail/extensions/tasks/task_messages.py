@@ -56,7 +56,7 @@ class UpdateTaskParams(Params):
 
 
 class UpdateTaskResult(EmptyResult):
-    """The result of tasks/update, which contains nothing."""
+    """The empty result of tasks/update."""
 
 
 class CancelTaskParams(Params):
@@ -66,7 +66,7 @@ class CancelTaskParams(Params):
 
 
 class CancelTaskResult(EmptyResult):
-    """The result of tasks/cancel, which contains nothing."""
+    """The empty result of tasks/cancel."""
 
 
 class TaskNotificationParams(Params):
@@ -90,7 +90,7 @@ def build_create_result(record: TaskRecord) -> CreateTaskResult:
 
 
 def build_detailed_task(record: TaskRecord) -> DetailedTask:
-    """Return what tasks/get shows for a record."""
+    """Return the result of tasks/get for a record."""
     return DetailedTask(**_list_fields(record), **_list_details(record))
 
 

@@ -16,7 +16,7 @@ _MAX_IDS: Final = 1000
 _MAX_ID_CHARS: Final = 6 * 1024  # A gateway's ID is long, because it contains the server's ID in encrypted form.
 _MAX_TOTAL_CHARS: Final = 256 * 1024
 
-# Removes the IDs of tasks that do not belong to the caller.
+# Returns the IDs of tasks that belong to the caller.
 ListOwnTasks: TypeAlias = Callable[[Sequence[str], Exchange], Awaitable[list[str]]]
 # Yields the present state of each task, and then each new state.
 WatchTasks: TypeAlias = Callable[[Sequence[str], Exchange], AsyncGenerator[TaskNotificationParams, None]]

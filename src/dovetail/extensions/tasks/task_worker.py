@@ -76,7 +76,7 @@ class TaskRun:
         self.record = record  # the newest version that this worker knows
         self.holder = record.lease.holder
         self.stop_reason: StopReason | None = None
-        self.keys: dict[str, str] = {}  # Maps the function's keys of questions to the keys in the record.
+        self.keys: dict[str, str] = {}  # Maps the function's key of each question to the key in the record.
         self._store = store
         self._options = options
         self._task: asyncio.Task[Edit] | None = None

@@ -293,7 +293,7 @@ class TasksExtension:
         await asyncio.wait([worker_task], timeout=_HAND_OVER_TIMEOUT_S)
 
     def _forget_memory(self) -> None:
-        """Replace the store in memory by a file. A server that had only clients in its process has no file yet."""
+        """If tasks must now survive the process, use a file instead of the store in memory."""
         is_in_memory = self._opened_store is not None and not self._owns_file
         if self.options.store is None and is_in_memory and self._keeps_tasks() and not self._workers:
             self._opened_store = None
