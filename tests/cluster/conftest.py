@@ -26,7 +26,7 @@ LIFETIME_S = 2.0  # the lifetime of a heartbeat in tests about lost workers
 SHARED_KINDS = ["local", *BINARIES]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, RedisServer]]:
     """Yield one server of each kind. Tests use different prefixes."""
     servers = {kind: RedisServer(tmp_path_factory.mktemp("r"), kind) for kind in BINARIES}
