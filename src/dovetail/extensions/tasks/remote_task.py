@@ -278,8 +278,8 @@ def _get_progress(task: Task) -> tuple[object, ...]:
 
 
 def _is_transient(exc: MCPError) -> bool:
-    # A server that stops answers with status 503 and a JSON-RPC error. An internal error may be temporary. For example,
-    # the server cannot reach its database.
+    # A server that is stopping answers with status 503 and a JSON-RPC error.
+    # An internal error may be temporary. For example, the server cannot reach its database.
     return (
         isinstance(exc, _TRANSIENT_ERRORS)
         or exc.status_code in _TRANSIENT_STATUS_CODES

@@ -201,7 +201,7 @@ class TaskHandle:
 
     @property
     def is_task(self) -> bool:
-        """Return whether the server runs the call as a task. Only then the handle has a reference."""
+        """Return whether the server runs the call as a task. Without a task, the handle has no reference."""
         return not self._source.is_local
 
     @property
@@ -272,7 +272,7 @@ class SyncTaskHandle:
 
     @property
     def is_task(self) -> bool:
-        """Return whether the server runs the call as a task. Only then the handle has a reference."""
+        """Return whether the server runs the call as a task. Without a task, the handle has no reference."""
         return self._handle.is_task
 
     @property

@@ -382,7 +382,7 @@ class TaskWorker:
             if now - last_tick > interval + self._options.lease_seconds / 2:
                 # The machine was asleep or overloaded, so other workers could not renew their leases either.
                 sweep_from = now + self._options.lease_seconds
-            elif now < last_tick:  # The clock was set back, so the planned times are too late.
+            elif now < last_tick:  # The clock was set back, so the next times are too far in the future.
                 next_renewal = next_expiry = sweep_from = 0.0
             last_tick = now
             try:

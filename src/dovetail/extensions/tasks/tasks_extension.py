@@ -255,7 +255,7 @@ class TasksExtension:
         loop = asyncio.get_running_loop()
         drain_timeout_s = self._drain_timeout_s
         if self._keeps_tasks() is False:
-            # The client ends the process soon, and tasks must be handed over before.
+            # The client will soon kill the process, so the tasks must be released quickly.
             drain_timeout_s = min(drain_timeout_s, _STDIO_DRAIN_TIMEOUT_S)
         engine = self.options.engine or LocalEngine(max_concurrency=_MAX_WAITING_TASKS, drain_timeout=drain_timeout_s)
         self._forget_memory()
@@ -284,7 +284,7 @@ class TasksExtension:
     async def _stop_worker(
         self, worker_task: "asyncio.Task[None]", running: RunningWorker, drain_timeout_s: float
     ) -> None:
-        """Wait for running tasks for a limited time, and hand over the rest."""
+        """Wait for running tasks for a limited time, and cancel the rest."""
         await asyncio.wait([worker_task, *running.runs], timeout=drain_timeout_s)
         for run in running.runs:
             run.cancel()
