@@ -37,16 +37,12 @@ from dovetail.extensions.tasks.task_handle import (
 from dovetail.extensions.tasks.task_messages import (
     TASK_RESULT_TYPE,
     TASKS_EXTENSION,
-    CancelTaskParams,
-    CancelTaskResult,
     CreateTaskResult,
     DetailedTask,
-    GetTaskParams,
     Task,
     TaskNotificationParams,
-    UpdateTaskParams,
-    UpdateTaskResult,
 )
+from dovetail.extensions.tasks.task_methods import CANCEL_TASK, GET_TASK, UPDATE_TASK
 from dovetail.log import ThrottledWarning
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES, create_error
 from dovetail.protocol.client_transport import EncodedRequest
@@ -59,7 +55,6 @@ from dovetail.wire.lifecycle import RootsCapability
 from dovetail.wire.meta import CLIENT_CAPABILITIES, SUBSCRIPTION_ID
 from dovetail.wire.methods import Method
 from dovetail.wire.raw_message import ErrorObject, decode_body
-from dovetail.wire.revisions import NEWEST_REVISION
 from dovetail.wire.tools import CallToolResult
 
 if TYPE_CHECKING:
@@ -69,22 +64,6 @@ if TYPE_CHECKING:
 _LISTEN: Final = "subscriptions/listen"
 # Servers limit the number of streams, so the client subscribes to this many tasks. It polls the others.
 _MAX_STREAMS: Final = 8
-
-
-def _create_row(name: str, params: type[Params], result: Any) -> Method:
-    return Method(
-        name=name,
-        params=params,
-        result=result,
-        since=NEWEST_REVISION,
-        name_parameter="taskId",
-        extension=TASKS_EXTENSION,
-    )
-
-
-_GET_TASK: Final = _create_row("tasks/get", GetTaskParams, DetailedTask)
-_UPDATE_TASK: Final = _create_row("tasks/update", UpdateTaskParams, UpdateTaskResult)
-_CANCEL_TASK: Final = _create_row("tasks/cancel", CancelTaskParams, CancelTaskResult)
 
 
 class _AcceptedFilter(WireStruct):
@@ -131,19 +110,19 @@ class ClientTasks:
 
     async def get_task(self, id: str) -> DetailedTask:
         try:
-            return await self._sender.send(_GET_TASK, {"taskId": id}, self._build_options())
+            return await self._sender.send(GET_TASK, {"taskId": id}, self._build_options())
         except RemoteError as exc:
-            raise self._to_task_lost(exc, _GET_TASK) from None
+            raise self._to_task_lost(exc, GET_TASK) from None
 
     async def update_task(self, id: str, responses: Mapping[str, Any]) -> None:
         params = {"taskId": id, "inputResponses": dict(responses)}
-        await self._sender.send(_UPDATE_TASK, params, self._build_options())
+        await self._sender.send(UPDATE_TASK, params, self._build_options())
 
     async def cancel_task(self, id: str) -> None:
         try:
-            await self._sender.send(_CANCEL_TASK, {"taskId": id}, self._build_options())
+            await self._sender.send(CANCEL_TASK, {"taskId": id}, self._build_options())
         except RemoteError as exc:
-            raise self._to_task_lost(exc, _CANCEL_TASK) from None
+            raise self._to_task_lost(exc, CANCEL_TASK) from None
 
     async def listen(self, task: RemoteTask) -> None:
         if len(self._streams) >= _MAX_STREAMS:
@@ -291,7 +270,7 @@ class ClientTasks:
 
     def add_context(self, exc: MCPError, tool: str | None = None) -> MCPError:
         if tool is None:
-            return self._sender.add_request_context(exc, _GET_TASK.name)
+            return self._sender.add_request_context(exc, GET_TASK.name)
         return self._sender.add_request_context(exc, CALL_TOOL.name, {"name": tool})
 
     def create_reference(self, tool: str, id: str) -> str:

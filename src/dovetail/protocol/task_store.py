@@ -154,7 +154,7 @@ class TaskLimits(Struct, kw_only=True, frozen=True):
 
     max_tasks: int = 100_000  # the maximum number of tasks in the store
     max_tasks_per_owner: int = 1_000  # the maximum number of unfinished tasks of one owner
-    max_bytes: int = 4 * 1024**3  # the maximum size of all records. Only `create` checks it
+    max_bytes: int = 4096 * 1024 * 1024  # the maximum size of all records. Only `create` checks it
 
 
 DEFAULT_LIMITS: Final = TaskLimits()

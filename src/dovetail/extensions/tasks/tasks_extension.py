@@ -27,6 +27,7 @@ from dovetail.extensions.tasks.task_messages import (
     build_detailed_task,
     build_notification,
 )
+from dovetail.extensions.tasks.task_methods import add_task_methods
 from dovetail.extensions.tasks.task_options import TaskOptions
 from dovetail.extensions.tasks.task_slots import StartLimits
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
@@ -53,7 +54,6 @@ from dovetail.protocol.task_store import (
     request_cancel,
 )
 from dovetail.storage import MEMORY
-from dovetail.wire.revisions import STATELESS_REVISIONS
 
 _MAX_WAITING_TASKS: Final = 10_000  # the maximum number of tasks that run or wait for slots in one process
 _STDIO_DRAIN_TIMEOUT_S: Final = 0.2
@@ -126,10 +126,7 @@ class TasksExtension:
         self._owns_file = False  # whether the store is a file that this extension has opened
         self._workers: dict[asyncio.AbstractEventLoop, RunningWorker] = {}
         self.extension = Extension(TASKS_EXTENSION, requires_client=True)
-        since = STATELESS_REVISIONS[0]
-        self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get_task)
-        self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update_task)
-        self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel_task)
+        add_task_methods(self.extension, self._get_task, self._update_task, self._cancel_task)
         add_task_subscription(self.extension, self._list_own, self._watch)
         self.extension.lifespan(self._serve)
 

@@ -40,6 +40,7 @@ from dovetail.extensions.tasks.task_messages import (
     UpdateTaskParams,
     UpdateTaskResult,
 )
+from dovetail.extensions.tasks.task_methods import add_task_methods
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.host.authorization import Authorization
 from dovetail.host.execution import build_task_outcome_event
@@ -60,7 +61,6 @@ from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.input_required import InputRequest
-from dovetail.wire.revisions import STATELESS_REVISIONS
 from dovetail.wire.tools import CallToolResult, Tool
 
 ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
@@ -143,10 +143,7 @@ class GatewayTasks:
         self._list_mounts = list_mounts
         self._ids = ids
         self._reviews = reviews
-        since = STATELESS_REVISIONS[0]
-        self.extension.method("tasks/get", since=since, name_parameter="taskId")(self._get)
-        self.extension.method("tasks/update", since=since, name_parameter="taskId")(self._update)
-        self.extension.method("tasks/cancel", since=since, name_parameter="taskId")(self._cancel)
+        add_task_methods(self.extension, self._get, self._update, self._cancel)
         add_task_subscription(self.extension, self._list_own, self._watch)
 
     async def _get(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
