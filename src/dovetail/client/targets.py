@@ -178,7 +178,7 @@ def resolve_target(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
-    """Return the name, the key and the transport of a target. The options extend the options of the target.
+    """Return the name, the key and the transport of a target. Headers and variables are added to those of the target.
 
     Raise TypeError or ValueError if the target is invalid, or if an option does not apply to it. Raise ScriptNotFound
     if the target is a script that does not exist.

@@ -105,7 +105,7 @@ class SharedStateStatus(Struct, frozen=True, kw_only=True):
 
 
 class SharedStateListener(Protocol):
-    """Receives messages. The back end calls its methods in the event loop that started the back end."""
+    """Receives messages from a back end. All methods run in the event loop that started the back end."""
 
     def receive(self, message: Message) -> None:
         """Handle a message. It may arrive twice."""
