@@ -41,7 +41,7 @@ class Turn(Struct, kw_only=True):
     """The tool calls of one model reply. A call is finished, waits for the user, or has not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # Maps the ID of each call that cannot run to the reason.
+    invalid_calls: dict[str, str]  # Maps the ID of each invalid call to the reason why it cannot run.
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
     # The calls that wait for the user's answer. The keys are tickets.

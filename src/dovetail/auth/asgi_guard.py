@@ -41,7 +41,7 @@ class ASGIGuard:
         unavailable_warning: ThrottledWarning,
     ) -> None:
         self._checker = checker
-        # A function that returns the scopes that the server's tools, resources and prompts require.
+        # Returns all scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
         self._public_url = public_url

@@ -185,7 +185,7 @@ class AuthorizationServer:
         return LocalTokenVerifier(self._token_issuer, as_tuple(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
-        """Return the caller's token for the upstream provider, renewed if needed.
+        """Return the caller's token for the upstream provider. Renew the token first if needed.
 
         Use the token in the server to call the provider's API for the caller. Never send the token to a client.
         """

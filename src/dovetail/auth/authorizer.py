@@ -49,7 +49,7 @@ _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     600.0,
 )
 # After one of these errors, the client registers again.
-# Some servers limit the scopes of a client and report only `invalid_scope`.
+# `invalid_scope` may mean that the client is registered for fewer scopes.
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",
@@ -136,7 +136,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether to skip another login, because the server has already refused the same scopes.
+        """Return whether another login would be useless, for example because the server has refused the same scopes.
 
         spec: authorization#step-up-authorization-flow
         """

@@ -25,7 +25,7 @@ class LoginTimeout(LoginFailed):
 
 
 class UserInteraction:
-    """Opens the browser, or asks the user on the terminal, during a login."""
+    """Lets the user log in, with the browser or on the terminal."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self._settings = settings

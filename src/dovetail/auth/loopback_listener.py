@@ -86,7 +86,7 @@ class LoopbackListener:
     async def _listen(self, host: str, port: int) -> int:
         server = await asyncio.start_server(self._handle_connection, host, port, limit=_MAX_HEAD_BYTES)
         self._servers.append(server)
-        return server.sockets[0].getsockname()[1] if server.sockets else port  # `sockets` is empty without IPv6.
+        return server.sockets[0].getsockname()[1] if server.sockets else port  # Without IPv6, `sockets` may be empty.
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -125,7 +125,7 @@ async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None
     """
     if redirect_uri is None:
         for uri in registered_uris:
-            # After a login with a pasted redirect, a registered URI may be on another machine.
+            # A registered URI may be on another machine if the user pasted the redirect of an earlier login.
             with contextlib.suppress(LoginFailed):
                 listener = LoopbackListener(uri)
                 return listener, await listener.open()

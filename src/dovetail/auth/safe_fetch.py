@@ -34,7 +34,7 @@ _PRIVATE_NETWORK_HINT: Final = (
     "if you trust it, pass allow_private_network=True, for example OAuth(allow_private_network=True)"
 )
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
-# Local networks use these names. Public servers cannot have such a name.
+# Only hosts in local networks have names with these endings.
 _LOCAL_SUFFIXES: Final = (
     ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
     ".private",
@@ -54,7 +54,7 @@ class SafeFetcher:
         make_fetcher: Callable[..., HTTPClient],
         # This function creates the HTTP client for requests to the server's origin.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
-        # The user passed this URL, so the URL may have any address.
+        # This URL may have a private address, because the user passed the URL.
         trusted_url: str | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -107,7 +107,7 @@ class SafeFetcher:
 
 
 class ServerFetcher:
-    """Sends the HTTP requests of a guard or an authorization server. Each event loop has separate connections."""
+    """Sends the HTTP requests of a guard or an authorization server. Event loops do not share connections."""
 
     def __init__(self, *, max_untrusted_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
         self._max_untrusted_bytes = max_untrusted_bytes
@@ -126,7 +126,7 @@ class ServerFetcher:
         """Fetch a document from a URL that a caller sent. Only public addresses are allowed."""
         self._forget_other_loop()
         if self._filtered_fetcher is None:
-            # A proxy would connect to any address, so the environment variables for proxies are ignored.
+            # Proxy settings are ignored, because a proxy would also connect to private addresses.
             self._filtered_fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,

@@ -30,7 +30,7 @@ class SQLiteStore:
     """A store that keeps the data of an authorization server in a SQLite file. Only the owner can read the file."""
 
     def __init__(self, path: str | Path) -> None:
-        # Every request to a protected server reads from the store. Reads do not wait for writes.
+        # Reads must not wait for writes, because every request to a protected server reads from the store.
         self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
         self._write_count = 0
 

@@ -15,7 +15,7 @@ from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import get_data_dir, lock_path_async, make_private_dir, read_private_file, replace_file
 
-LOCK_TIMEOUT_S: Final = 60.0  # the seconds that another process may need to renew the token
+LOCK_TIMEOUT_S: Final = 60.0  # how long to wait while another process renews the token
 
 
 class MemoryTokenStore:

@@ -25,7 +25,7 @@ class AnswerProvider:
     """Answers a server's elicitations, and lists the elicitations that nobody answered."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # elicitations without an answer, as quoted text
+        self.unanswered: list[str] = []  # the texts of elicitations that nobody answered
         self.has_declined = False
         self.usage_error: click.UsageError | None = None  # the error if --answer is invalid
         self.unused_answers = set(answers)  # the names of the --answer options that were not used

@@ -32,14 +32,14 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-# This pattern matches a URL on this machine. A program that prints a remote URL may not serve HTTP itself.
+# This pattern matches only URLs on this machine, because a program can print a remote URL without serving HTTP.
 _LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_MAX_KEPT_LINES: Final = 5  # the number of stderr lines in an error
-# A program that prints a URL may still serve stdio. The command fails only after this many seconds.
+_MAX_KEPT_LINES: Final = 5  # the maximum number of stderr lines in an error message
+# After a program prints a URL, it has this many seconds to respond on stdio. Then the command fails.
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
@@ -252,7 +252,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
 
 
 def format_error(exc: MCPError) -> str:
-    """Return the text of an error. Every line after the first starts with a bar, because it may come from a server."""
+    """Return the text of an error. A bar marks all lines after the first, because they may come from a server."""
     message = str(exc.args[0]) if exc.args else ""
     first_line, *lines = message.split("\n")
     quoted_lines = [line if line.startswith(QUOTE_PREFIX) else f"{QUOTE_PREFIX}{line}" for line in lines]

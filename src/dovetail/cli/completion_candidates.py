@@ -26,7 +26,7 @@ from dovetail.errors import MCPError
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
-_MEMORY_TTL_S = 30 * 24 * 3600.0  # the seconds for which the items of a server are stored
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # how many seconds the items of a server are stored
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
@@ -63,7 +63,7 @@ def list_candidates(
         for candidate in _complete_line(
             commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
         ):
-            # A name from a server could look like an option, so such a name is not suggested.
+            # Names from a server that look like options are not suggested.
             if candidate.text.startswith("-") and not prefix.startswith("-"):
                 continue
             if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):
@@ -161,7 +161,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
         yield Candidate(entry.name, entry.source)
 
 
-# the kind of item that each command completes
+# The kind of item that shell completion suggests for each command.
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",

@@ -20,7 +20,7 @@ from dovetail.terminal.line_reader import LineReader
 def collect_inputs(
     entries: Sequence[ServerConfig], inputs: Mapping[str, str], *, should_prompt: bool = True
 ) -> dict[str, str]:
-    """Return the values of the servers' inputs. The keys are input IDs.
+    """Return a dict that maps the IDs of the servers' inputs to their values.
 
     If `should_prompt` is True, ask the user for missing inputs at a terminal. Raise UsageError if an input is unknown.
     """

@@ -150,7 +150,7 @@ def translate_error(exc: MCPError) -> None:
                 "its URL with --auth TOKEN"
             )
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
-            # All commands declare elicitation. If the declaration is missing, another program has removed it.
+            # All commands declare elicitation. If the server did not receive this declaration, a proxy has removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"

@@ -47,7 +47,7 @@ def host_options(function: F) -> F:
 class HostOptions(Struct, frozen=True, kw_only=True):
     """The arguments and options of a command that creates a host."""
 
-    files: Sequence[str] = ()  # The configuration files. If empty, all files found are used.
+    files: Sequence[str] = ()  # The configuration files. If empty, dovetail searches for configuration files.
     policy: str | None = None
     audit_log: str | None = None
     servers: Sequence[str] = ()  # The names of the servers to use. If empty, all servers are used.
@@ -84,7 +84,7 @@ def create_host(options: HostOptions, *, should_prompt: bool = True, **host_argu
 
 
 def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
-    """Return the servers in these configuration files, or in all files found."""
+    """Return the servers in these configuration files. If `files` is empty, search for configuration files."""
     return (
         [entry for file in files for entry in load_config(Path(file), level="user")[0]]
         if files
@@ -103,12 +103,12 @@ def _check_files(files: Sequence[str]) -> None:
 
 
 def create_consent() -> ConsentHandler:
-    """Return a handler that asks for consent at the terminal. Without a terminal, it denies every request."""
+    """Return a handler that asks for consent at the terminal. Without a terminal, the handler denies every request."""
     return TerminalConsent() if output.is_interactive() else DenyAllConsent()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
-    """Disable all servers except the selected ones. This also applies to servers that are added later.
+    """Disable all servers that are not in `names`, including servers that are added later.
 
     Raise UsageError if a name is unknown.
     """
@@ -121,7 +121,7 @@ def _select_servers(host: Host, names: Sequence[str]) -> None:
 
 
 def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
-    """Disable the selected servers. This also applies to servers that are added later."""
+    """Disable the servers that `select_names` returns, including servers that are added later."""
 
     def disable_idle(_: HostEvent | None = None) -> None:
         supervisors = get_parts(host).servers.list()
@@ -134,7 +134,7 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
 
 
 def report_failures(host: Host) -> None:
-    """Print the reasons why servers cannot be used, each reason once."""
+    """Print why servers cannot be used. Print each reason only once."""
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
@@ -147,7 +147,7 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent. Use this function if the user cannot be asked at a terminal."""
+    """If a server needs consent and there is no terminal, print how to start the server."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 

@@ -144,7 +144,7 @@ def print_device_code(url: str, code: str) -> None:
 def create_login_auth(login_method: str, **options: Any) -> Any:
     """Return the auth object for a login method, such as the device flow."""
     if options.get("client_id") is None:
-        # DOVETAIL_CLIENT_SECRET is the secret of a different client.
+        # Without a client ID, ignore DOVETAIL_CLIENT_SECRET, because it belongs to another client.
         options["client_secret"] = None
     if login_method == "device":
         return DeviceLogin(show_code=print_device_code, **options)

@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Open the null device for each closed standard stream. Otherwise another file could get the stream's number.
+    """Open the null device for each closed standard stream, so that no other file gets its file descriptor.
 
     Writing to stdout still fails.
     """

@@ -51,13 +51,13 @@ def is_plain_program(path: str) -> bool:
 
 
 def load_server(target_arg: str | None, module: str | None) -> Any:
-    """Load a file or module and return its server, or None if it does not define one."""
+    """Load a file or module and return its server. Return None if there is no server."""
     namespace, object_name = _load_namespace(target_arg, module)
     return find_server(namespace, object_name, target_arg or module)
 
 
 def find_server(namespace: Mapping[str, Any], object_name: str | None, source: str | None) -> Any:
-    """Return the server that a module defines, or None."""
+    """Return the server that a module defines. Return None if there is no server."""
     from dovetail.server.server import Server
 
     servers = {name: value for name, value in namespace.items() if isinstance(value, Server)}
@@ -98,7 +98,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{file!r} is not a Python file")
     loaded_module = importlib.util.module_from_spec(spec)
-    # Python needs this entry to resolve string annotations in the module.
+    # Python needs the module in `sys.modules` to resolve the string annotations of the module.
     sys.modules[stem] = loaded_module
     with report_user_errors():
         spec.loader.exec_module(loaded_module)

@@ -49,12 +49,12 @@ def lint_folder(path: Path) -> list[LintReport]:
 
 
 def get_skill_path(uri: str) -> str:
-    """Return the path of a skill on its server, such as "acme/refunds". It ends with the name of the skill."""
+    """Return the path of a skill on its server, such as "acme/refunds". The path ends with the name of the skill."""
     return unquote(uri.partition("://")[2].removesuffix(f"/{MANIFEST}"))
 
 
 def require_yaml() -> None:
-    """Raise UsageError if the extra that reads the front matter of skills is not installed."""
+    """Raise UsageError if no YAML parser is installed. The front matter of skills is YAML."""
     try:
         import_yaml()
     except ImportError as exc:
@@ -68,7 +68,7 @@ async def _lint_remote_skill(skill: Skill) -> LintReport:
     except InvalidResult as exc:
         issues.append(LintIssue("skill", str(exc.args[0])))
     except RemoteError as exc:
-        # The skills that require scopes are listed here, but they cannot be read.
+        # A skill that requires scopes cannot be read here. This is not a problem of the skill.
         if not is_insufficient_scope(exc):
             issues.append(LintIssue("skill", f"cannot read {MANIFEST}: {exc.message}"))
     else:

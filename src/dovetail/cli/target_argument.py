@@ -369,7 +369,7 @@ def _build_headers(options: TargetOptions) -> dict[str, str]:
 
 
 def get_target_url(target: Any) -> str | None:
-    """Return the HTTP URL of a target, or None."""
+    """Return the HTTP URL of a target. Return None if the target has no HTTP URL."""
     url = target.get("url") if isinstance(target, Mapping) else target
     return url if isinstance(url, str) and url.startswith(("http://", "https://")) else None
 
@@ -412,7 +412,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    # With an Authorization header from the user, no saved login is used.
+    # If the user passes an Authorization header, saved logins are not used.
     if options.auth is None and (url is None or has_auth_header):
         return None
     from dovetail.cli.logins import create_auth
@@ -503,7 +503,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
 
 
 def _suggest_url_name(parts: SplitResult) -> str:
-    """Suggest a name for a URL. This is the first part of the host name, or the IP address with dashes."""
+    """Suggest a server name for a URL: the first part of the host name, or the IP address with dashes."""
     host = parts.hostname or ""
     if host in LOOPBACK:
         return "localhost"
@@ -548,7 +548,7 @@ def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
         env = {name: value for name, value in env.items() if name not in passthrough}
     env = {name: _convert_references(value, host_format, "--env") for name, value in env.items()}
     headers = {
-        # `format_entry` handles references for Codex, which has a separate key for headers with variables.
+        # For Codex, `format_entry` converts the headers that contain variables.
         name: value if host == "codex" else _convert_references(value, host_format, "--header")
         for name, value in entry.headers.items()
     }

@@ -64,14 +64,14 @@ def is_python_file(arg: str) -> bool:
 
 
 class FoundTasks(NamedTuple):
-    """The tasks of a store. `problem` is the reason why some tasks cannot be read, or None."""
+    """The tasks of a store. If some tasks cannot be read, `problem` contains the reason."""
 
     records: list[TaskRecord]
     problem: str | None
 
 
 class TaskFile:
-    """A task store, and the name that messages use for it."""
+    """A task store, with the name of the store in messages."""
 
     def __init__(self, name: str, store: SQLiteTaskStore, has_keys: bool) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class TaskFile:
         return FoundTasks(records, problem)
 
     async def find(self, id_prefix: str) -> TaskRecord:
-        """Return the task whose ID starts with a text. Raise UsageError if there is none, or more than one."""
+        """Return the task whose ID starts with `id_prefix`. Raise UsageError unless exactly one task matches."""
         ids = await self.store.list_ids(prefix=id_prefix, limit=2) if id_prefix else []
         if len(ids) > 1 and id_prefix not in ids:
             raise click.UsageError(f"several tasks have an ID that starts with {id_prefix!r}. Pass more characters")
@@ -145,7 +145,7 @@ async def open_task_files(options: StoreOptions) -> AsyncGenerator[list[TaskFile
 
 
 async def list_known_ids(options: StoreOptions) -> dict[str, TaskRecord]:
-    """Return a dict of the newest tasks in a store. Shell completion uses it, so it never runs the user's code."""
+    """Return the newest tasks for shell completion, as a dict with their IDs. This never runs the user's code."""
     server_arg, _ = options.split_server()
     if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
         return {}
@@ -220,7 +220,7 @@ async def _open(source: _Source | SQLiteTaskStore) -> AsyncGenerator[TaskFile]:
 
 
 def _check_file(path: Path) -> None:
-    """Raise UsageError if a file is not a task store. A database of another program must not be changed."""
+    """Raise UsageError if a file is not a task store, so that databases of other programs are not changed."""
     if not path.is_file():
         raise click.UsageError(f"file not found: {str(path)!r}")
     try:

@@ -12,7 +12,7 @@ import click
 
 from dovetail.cli.target_argument import DOVETAIL_COMMAND, TargetOptions, get_target_url
 
-_START_TIMEOUT_S = 60.0  # the seconds in which the server must print its URL
+_START_TIMEOUT_S = 60.0  # The server must print its URL within this many seconds.
 _STOP_TIMEOUT_S = 10.0
 _MAX_STDERR_LINES = 100  # the number of stderr lines to print if the server fails
 
@@ -61,7 +61,7 @@ def _wait_for_url(process: "subprocess.Popen[str]") -> str:
     urls: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read_stderr() -> None:
-        """Read stderr until it ends. A full pipe would block the server."""
+        """Read stderr until it ends, because a full pipe would block the server."""
         assert process.stderr is not None
         with process.stderr as stream:
             for stderr_line in stream:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.log import log
 
-# The running handler sets this value. Tasks that the handler starts inherit the value.
+# This value is set while a handler runs. Tasks that the handler starts inherit the value.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 

@@ -440,7 +440,7 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer the input requests of a waiting request. Return its result, or another `RequestAwaitingInput`.
+        """Continue a request that waits for input. Return its result, or another `RequestAwaitingInput`.
 
         Args:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
@@ -829,7 +829,7 @@ _STATELESS_HINTS = {
 }
 
 
-# The client sets these keys of `_meta`, so callers cannot.
+# Only the client itself may set these keys of `_meta`.
 _CLIENT_META = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES})
 
 

@@ -47,10 +47,10 @@ class ClientExtensions(Struct):
     declared: dict[str, Any]  # Maps extension identifiers to settings.
     notifications: dict[str, NotificationFunction]
     middleware: list[Middleware]
-    result_types: dict[tuple[str, str], AddedResultType]  # The keys are a method and the name of a result type.
+    result_types: dict[tuple[str, str], AddedResultType]  # A key is a method and the name of a result type.
     client: Any = None  # The client that functions of extensions can use.
-    call_handler: Callable[..., None] | None = None  # Calls a handler of the user with its arguments.
-    kept_type: type[Result] | None = None  # The caller itself completes results of this type.
+    call_handler: Callable[..., None] | None = None  # Calls the user's handler with the given arguments.
+    kept_type: type[Result] | None = None  # Results of this type are returned unchanged.
 
     async def complete(
         self, result: Any, row: Method, timeout: float | None, ends_at: float, progress_handler: ProgressHandler | None
@@ -82,7 +82,7 @@ class ClientExtensions(Struct):
 
 
 def combine_extensions(extensions: Iterable[Any], declared: Mapping[str, Any] | None) -> ClientExtensions:
-    """Combine all extensions of a client. `declared` has further extensions that the client only declares.
+    """Combine all extensions of a client. `declared` contains extensions for which the client has no code.
 
     Raises:
         ValueError: two extensions have the same identifier, notification or result type.

@@ -51,7 +51,7 @@ _TIMEOUT_HINTS = {
     "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
 }
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
-# The maximum number of replies that wait until the server reads them.
+# At most this many replies can wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
 
 
@@ -110,7 +110,7 @@ class Connection:
         return self._deadlines.running
 
     # The following methods count the subscribers of resources.
-    # Subscribers may spell a URI differently, but the server knows only one spelling.
+    # Subscribers may use different spellings of a URI, but the client sends only one spelling to the server.
 
     def get_subscribed_uri(self, uri: str) -> str:
         """Return the URI with which the client subscribed to a resource. Its spelling may differ from `uri`."""
@@ -127,7 +127,7 @@ class Connection:
         return self._subscribed_uris.setdefault(key, uri)
 
     def remove_subscriber(self, uri: str) -> str | None:
-        """Remove a subscriber of a resource. After the last subscriber, return the URI for the unsubscribe request."""
+        """Remove a subscriber of a resource. If none is left, return the URI for the unsubscribe request."""
         key = uri_key(uri)
         self._subscriber_counts[key] -= 1
         return None if self._subscriber_counts[key] > 0 else self._subscribed_uris.pop(key, uri)
@@ -189,7 +189,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            # Over HTTP, an error may be only a status code. In the recording, it becomes a JSON-RPC message.
+            # Over HTTP, an error may be only a status code, so the recording gets a JSON-RPC message with this error.
             if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
@@ -313,7 +313,7 @@ class Connection:
         except InvalidResult:
             return
         deadline = self._deadlines.get(token)
-        # Progress after the response is not reported, even if the caller has not received the response yet.
+        # Once the response has arrived, progress is ignored, even if the caller has not received the response yet.
         if deadline is not None and not self.transport.is_answered(token):
             deadline.record_activity()
             if deadline.progress_handler is not None:
@@ -332,7 +332,7 @@ class Connection:
         if self.lost_error is not None:
             return  # The connection is lost, so no response can be sent.
         if self.encoder is not None and self.encoder.is_stateless:
-            # In this protocol version, a server asks for input in a result, and clients must not send responses.
+            # In this protocol version, a server must not send requests. It asks for input in its results instead.
             # spec: streamable-http#sending-messages
             self.record_invalid_message(f"the request {method}, which servers cannot send in this protocol version")
         elif len(self._reply_tasks) >= self._max_input_requests + _MAX_PENDING_REPLIES:

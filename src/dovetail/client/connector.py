@@ -55,7 +55,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, STATELESS_REVISIONS, is_sta
 # Servers with the older HTTP+SSE transport answer a POST request with one of these status codes.
 # spec: streamable-http#backward-compatibility
 _FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
-# Proxies and rate limiters also send these status codes, so the codes say nothing about the server's versions.
+# A proxy or a rate limiter may send these status codes, so they do not show which versions the server supports.
 _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
@@ -69,7 +69,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
     log_level: LoggingLevel | None = None
 
     def build_handshake_capabilities(self) -> ClientCapabilities:
-        """Return the capabilities for `initialize`. Versions with a handshake have no tasks."""
+        """Return the capabilities for `initialize`. Tasks are left out, because handshake versions do not have them."""
         capabilities = self.handshake_capabilities or self.capabilities
         extensions = {name: value for name, value in (capabilities.extensions or {}).items() if name != TASKS_EXTENSION}
         return replace(capabilities, extensions=extensions or None)
@@ -95,7 +95,7 @@ class ConnectionAttempt:
         protocol_version: str | None,
         discover_result: DiscoverResult | Literal[False] | None = None,
     ) -> None:
-        # If the result of an earlier connection is known, no `server/discover` request is needed.
+        # If the result of an earlier `server/discover` request is known, the client does not send the request again.
         self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self._create_transport = create_transport
         self._create_connection = create_connection
@@ -157,7 +157,7 @@ class ConnectionAttempt:
         await self._connection.transport.open(self._connection)
 
     async def _close_after_failure(self) -> None:
-        """Close the connection. If the deadline passes meanwhile, the caller still gets the first error."""
+        """Close a failed connection. The caller gets the first error, even if the deadline passes during the close."""
         was_expired = self._deadline.is_expired
         close_task = self._loop.create_task(self._close_quietly())
         try:
@@ -268,7 +268,7 @@ class ConnectionAttempt:
         try:
             await self._restart(fallback)
         except MCPError:
-            # The error of the newer transport is more helpful.
+            # If both transports fail, the error of the newer transport is more helpful.
             raise original_error from None
 
     def _apply_result(self, result: DiscoverResult | InitializeResult, server_info: Implementation | None) -> None:
@@ -344,7 +344,7 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
-# The client remembers whether a target needs a handshake. It then does not send `server/discover` again.
+# The client remembers which targets need a handshake, so that it does not send `server/discover` again.
 _KNOWN_ERAS: dict[str, Era] = {}
 _MAX_KNOWN_ERAS = 1024
 
@@ -401,7 +401,7 @@ class Connector:
 
     async def _connect(self, deadline: RequestDeadline) -> Connection:
         key = self._key
-        # An earlier result of `server/discover` already contains the protocol versions.
+        # A known result of `server/discover` contains the protocol versions, so `_KNOWN_ERAS` is not needed.
         known_era = None if key is None or self._discover_result is not None else _KNOWN_ERAS.get(key)
         attempt = self._create_attempt(known_era or self._protocol_version, deadline)
         try:
@@ -409,7 +409,7 @@ class Connector:
         except MCPError as exc:
             if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
-            # The target may be a different server now.
+            # Another server may be running at this target now.
             _KNOWN_ERAS.pop(key or "", None)
             if deadline.is_expired or isinstance(exc, RequestTimeout):
                 raise
@@ -421,7 +421,7 @@ class Connector:
         return connection
 
     def _create_attempt(self, protocol_version: str | None, deadline: RequestDeadline) -> ConnectionAttempt:
-        # The server may change before the next connection, so an earlier result is used only once.
+        # The server may change before the next connection, so a known `server/discover` result is used only once.
         discover_result = self._discover_result
         if discover_result is not False:
             self._discover_result = None
@@ -460,6 +460,6 @@ class Connector:
                 )
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        # The connection also works without log messages.
+        # If the server refuses the log level, the connection still works.
         with contextlib.suppress(RemoteError):
             await connection.request("logging/setLevel", {"level": level}, deadline)

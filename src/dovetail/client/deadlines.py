@@ -132,7 +132,7 @@ class DeadlineTimer:
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """Return the deadline of a request. Without an ID, return the deadline if only one is active."""
+        """Return the deadline of a request. If `id` is None, return the active deadline if there is only one."""
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None

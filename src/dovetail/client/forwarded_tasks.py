@@ -28,7 +28,8 @@ ReportProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitabl
 
 _MAX_TASK_ID_CHARS: Final = 2048  # The ID is sent in an HTTP header.
 _REPORT_INTERVAL_S: Final = 5.0  # Many hosts stop a call that is silent for 60 seconds.
-# This search is faster than decoding each result. It also finds a result type with escaped letters.
+# Searching for this pattern is faster than decoding each result. The pattern also matches escaped letters,
+# because the result type may be written with them.
 _OTHER_RESULT_TYPE: Final = re.compile(rb'"resultType"\s*+:\s*+"(?!complete"|input_required")|\\u00[4-7]')
 
 
@@ -67,7 +68,7 @@ def decode_created_task(raw: bytes) -> CreateTaskResult | None:
 async def wait_for_task(
     tasks: ClientTasks, created: CreateTaskResult, answer: AnswerRequests, report: ReportProgress, timeout: float
 ) -> dict[str, Any]:
-    """Wait until a task has ended, and return the result of the call as JSON. If this fails, cancel the task.
+    """Wait until a task has ended, and return the result of the call as JSON. On failure, cancel the task.
 
     Report progress after each change, and every few seconds, so that the caller keeps waiting. Time that users need for
     their answers does not count toward the timeout.
@@ -105,6 +106,6 @@ async def wait_for_task(
         raise
     finally:
         reporter.cancel()
-    # `wait` has checked the result. The JSON is returned, so that members unknown to dovetail are kept.
+    # `wait` has checked the result. The original JSON is returned, because it may have fields unknown to dovetail.
     assert isinstance(task.state, DetailedTask)
     return task.state.result or {}

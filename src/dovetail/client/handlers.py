@@ -83,7 +83,7 @@ class InputHandlers:
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
         self.relay: InputRelay | None = None  # answers input requests for which the client has no handler
-        # Returns True if the client's handlers, and not the relay, must answer a request.
+        # Returns True for a request that the client's handlers must answer instead of the relay.
         self.is_own_request: Callable[[], bool] | None = None
         self.open = 0  # Number of input requests without an answer.
 

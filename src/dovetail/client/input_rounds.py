@@ -38,7 +38,7 @@ COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
 TASK = "task"
 
-# Imports the code for tasks, which few clients need, and returns the extensions of the client.
+# A function that returns the client's extensions. It imports the code for tasks only when it is called.
 LoadExtensions: TypeAlias = "Callable[[], ClientExtensions]"
 
 
@@ -48,7 +48,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
     method: str  # The method of the request.
     params: dict[str, Any]  # The parameters of the request.
     input_requests: dict[str, InputRequest]  # The server's input requests, each under its key.
-    request_state: str | None = None  # State of the server, which the client returns unchanged.
+    request_state: str | None = None  # A value that the client sends back to the server unchanged.
     round: int = 1  # How many times the server has asked for input, including this time.
 
     def dump(self) -> bytes:
@@ -64,7 +64,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
 
 
 def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that continue a request. They contain the responses and the request state."""
+    """Return the parameters that continue a request, including the input responses and the request state."""
     params = dict(pending.params)
     if pending.input_requests:
         params["inputResponses"] = {key: to_plain(value) for key, value in responses.items()}
@@ -182,7 +182,7 @@ class URLElicitations:
                 f"the server sent {len(elicitations)} input requests at once, more than the "
                 f"limit of {self._limits.max_input_requests}"
             )
-        # The events are created first, because an elicitation may be complete before its handler returns.
+        # The events are created before the handlers run. An elicitation may be complete before its handler returns.
         events = {
             elicitation.elicitation_id: asyncio.Event()
             for elicitation in elicitations

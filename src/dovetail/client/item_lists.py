@@ -16,7 +16,7 @@ KEY_ATTRIBUTES: Final[Mapping[ItemKind, str]] = {
 
 
 async def list_by_kind(client: Any, kind: ItemKind, capabilities: ServerCapabilities) -> list[Any]:
-    """Return all items of one kind. If the server does not support this kind, do not ask the server."""
+    """Return all items of one kind. If the server does not support this kind, return an empty list."""
     match kind:
         case "tool":
             return await client.list_tools() if capabilities.tools is not None else []

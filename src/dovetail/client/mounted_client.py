@@ -70,7 +70,8 @@ if TYPE_CHECKING:
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # A caller must answer within this many seconds.
-# For this many seconds after a call is cancelled, its questions are not sent to other callers.
+# The server may still ask questions about a cancelled call. For this many seconds after the cancellation,
+# such questions are not sent to other callers.
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
@@ -126,7 +127,7 @@ _ROUND_PARAMS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 def _compute_binding(exchange: IncomingExchange) -> bytes:
-    # Each client has a separate state, so the key does not need to include the server.
+    # Each mounted client stores only its own calls, so the server does not need to be part of the key.
     return compute_binding(exchange.caller.principal, (), exchange.method, exchange.params)
 
 
@@ -142,7 +143,7 @@ class ParkedCalls:
         return self._calls_by_exchange.get(id(exchange))
 
     def has_ticket(self, exchange: IncomingExchange) -> bool:
-        """Return whether the request state of a request names a waiting call."""
+        """Return whether the `requestState` of a request refers to a waiting call."""
         return str(exchange.params.get("requestState")) in self._tickets
 
     @property
@@ -233,7 +234,7 @@ class AbandonedCalls:
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
 
     def are_only_of(self, exchange: IncomingExchange) -> bool:
-        """Return whether all calls that were abandoned recently have the same caller as this request.
+        """Return whether this request has the same caller as all recently abandoned calls.
 
         Anonymous callers on this machine count as one.
         """
@@ -279,13 +280,14 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # These attributes track whether there were several callers. All anonymous local callers count as one caller.
+        # Tracks whether requests came from several callers. All anonymous callers on this machine count as one caller.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
-        # The connection allows one more input request. So an old one is dropped before a new one is refused.
+        # This limit is one below the limit of the connection. So an old input request is dropped
+        # before the connection refuses a new input request.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
@@ -329,17 +331,17 @@ class MountedClient:
         return {getattr(item, KEY_ATTRIBUTES[kind]): item for item in items}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server may have an item. If the server has resource templates, any URI may exist."""
+        """Return whether the server may have an item. With resource templates, a server may have any resource."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change while the client is connected. The returned function stops the calls."""
+        """Call `callback` for each change while the client is connected. Return a function to stop the calls."""
         return add_callback(self._change_callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True. Only the remote server can check whether a caller may receive updates."""
+        """Return True, because only the remote server can check who may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
@@ -509,7 +511,7 @@ class MountedClient:
     async def _wait_for_required_task(
         self, error: RemoteError, exchange: IncomingExchange, params: dict[str, Any], timeout: float
     ) -> ForwardedResult | InputRequiredResult:
-        """Send a refused call again and wait for its task, because the server runs the tool only as a task.
+        """Send a call again as a task, because the server refused to run the tool without a task. Wait for the task.
 
         A caller in a stateless version answers the task's questions by sending its request again.
         """
@@ -563,7 +565,7 @@ class MountedClient:
         }
         encoder, caller = self._reconnector.encoder, exchange.caller
         if encoder is not None and encoder.is_stateless:
-            # The mounting server does not have the extensions of the mounted server, except tasks.
+            # Of the mounted server's extensions, the mounting server supports only tasks.
             if accepts_task:
                 meta[CLIENT_CAPABILITIES] = _add_tasks(caller.client_capabilities)
             else:
@@ -629,7 +631,7 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._get_active_exchange()
         if exchange is None and not self._has_several_callers:
-            # If there is only one caller, the message belongs to one of its calls.
+            # All calls come from one caller, so that caller may receive the message.
             exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
@@ -638,7 +640,7 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Return the request that a message from the server belongs to. Return None if this is uncertain."""
+        """Find the request to which the server's message belongs. Return None if the request cannot be determined."""
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
@@ -694,7 +696,7 @@ class MountedClient:
             exchange.resume(asked_at, loop.time())
 
 
-_MAX_CALL_TIMEOUT_S: Final = 86400.0  # Callers usually have a shorter timeout.
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # One day. The caller's own timeout is usually shorter.
 _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 
 

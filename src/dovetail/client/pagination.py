@@ -23,9 +23,9 @@ class ListMethod(Struct, frozen=True):
     method: Method
     field: str  # the field of the result that contains the items
     item_type: type[Any]
-    calls: str  # the calls of a client that fetch the list, for hints
-    key: str = "name"  # the field of an item that requests use to name the item
-    # Returns the part of a name that makes it similar to other names.
+    calls: str  # the client methods that return the list, as shown in hints
+    key: str = "name"  # the field that identifies an item in requests
+    # Returns the part of a name that is compared to find similar names.
     shorten: Callable[[str], str] = str
 
 
@@ -37,7 +37,7 @@ TEMPLATES: Final = ListMethod(
     METHODS["resources/templates/list"], "resource_templates", ResourceTemplate, "list_resource_templates()"
 )
 PROMPTS: Final = ListMethod(METHODS["prompts/list"], "prompts", Prompt, "list_prompts()")
-# The list that contains the items of a request.
+# Maps each method to the list of the items that can be requested with it.
 LIST_BY_METHOD: Final = {"tools/call": TOOLS, "prompts/get": PROMPTS, "resources/read": RESOURCES}
 
 

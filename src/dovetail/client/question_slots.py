@@ -14,7 +14,7 @@ from dovetail.protocol.exchange import IncomingExchange
 
 
 class QuestionOwner(NamedTuple):
-    """The caller to whom a question belongs. `session_id` distinguishes sessions with the same origin."""
+    """The caller to whom a question belongs. An origin can have several sessions."""
 
     origin: str  # the principal or the address, or the session if both are unknown
     session_id: str = ""

@@ -48,7 +48,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     can_repeat: bool = False  # True if it is safe to run the request twice
-    # If True, the request is sent even without a declared capability.
+    # If True, the request is sent even if the server did not declare the required capability.
     ignore_capabilities: bool = False
 
 
@@ -79,7 +79,7 @@ class Reconnector:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the client was closed, so that no request opens a connection."""
+        """Return whether the client was closed. Requests of a closed client do not open a connection."""
         return self._is_closed
 
     @property

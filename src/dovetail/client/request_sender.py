@@ -120,7 +120,7 @@ class RequestSender:
         self.tool_index = ToolIndex()
         self.extensions: ClientExtensions | LoadExtensions | None = None  # Extensions that add result types.
         self.tracks_own_requests = False  # True if this client also forwards requests of other clients
-        # The number of this client's own open requests, without forwarded ones.
+        # The number of open requests of this client. Forwarded requests do not count.
         self.own_request_count = 0
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
@@ -333,7 +333,7 @@ class RequestSender:
     def add_name_hint(
         self, exc: NotFound, method: str, params: dict[str, Any], listing: ListMethod | None = None
     ) -> MCPError:
-        """Add a hint with similar names to an error. `listing` is the list of these names, if the method has one."""
+        """Add a hint with similar names to an error. The names come from `listing` or the list for `method`."""
         listing = listing or LIST_BY_METHOD.get(method)
         name = str(params.get("name") or params.get("uri") or "")
         hint = None if listing is None else self._name_index.suggest(listing, name)

@@ -29,7 +29,7 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised if callers share a request and the caller that sent it was cancelled."""
+    """Raised in callers that wait for the request of another caller, if that caller was cancelled."""
 
 
 class Fetch(Struct, eq=False):

@@ -91,7 +91,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
         try:
             return _convert(candidate, target_type)
         except (msgspec.ValidationError, ValueError, TypeError):
-            pass  # The error of the last candidate is reported.
+            pass  # If all candidates fail, the last error is reported.
     try:
         return _convert(candidates[-1], target_type)
     except (msgspec.ValidationError, ValueError, TypeError) as exc:
@@ -119,7 +119,7 @@ def _convert(value: Any, target_type: Any) -> Any:
 
 
 def build_tool_error(result: CallToolResult) -> ToolError:
-    """Return the exception for an error result. Its message is the text of the result."""
+    """Return the exception for an error result. The text of the result becomes the message of the exception."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     error = ToolError("\n".join(texts) or "the tool failed without a message")
     error.result = result

@@ -126,7 +126,7 @@ class Session:
         extra_capabilities = capabilities or ClientCapabilities()
         self.extensions = _combine_extensions(extensions, extra_capabilities)
         declared = extra_capabilities.extensions if self.extensions is None else self.extensions.declared
-        # An extension of the user for tasks replaces ours.
+        # If the user passes an extension for tasks, it replaces the built-in extension.
         self.handles_tasks = tasks and TASKS_EXTENSION not in (declared or {})
         if self.handles_tasks:
             declared = {**(declared or {}), TASKS_EXTENSION: {}}
@@ -236,7 +236,7 @@ class Session:
 
     async def connect(self) -> None:
         """Open a connection unless one is open. A closed session can be opened again."""
-        # Another task may close the session in the meantime, so the check is repeated.
+        # This is a loop because another task may close the session again during the wait.
         while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()
@@ -260,7 +260,7 @@ class Session:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
             close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # A task that never started would skip its cleanup, so the task must start before it is cancelled.
+            # Let the task start. If it were cancelled before it starts, its cleanup would not run.
             await asyncio.sleep(0)
             await asyncio.wait([close_task])
         except asyncio.CancelledError:

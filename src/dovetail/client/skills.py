@@ -32,7 +32,7 @@ RunOnLoop = Callable[..., Awaitable[Any]]
 
 
 def _strip_uri(uri: str) -> str:
-    # All skill URIs start and end with the same text, so only the text between is compared.
+    # All skill URIs start and end with the same text, so the comparison ignores both ends.
     return uri.partition("://")[2].removesuffix(f"/{MANIFEST}") or uri
 
 
@@ -44,7 +44,7 @@ _LIST_SKILLS: Final = ListMethod(
 
 
 async def list_skills(sender: RequestSender, run: RunOnLoop) -> list[Skill]:
-    """Return all valid skills of the server. `skipped_items` explains why the others were left out."""
+    """Return all valid skills of the server. For invalid skills, `skipped_items` contains the reasons."""
     try:
         await run(sender.check_extension, _LIST_SKILLS.method)
     except NotSupported:
@@ -82,7 +82,7 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
 
 def _create_skill(sender: RequestSender, run: RunOnLoop, entry: SkillEntry) -> Skill:
     async def read(uri: str) -> str | bytes:
-        # The entry may be newer than a cached file, so the file is not read from the cache.
+        # A cached file may be older than the skill's entry, so the cache is not used.
         result: ReadResourceResult = await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
         return extract_content(result, uri)
 

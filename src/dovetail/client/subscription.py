@@ -68,7 +68,7 @@ class ChangeEvent(Struct, frozen=True):
 
     kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
     uri: str | None = None  # The URI of the resource, or None if a list changed.
-    # True if the server did not report the change. The change may have happened while the connection was lost.
+    # True if the server did not report the change, but it may have happened while the connection was lost.
     maybe_missed: bool = False
 
 
@@ -220,7 +220,7 @@ class ReconnectingSubscription:
             # Proxies close idle streams, so a stream that ends after several minutes has not failed.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
-            # A server may end streams because it has too many, even if it still sends notifications.
+            # A server with too many open streams may end a stream that still carries notifications.
             # spec: subscriptions#graceful-closure
             graceful_ends = graceful_ends + 1 if has_ended_gracefully and not was_stable else 0
             if failed_attempts > self._limits.max_reconnects:
@@ -256,7 +256,7 @@ class ReconnectingSubscription:
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            # With a handshake, the server and this subscription may spell the same URI differently.
+            # In handshake versions, the server may spell a URI differently from this subscription.
             uris = [notice.uri] if id is not None else find_subscribed_uris(self._uris_by_key, notice.uri)
             for uri in uris:
                 self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))
@@ -289,7 +289,7 @@ class ReconnectingSubscription:
         change.
         """
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A reported change replaces a change that the client only assumed.
+            # A change that the server reported replaces a change that the client only assumed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]

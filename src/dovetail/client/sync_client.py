@@ -87,7 +87,7 @@ def get_shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_after_fork() -> None:
-    """Forget the event loop in a forked process, because the fork did not copy its thread."""
+    """Forget the event loop in a forked process, because its thread does not exist in that process."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
@@ -165,7 +165,7 @@ class SyncClient:
     """A client of one server, for code without async and await. The options are the same as for `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        # A type checker assumes that an unpacked TypedDict may have other keys, so it reports an error here.
+        # Pyright reports an error here, because it assumes that an unpacked TypedDict may have additional keys.
         self._client = Client(target, **options)  # pyright: ignore[reportArgumentType]
 
     def __enter__(self) -> Self:
@@ -320,7 +320,7 @@ class SyncClient:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer the input requests of a waiting request. Return its result, or another `RequestAwaitingInput`."""
+        """Continue a request that waits for input. Return its result, or another `RequestAwaitingInput`."""
         return run_blocking(
             self._client.resume(
                 pending,
@@ -452,8 +452,8 @@ class SyncClient:
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
-        """Subscribe to a resource. Only servers up to protocol version 2025-11 support this. `listen` works with
-        every version.
+        """Subscribe to a resource. Only servers up to protocol version 2025-11 support this
+        method. `listen` works with every version.
         """
         run_blocking(self._client.subscribe_resource(uri))
 

@@ -178,7 +178,7 @@ def resolve_target(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
-    """Return the name, the key and the transport of a target. Headers and variables are added to those of the target.
+    """Return the name, the key and the transport of a target. `headers` and `env` are added to the target's own.
 
     Raise TypeError or ValueError if the target is invalid, or if an option does not apply to it. Raise ScriptNotFound
     if the target is a script that does not exist.
@@ -240,7 +240,7 @@ def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
 
 
 def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
-    """Return a copy of the target that passes each stderr line to `handler`. An existing handler is kept.
+    """Return a copy of the target that passes each stderr line to `handler`. Keep a handler that is already set.
 
     A target without a process is returned unchanged.
     """

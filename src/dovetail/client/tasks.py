@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from dovetail.client.session import Session
 
 _LISTEN: Final = "subscriptions/listen"
-# Servers limit the number of streams, so the client subscribes to this many tasks. It polls the others.
+# Servers limit the number of streams, so the client subscribes to at most this many tasks and polls the rest.
 _MAX_STREAMS: Final = 8
 
 
@@ -150,7 +150,7 @@ class ClientTasks:
                 raise
             raise NotSupported("the server does not accept subscriptions to tasks") from None
         finally:
-            # Another connection may already use the same ID.
+            # Only this stream is removed, because a new connection may already use the same ID for another stream.
             if self._streams.get(id) is stream:
                 self._streams.pop(id, None)
 
@@ -238,7 +238,7 @@ class ClientTasks:
     def _create_handle(self, source: "_RemoteCall | _LocalCall") -> TaskHandle:
         return TaskHandle(source, self._session.run_on_loop)
 
-    # The following methods are for calls and for task handles.
+    # Calls and task handles use the following methods.
 
     async def call(self, params: dict[str, Any], options: RequestOptions) -> Any:
         """Call a tool, and answer input requests until the server sends a result or creates a task."""
@@ -306,7 +306,8 @@ class ClientTasks:
         except MCPError as exc:
             if self.is_closed:
                 raise
-            # The request about the task failed, and not the call. After RateLimited, a caller would call again.
+            # Only a request about the task failed. If the caller received an error such as RateLimited,
+            # it would repeat the call.
             await self.cancel_abandoned(task)
             raise _to_outcome_unknown(exc) from exc
         result = self._read_result(state)
@@ -348,7 +349,7 @@ class ClientTasks:
         return self._sender.add_request_context(error, row.name)
 
     def _build_options(self) -> RequestOptions:
-        """Return options that declare the tasks extension. It is declared even for a client with `tasks=False`."""
+        """Return options that declare the tasks extension, even if the client was created with `tasks=False`."""
         capabilities = self._session.connector.identity.capabilities
         extensions = capabilities.extensions or {}
         if TASKS_EXTENSION in extensions:
@@ -389,7 +390,7 @@ class _RemoteCall:
 
 
 class _LocalCall:
-    """A call that is not a task on the server. The client runs the call, or already has its result."""
+    """A call for which the server has no task. The call is running, or the client already has the result."""
 
     is_local = True
 

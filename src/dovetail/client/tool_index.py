@@ -124,7 +124,7 @@ class ToolIndex:
 
 
 class NameIndex:
-    """The names from the server's last lists. Hints about unknown names suggest them."""
+    """The names from the server's last lists. A hint about an unknown name suggests similar names from these lists."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}

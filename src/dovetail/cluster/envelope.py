@@ -16,14 +16,14 @@ from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message
 
 # Each release also reads the format of the previous release.
-# A release that introduces a format only reads it. The next release writes it.
+# When a new format is introduced, the first release can only read the format. The next release also writes it.
 FORMAT: Final = 1
 
 _PLAIN: Final = bytes([FORMAT, 0])
 _SEALED: Final = bytes([FORMAT, 1])
 _EXPIRY_BYTES: Final = 8
 _DATA_START: Final = len(_PLAIN) + _EXPIRY_BYTES
-# The clocks of two machines may differ. This check can be lenient, because the back end deletes expired data.
+# Data is accepted for this time after it has expired, because the clocks of two machines may differ.
 _CLOCK_TOLERANCE_S: Final = 60.0
 _NAME_BYTES: Final = 18
 _WORKER_NAME_BYTES: Final = 6
@@ -39,14 +39,14 @@ class Envelope:
         self._sealer = Sealer(secret_keys, purpose="cluster") if secret_keys else None
 
     def encode(self, data: bytes, place: str, ttl: float) -> bytes:
-        """Encode data for one place. The reader must pass the same place."""
+        """Encode data for storage at `place`. To decode the data, pass the same `place`."""
         expires_at = int(time.time() + ttl) + 1
         if self._sealer is None:
             return _PLAIN + expires_at.to_bytes(_EXPIRY_BYTES) + data
         return _SEALED + self._sealer.seal(data, place.encode(), expires_at)
 
     def decode(self, encoded: bytes, place: str) -> bytes | None:
-        """Return the data. Return None if it has expired, has another format, or was not written for this place."""
+        """Decode data. Return None if the data has expired, has another format, or was encoded for another `place`."""
         now = time.time() - _CLOCK_TOLERANCE_S
         start = encoded[: len(_PLAIN)]
         if start == _PLAIN and self._sealer is None:
@@ -67,7 +67,7 @@ class Envelope:
 
 
 def hash_name(name: str) -> str:
-    """Return a digest of a name, so that the stored name is short and does not show its content."""
+    """Return a digest of a name. The digest is short and does not reveal the name."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
     return base64.urlsafe_b64encode(digest[:_NAME_BYTES]).decode("ascii")
 
@@ -104,7 +104,7 @@ def check_size(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
 
 
 def create_worker_name() -> str:
-    """Return a new random name for a worker. Clients see it, so it does not contain an address."""
+    """Return a new random name for a worker. Clients see the name, so it does not contain an address."""
     return os.urandom(_WORKER_NAME_BYTES).hex()
 
 

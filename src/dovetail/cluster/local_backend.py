@@ -49,7 +49,7 @@ from dovetail.protocol.shared_state import (
 _FILE_NAME: Final = "shared-state.sqlite"
 _CHECK_INTERVAL_S: Final = 1.0  # Even without a wake-up, a worker checks for messages at this interval.
 _PURGE_INTERVAL_S: Final = 10.0
-_CHANGE_TTL_S: Final = 86400.0  # The length of the log is limited, so this time can be long.
+_CHANGE_TTL_S: Final = 86400.0  # how long a message in the change log is valid
 
 
 class LocalBackend:
@@ -136,7 +136,7 @@ class LocalBackend:
     # Values.
 
     async def read(self, name: str) -> StoredValue | None:
-        """Return a value, or None if there is none."""
+        """Return a value, or None if the name has no value."""
         self._check_available()
         key = hash_name(name)
         row = self._database.read(partial(statements.read_value, key))
@@ -151,7 +151,7 @@ class LocalBackend:
         return await self._change(statements.write_value, key, encoded, ttl, expected)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
+        """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         return await self._change(statements.delete_value, hash_name(name), expected)
 
     # Limits.
@@ -165,7 +165,7 @@ class LocalBackend:
         return await self._change(statements.take, hash_name(name), rate, burst)
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
         return await self._change(statements.acquire, hash_name(name), holder, limit, ttl)
 
     async def release(self, name: str, holder: str) -> None:
@@ -190,7 +190,7 @@ class LocalBackend:
         return False
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Send a message to all workers through the change log. Return its cursor."""
+        """Send a message to all workers through the change log. Return the cursor of the message."""
         check_message(kind, body, MAX_CHANGE_BYTES)
         data = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
         id: int = await self._change(statements.add_change, data)
@@ -306,7 +306,7 @@ class LocalBackend:
                 await self._change(statements.remove_follower, key, worker)
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number. Return None if some of them do not exist."""
+        """Return the events with a number above `after`. Return None if one of them is not stored."""
         self._check_available()
         key = hash_name(stream)
         row = self._database.read(partial(statements.read_stream, key, after))
@@ -322,7 +322,7 @@ class LocalBackend:
         return StreamPart(row[0], header, events, row[3])
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the stored events after a number, and then new events, until the stream ends."""
+        """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
 
         async def read(after: int) -> StreamPart | None:

@@ -20,7 +20,7 @@ _MAX_FILE_BYTES: Final = 1024 * MiB
 _LOCK_TIMEOUT_S: Final = 2.0
 _PURGE_BATCH: Final = 1000
 
-# Times are those of the monotonic clock, which all processes of a machine share.
+# All times come from the monotonic clock, which is the same in all processes of a machine.
 _SCHEMA: Final = """
 CREATE TABLE epoch (id TEXT NOT NULL);
 INSERT INTO epoch VALUES (lower(hex(randomblob(6))));
@@ -60,7 +60,7 @@ Work = Callable[[sqlite3.Connection, float], T]
 
 
 class LocalDatabase:
-    """The connections of one worker to the shared file. Open it after the process was forked."""
+    """The connections of one worker to the shared file. Create this object after the process was forked."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,7 +104,7 @@ class LocalDatabase:
         return _transact(self._waiting_connection, work)
 
     def is_replaced(self) -> bool:
-        """Return whether the file was deleted or replaced. New workers would then use another file."""
+        """Return whether the file was deleted or replaced. In that case, new workers use a different file."""
         try:
             return self._path.stat().st_ino != self._file_id
         except FileNotFoundError:
@@ -115,7 +115,7 @@ class LocalDatabase:
         await self.change(_purge)
 
     def close(self) -> None:
-        """Close the connections. A statement that waits in a thread ends first."""
+        """Wait for the statement that runs in a thread, and close the connections."""
         if self._executor is not None:
             self._executor.shutdown()
         if self._waiting_connection is not None:

@@ -97,7 +97,7 @@ def add_change(data: bytes, connection: Connection, now: float) -> int:
 
 
 def read_epoch(connection: Connection, now: float) -> str:
-    """Return the ID of the file. A cursor is valid only for the file with its ID."""
+    """Return the ID of the file. Every cursor contains the ID of the file that it belongs to."""
     return connection.execute("SELECT id FROM epoch").fetchone()[0]
 
 
@@ -171,7 +171,7 @@ def read_stream(key: str, after: int, connection: Connection, now: float) -> Any
 def end_lost_stream(
     key: str, worker: str, limits: StreamLimits, number: int, data: bytes, connection: Connection, now: float
 ) -> list[str] | None:
-    """Add the last event to another worker's open stream. Return None if the stream has changed."""
+    """Add a last event to the open stream of a lost worker. Return None if the stream has changed."""
     state = read_open_stream(key, connection, now)
     if state is None or state[1] + 1 != number:
         return None

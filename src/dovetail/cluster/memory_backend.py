@@ -86,7 +86,7 @@ class MemoryBackend:
         self._listener = None
 
     def get_status(self) -> SharedStateStatus:
-        """Return that the back end is available."""
+        """Return the status. The memory back end is always available."""
         return SharedStateStatus(is_available=True)
 
     async def list_workers(self) -> frozenset[str]:
@@ -94,7 +94,7 @@ class MemoryBackend:
         return frozenset({self.worker})
 
     async def read(self, name: str) -> StoredValue | None:
-        """Return a value, or None if there is none."""
+        """Return a value, or None if the name has no value."""
         return self._values.find(name, time.monotonic())
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
@@ -109,7 +109,7 @@ class MemoryBackend:
         return self._last_version
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
+        """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         present: StoredValue | None = self._values.find(name, time.monotonic())
         if present is None or expected not in (None, present.version):
             return False
@@ -132,7 +132,7 @@ class MemoryBackend:
         return wait
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
         now = time.monotonic()
         expiries: dict[str, float] = self._places.find(name, now) or {}
         places = {other: expires_at for other, expires_at in expiries.items() if expires_at > now}
@@ -210,7 +210,7 @@ class MemoryBackend:
         return True
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number. Return None if some of them do not exist."""
+        """Return the events with a number above `after`. Return None if one of them is not stored."""
         stored: _Stream | None = self._streams.find(stream, time.monotonic())
         if stored is None or not stored.events or not stored.events[0].number - 1 <= after <= stored.last_number:
             return None
@@ -218,7 +218,7 @@ class MemoryBackend:
         return StreamPart(self.worker, stored.header, events, stored.is_ended)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the stored events after a number, and then new events, until the stream ends."""
+        """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         wakeup = asyncio.Event()
         self._followers.add(stream, wakeup)
 

@@ -43,7 +43,7 @@ from dovetail.protocol.shared_state import (
     StreamPart,
 )
 
-_CHANGE_TTL_S: Final = 86400.0  # The length of the log is limited, so this time can be long.
+_CHANGE_TTL_S: Final = 86400.0  # how long a message in the change log is valid
 
 
 class RedisBackend:
@@ -113,7 +113,7 @@ class RedisBackend:
     # Values.
 
     async def read(self, name: str) -> StoredValue | None:
-        """Return a value, or None if there is none."""
+        """Return a value, or None if the name has no value."""
         key = hash_name(name)
         version, encoded = await self._link.execute("HMGET", f"{self._prefix}value:{key}", "version", "data")
         data = None if encoded is None else self._envelope.decode(encoded, f"value {key}")
@@ -128,7 +128,7 @@ class RedisBackend:
         return None if version is None else int(version)
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
+        """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         return bool(await self._link.run(scripts.DELETE, hash_name(name), "" if expected is None else expected))
 
     # Limits.
@@ -145,7 +145,7 @@ class RedisBackend:
         return float(await self._link.run(scripts.TAKE, hash_name(name), rate, burst))
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give one of `limit` places to a holder, or extend its time. Return False if all places are taken."""
+        """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
         return bool(await self._link.run(scripts.ACQUIRE, hash_name(name), holder, limit, _to_ms(ttl)))
 
     async def release(self, name: str, holder: str) -> None:
@@ -172,7 +172,7 @@ class RedisBackend:
         return outcome == b"sent"
 
     async def _store_large(self, encoded: bytes, ttl: float) -> tuple[str, bytes | str]:
-        """Store large data under a separate key. Return the field and the value for the message or event."""
+        """Return the field and the value for a message or an event. Large data is stored under its own key."""
         if len(encoded) <= MAX_INLINE_BYTES:
             return "data", encoded
         id = create_id()
@@ -184,7 +184,7 @@ class RedisBackend:
             await self._link.execute("UNLINK", f"{self._prefix}large:{value}")
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Send a message to all workers through the change log. Return its cursor."""
+        """Send a message to all workers through the change log. Return the cursor of the message."""
         check_message(kind, body, MAX_CHANGE_BYTES)
         encoded = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
         return b".".join(await self._link.run(scripts.PUBLISH, encoded, create_id())).decode()
@@ -242,7 +242,7 @@ class RedisBackend:
         return outcome != b"refused"
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number. Return None if some of them do not exist."""
+        """Return the events with a number above `after`. Return None if one of them is not stored."""
         key = hash_name(stream)
         reply = await self._link.run(scripts.READ_STREAM, key, after)
         header = None if reply is None else self._envelope.decode(reply[1], f"stream {key}")
@@ -261,7 +261,7 @@ class RedisBackend:
         return StreamPart(reply[0].decode(), header, events, bool(reply[3]) and last_read == reply[2])
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the stored events after a number, and then new events, until the stream ends."""
+        """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
         followers_key = f"{self._prefix}followers:{key}"
 
@@ -313,7 +313,7 @@ def _to_ms(seconds: float) -> int:
 
 
 def _parse_cursor(cursor: str) -> tuple[str, int, str]:
-    """Return the epoch, the number and the ID of a change. An invalid cursor has the epoch ""."""
+    """Split a cursor into the epoch, the number and the ID of a change. The epoch of an invalid cursor is ""."""
     epoch, _, rest = cursor.partition(".")
     number, _, position = rest.partition(".")
     milliseconds, _, sequence = position.partition("-")

@@ -84,7 +84,7 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def open_client(address: RedisAddress, timeout: float, max_connections: int = _MAX_CONNECTIONS) -> Any:
-    """Return a client of redis-py. It connects with its first command, and never sends a command twice."""
+    """Return a redis-py client. The client connects when it sends its first command. It never repeats a command."""
     try:
         import redis.asyncio as redis
         from redis.asyncio.retry import Retry

@@ -26,7 +26,7 @@ _MAX_COMMANDS: Final = 32  # the maximum number of commands that wait for Redis 
 _REFUSAL_SHOWN_S: Final = 10.0
 _NOT_OPEN: Final = "the connection to Redis is not open"
 
-# The parameters are the ID of a new epoch, and the number and the ID of the newest change.
+# Called with the ID of a new epoch, the number of the newest change, and the ID of the newest change.
 EpochCallback = Callable[[str, int, str], None]
 
 
@@ -94,7 +94,7 @@ class RedisLink:
         return await self._evaluate(script, *args)
 
     async def execute(self, name: str, *args: Any) -> Any:
-        """Run a single command, as `run` does."""
+        """Run a single command. Raise the same errors as `run`."""
         self._check_available()
         return await self._perform(self._client.execute_command(name, *args))
 
@@ -109,7 +109,7 @@ class RedisLink:
         return await self._perform(registered(keys=[self._prefix], args=(HEARTBEAT_TTL_S, *args)))
 
     async def _perform(self, command: Coroutine[Any, Any, Any]) -> Any:
-        """Run a command in a task. If the caller is cancelled, redis-py does not always finish the command."""
+        """Run a command in its own task, so that the command finishes even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(self._wait_for(command))
         self._commands.add(task)
         task.add_done_callback(self._finish_command)

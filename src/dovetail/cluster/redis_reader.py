@@ -60,7 +60,7 @@ class RedisReader:
         """Read and deliver messages until this task is cancelled."""
         failures, task = 0, asyncio.current_task()
         try:
-            # redis-py sometimes ignores that the task was cancelled.
+            # redis-py sometimes ignores the cancellation of a task, so each round of the loop checks for it.
             while task is not None and not task.cancelling():
                 try:
                     await self._read()
@@ -81,7 +81,7 @@ class RedisReader:
         for key, entries in reply:
             if key == self._inbox.encode():
                 await self._handle_inbox(entries)
-            elif epoch == self._epoch:  # Messages from before a new epoch are part of the gap.
+            elif epoch == self._epoch:  # A new epoch was reported as a gap, so older messages are ignored.
                 self._handle_changes(entries)
 
     async def _handle_inbox(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:

@@ -14,7 +14,7 @@ _KNOWN_WORKER_S: Final = 600  # The name of a lost worker is kept for this time.
 _EVENT_BATCH: Final = 100
 
 # A new epoch starts if Redis was flushed, restarted or replaced by its replica.
-# Redis may then have lost records, so nothing from before the epoch counts as known.
+# Redis may have lost records in these cases, so the workers do not rely on records from an earlier epoch.
 _PRELUDE: Final = f"""
 local prefix = KEYS[1]
 local time = redis.call('TIME')

@@ -9,7 +9,7 @@ from dovetail.protocol.shared_state import SharedStateUnavailable, StreamLimits
 
 
 class StreamBudget:
-    """The sizes of the streams of one worker."""
+    """Keeps the total size of a worker's streams below a limit."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits

@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.protocol.shared_state import StreamEvent, StreamPart, WorkerLost
 
-_CHECK_INTERVAL_S: Final = 1.0  # A reader without new events checks the writer at this interval.
+_CHECK_INTERVAL_S: Final = 1.0  # If no events arrive, a reader checks at this interval whether the writer is alive.
 
 
 class StreamFollowers:
@@ -50,7 +50,7 @@ async def follow_stream(
     read: Callable[[int], Awaitable[StreamPart | None]],
     is_lost: Callable[[str], Awaitable[bool]],
 ) -> AsyncGenerator[StreamEvent]:
-    """Yield the events after a number until the stream ends. `is_lost` returns whether a worker has ended."""
+    """Yield the events with a number above `after` until the stream ends. `is_lost` checks whether a worker is lost."""
     is_writer_lost = False
     while True:
         wakeup.clear()

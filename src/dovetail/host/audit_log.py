@@ -38,7 +38,7 @@ from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.codec import encode, to_plain
 
-# Times are relative to this date, so that entries of different processes can be sorted.
+# Every audit log counts time from this date, so the entries of different processes can be sorted.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
@@ -46,12 +46,12 @@ _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # arguments above this size are shorten
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 _MAX_CACHED_TEXTS: Final = 1024
-# After another process rotates the files, this process writes to the previous file until the next check.
-# The file is not checked before each line, because a check takes longer than writing a line.
+# How often to check whether another process has rotated the log file. Until the check, lines go to the old file.
+# Checking before each line would be too slow.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
-_LOCK_TIMEOUT_S: Final = 0.25  # the maximum time for which the host's event loop is blocked
+_LOCK_TIMEOUT_S: Final = 0.25  # Waiting for the lock blocks the host's event loop.
 _ROTATE_RETRY_S: Final = 60.0
-_MIGRATION_TIMEOUT_S: Final = 5.0  # the time that another process may need to convert a large file
+_MIGRATION_TIMEOUT_S: Final = 5.0  # Another process may be converting a large file.
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
@@ -90,9 +90,9 @@ class AuditLog:
         self.dropped_count = 0
         self._include_values = include_values
         self._secrets = secrets or SecretResolver({})
-        # The secrets of the hosts that write to this log. The references are weak, so that hosts can be freed.
+        # The secrets of the hosts that write to this log. A weak set does not keep closed hosts in memory.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
-        self._secrets_version: object = None  # the version of the secrets when the cached texts were masked
+        self._secrets_version: object = None  # The cached texts were masked with this version.
         self._cached_texts: dict[Hashable, bytes] = {}
         self._max_bytes = max_bytes
         self._backup_count = backup_count
@@ -101,7 +101,7 @@ class AuditLog:
         self._file_bytes = 0
         self._check_at = 0.0  # the time of the next check for a rotated file
         self._rotate_at = 0.0  # the earliest time for the next rotation
-        # Raises an error now if the file cannot be used.
+        # An unusable file raises an error here.
         read_version(read_first_line(self.path), self.path)
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
@@ -147,7 +147,7 @@ class AuditLog:
     def _encode_texts(
         self, cache: dict[Hashable, bytes], key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]
     ) -> bytes:
-        """Encode the texts of an entry as an unfinished JSON object. The caller appends the other members."""
+        """Encode the texts of an entry as the start of a JSON object. The caller adds the end of the object."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)
@@ -176,7 +176,7 @@ class AuditLog:
             return data
         for resolver in (self._secrets, *self._host_secrets):
             data = resolver.mask(data)
-        # Values are shortened after masking, because half a secret would not be recognized.
+        # Mask first and shorten later, because a secret that is cut in half would not be recognized.
         return {name: _truncate(value) if isinstance(value, str) else value for name, value in data.items()}
 
     def _may_hold_secrets(self, encoded: bytes) -> bool:
@@ -235,7 +235,7 @@ class AuditLog:
             self._rotate_at = now + _ROTATE_RETRY_S
             return
         self._close_file()
-        # Opening the file may need the same lock, so the lock is released first.
+        # The lock is released before this call, because opening the file may need the lock.
         self._open_file()
 
     def _is_current_file(self) -> bool:
@@ -299,7 +299,7 @@ def _parse_line(line: bytes, path: Path) -> list[RecordingHeader | Frame | Event
 
 
 def describe_shape(value: Any) -> Any:
-    """Describe a value by its names, types and lengths, without its content."""
+    """Describe the names, types and lengths in a value, but not its content."""
     return _describe_shape(value, 0)
 
 
@@ -344,7 +344,7 @@ def _truncate(text: str) -> str:
 def _encode_ascii(value: Any) -> bytes:
     try:
         encoded_value = encode(value)
-    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair. Here, it becomes "?".
+    except (TypeError, ValueError):  # `encode` rejects half a surrogate pair. Replace it with "?".
         text = json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"))
         encoded_value = text.encode("utf-8", "replace")
     if encoded_value.isascii() and b"\x7f" not in encoded_value:
@@ -363,7 +363,7 @@ def _open_log(path: Path) -> int:
                 _migrate_log(path)
     file_descriptor = open_for_append(path)
     try:
-        # Two processes may write a second header or an empty line. Both are harmless.
+        # If two processes do this at once, the file gets a second header or an empty line, which is harmless.
         if os.fstat(file_descriptor).st_size == 0:
             append(file_descriptor, _encode_ascii(_HEADER) + b"\n")
         elif not _ends_with_newline(path):

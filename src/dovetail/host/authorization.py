@@ -48,7 +48,7 @@ from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
-# The user can change the content of these requests.
+# The user can edit the content of requests of these kinds.
 _KINDS_WITH_CONTENT: Final = frozenset({"tool.result", "sampling.request", "sampling.response", "roots.list"})
 _MAX_QUESTIONS_PER_CALLER: Final = 4  # the maximum number of open questions of one gateway caller
 # A caller's session grants end after this time, because the host does not see when the caller disconnects.
@@ -65,7 +65,7 @@ class ToolRecord(Struct, frozen=True, kw_only=True):
     fingerprint: str
     request: PolicyRequest  # the policy request for calls of the tool, without arguments
     result_request: PolicyRequest  # the policy request for results of the tool
-    result_needs_arguments: bool  # True if a rule about results needs the arguments
+    result_needs_arguments: bool  # True if a rule about results depends on the call's arguments
     limits: ToolLimits
 
 
@@ -76,14 +76,14 @@ class Authorization(Struct, frozen=True, kw_only=True):
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if the decision was made without waiting, so the tool definition is still current.
+    # True if the host did not wait for anything. Then the tool definition cannot have changed in the meantime.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or result that the user entered instead of the original
-    is_once: bool = False  # True if the user answered and no grant was stored
+    is_once: bool = False  # True if the user's answer was not stored as a grant
 
 
 class DecisionDetails(Struct, frozen=True):
-    """The request and the decision in a "decision" event."""
+    """The data of a "decision" event."""
 
     request: PolicyRequest
     decision: Decision
@@ -155,7 +155,7 @@ class RequestAuthorizer:
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
-        """Return the limits of one item. They come from the policy and the server's settings."""
+        """Return the limits of one item. Combine the limits in the policy and in the server's settings."""
         return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
@@ -349,7 +349,7 @@ class RequestAuthorizer:
         return edited_request
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the policy's decision. If there is no user to ask, "ask" becomes `Policy.non_interactive`."""
+        """Return the policy's decision. If there is no user to ask, replace "ask" with `Policy.non_interactive`."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -367,7 +367,7 @@ class RequestAuthorizer:
         return decision
 
     def allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        """Emit an event for an allowed request, and return its authorization."""
+        """Emit an event for an allowed request, and return the authorization to send the request."""
         reason = reason or decision.reason
         if self._events.has_listeners("decision"):
             self.emit_decision(request, replace(decision, action="allow", reason=reason))
@@ -430,7 +430,7 @@ class RequestAuthorizer:
         return True
 
     async def store_answer(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Store a consent answer that the user gave later. An answer with the scope "once" allows the next request."""
+        """Store a consent answer. If its scope is "once", the answer allows the next request only."""
         if answer.scope == "once":
             grant = Grant.from_request(request, current_fingerprint, scope="once", expires_in=answer.expires_in)
             await _store(request, self.grants.add, grant)
@@ -438,7 +438,7 @@ class RequestAuthorizer:
             await self._store_grant(request, current_fingerprint, answer)
 
     async def use_once_grant(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether the user allowed this request once, and remove that grant."""
+        """Return whether a `once` grant allows this request. Remove the grant."""
         grant = await self._find_grant(request, current_fingerprint)
         return grant is not None and grant.scope == "once"
 
@@ -474,7 +474,7 @@ class RequestAuthorizer:
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """Return how a tool definition has changed since its last use. Return None if all changes are harmless."""
+        """Return the changes in a tool definition since its last use. Return None if all changes are harmless."""
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
@@ -530,7 +530,7 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        # An answer other than "once" shows that the user saw the full text.
+        # The answer to a shortened question is "once". Another scope means that the user has seen the full text.
         return not consent_request.is_shortened or answer.scope != "once"
 
 

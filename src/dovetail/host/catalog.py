@@ -122,7 +122,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """Return the reasons why a model provider would reject tools, each with the full name of the tool."""
+        """Find tools that a model provider would reject. Return pairs of a full name and the reason."""
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:

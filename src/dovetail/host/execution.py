@@ -29,7 +29,7 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-# This matches an `isError` flag that is not false. A server may write the name with escapes.
+# Matches an `isError` flag that is not false, or an escape, because the name `isError` may be escaped.
 _POSSIBLE_ERROR_FLAG: Final = re.compile(rb'"isError"\s*+:\s*+(?!false)|\\u00[4-7]')
 
 
@@ -128,7 +128,7 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
 
     request: PolicyRequest
     # "ok", "error", or the name of the exception class.
-    # A call that became a task has "task". A task without a result has "failed" or "cancelled".
+    # "task" if the call became a task, and "failed" or "cancelled" if the task ended without a result.
     outcome: str
     duration_ms: float
     error: str = ""
@@ -177,7 +177,7 @@ def build_task_outcome_event(
 
 
 def _hash_task_id(task_id: str) -> str:
-    """Return a short digest. The task ID itself may be a secret, so it must not be in a log."""
+    """Return a short digest of a task ID. Logs contain the digest, because the task ID may be a secret."""
     return hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()[:12] if task_id else ""
 
 
@@ -188,7 +188,7 @@ class _ErrorFlag(WireStruct):
 def _has_failed(result: Any) -> bool:
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
-    # Most results contain neither of these texts. This search is faster than the pattern.
+    # A plain search is faster than the pattern, and is enough for most results.
     if b'"isError"' not in result and b"\\u00" not in result:
         return False
     if _POSSIBLE_ERROR_FLAG.search(result) is None:
@@ -206,14 +206,14 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return an error if the policy denies or hides this call in every case. Otherwise return None.
+    """Return an error if the policy certainly denies or hides a call. Otherwise return None.
 
     The annotations and some of the arguments are not known yet.
     """
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
     if _depends_on_call(request, decision.rule):
-        # This rule depends on the call. Another rule may deny every call of the item.
+        # This rule may deny only some calls. Check whether another rule denies every call.
         decision = decide_without(authorizer.policy, request, partial(_depends_on_call, request))
     if decision.action in ("hide", "deny"):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
@@ -238,7 +238,7 @@ def find_completion_denial(
     template: str,
     arguments: Mapping[str, str],
 ) -> PolicyError | None:
-    """Return an error if the policy denies or hides the prompt or resource for which a caller wants completions.
+    """Check the prompt or resource of a completion request. Return an error if the policy denies or hides it.
 
     `arguments` has the values that are known so far. They select the resource of a template.
     """
@@ -249,7 +249,7 @@ def find_completion_denial(
         return denial
     try:
         uri = expand(template, arguments)
-    except ValueError as exc:  # The policy cannot check an invalid template, because its resources are unknown.
+    except ValueError as exc:  # The policy can check only a valid template.
         error = PolicyError(f"{clip(template)} is not a valid URI template: {exc}", action="deny")
         return add_context(error, server=supervisor.name)
     return find_denial(authorizer, supervisor, "resource.read", uri)

@@ -566,7 +566,7 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        # `value` replaces a value for the same argument in `context`.
+        # If `context` also contains this argument, `value` counts.
         context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
         item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)
@@ -708,7 +708,7 @@ def get_parts(host: Host) -> HostParts:
 async def call_for_agent(
     host: Host, name: str, arguments: Mapping[str, Any], *, wait: bool, find_permission: Callable[[ToolRecord], str]
 ) -> CallToolResult | CallAwaitingConsent:
-    """Call a tool for an agent. `find_permission` returns the reason why the tool needs no question, or ""."""
+    """Call a tool for an agent. `find_permission` returns why the user need not be asked, or "" to ask the user."""
     return await host._call_for_agent(name, arguments, wait, find_permission)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -44,7 +44,7 @@ class ToolRecords:
 
 
 class VisibleItems:
-    """The items of one list that the policy does not hide. They are outdated if the list or the policy changes."""
+    """The items of one list, without hidden items. Create a new object when the list or the policy changes."""
 
     __slots__ = ("_items", "_policy", "task")
 
@@ -54,7 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether the list and the policy are still the same.
+        """Return whether this object was created for this list and this policy.
 
         Return False if the task of the result can no longer finish.
         """
@@ -66,7 +66,7 @@ class HostCatalog:
     """All items of a host's servers, except the items that the policy hides."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
-        self.ready_timeout = ready_timeout  # the seconds that lists wait for starting servers
+        self.ready_timeout = ready_timeout  # how many seconds to wait for a server that is starting
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
@@ -125,7 +125,7 @@ class HostCatalog:
     async def filter_visible(
         self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the items that the policy does not hide. Between slices of a long list, other tasks can run."""
+        """Return the items that the policy does not hide. Let other tasks run while a long list is checked."""
         if len(items) <= _ITEMS_PER_SLICE:
             return self._select_visible(supervisor, kind, items)
         policy = self._authorizer.policy

@@ -45,9 +45,9 @@ from dovetail.wire.codec import encode_canonical
 _KIND: Final = "resource.read"
 ALLOWED_TOOLS: Final = "allowed-tools"
 _ONCE_ANSWER_S: Final = 300.0  # The answer "once" allows reading the files of a skill for this long.
-# The fingerprint of a dynamic skill contains this text. A new text would change all these fingerprints.
+# Do not change this text. It is a part of the fingerprint of each dynamic skill.
 _DYNAMIC_FILES: Final = "dynamic: the server generates the files, and they are not verified"
-_MAX_AGE_S: Final = 1.0  # A large folder is scanned again if the last scan is older than this.
+_MAX_AGE_S: Final = 1.0  # the seconds after which a large folder is scanned again
 
 
 class SkillContent(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class SkillContent(Struct, frozen=True, kw_only=True):
 
     @property
     def model_text(self) -> str:
-        """Return the content for a model, between two lines. The first line names the server and the URI.
+        """Return the content for a model, with a line before and after it. The first line names the server and the URI.
 
         Both lines contain a digest of the content. Therefore the content cannot contain a forged last line.
         """
@@ -88,7 +88,7 @@ class HostSkill:
         self._client = _client  # the client that belongs to `_skill`
         self._definition = build_definition(_skill)
         self._allowed_until = 0.0  # the time until which the answer "once" is valid
-        # One lock is for readers that wait for the user's answer, and one for all other readers.
+        # Readers with `wait=True` and readers with `wait=False` use different locks.
         self._locks = {True: asyncio.Lock(), False: asyncio.Lock()}
 
     @property
@@ -113,7 +113,7 @@ class HostSkill:
 
     @property
     def front_matter(self) -> Mapping[str, Any]:
-        """Return all fields of the front matter. `allowed-tools` has no effect unless the user allows these tools."""
+        """Return all fields of the front matter. The user must still allow the tools in `allowed-tools`."""
         return self._skill.front_matter
 
     @property
@@ -209,7 +209,7 @@ class HostSkill:
             self._allowed_until = time.monotonic() + _ONCE_ANSWER_S
 
     async def _defer(self, ticket: str, request: PolicyRequest, answer_key: str) -> None:
-        """Store the skill's definition with the question. The user's answer then applies to this definition."""
+        """Store the skill's definition with the question, so that the user's answer applies only to this definition."""
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is not None and request.server_identity:
             deferred_call = DeferredCall(
@@ -223,7 +223,7 @@ class HostSkill:
             await inbox.attach(ticket, deferred_call)
 
     def _decide(self, supervisor: ServerSupervisor, file_decision: Decision) -> Decision:
-        """Return the decision about a whole skill. If a rule asks about one of its files, the user is asked.
+        """Return the decision about a whole skill. The decision is to ask if any file of the skill needs consent.
 
         A dynamic skill lists no files, so only the file that is read counts.
         """

@@ -121,7 +121,7 @@ class HostInputHandlers:
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
-        """Ask the user for input, unless the policy denies the request. The policy never answers for the user."""
+        """Ask the user for input, unless the policy denies the request. An "allow" rule is not an answer."""
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
@@ -241,7 +241,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Add a hint to an error about missing capabilities. The hint names the options that provide them."""
+    """If an error is about missing capabilities, add a hint with the options that enable these capabilities."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

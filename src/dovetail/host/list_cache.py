@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# Counts how often all lists were invalidated, and how often one list changed.
+# Two counts: how often all lists were marked as outdated, and how often this list changed.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {
@@ -25,7 +25,7 @@ _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {
 
 
 class ListCache:
-    """The last known lists of one server. Changes cause events and callbacks."""
+    """The last known lists of one server. When a list changes, an event is emitted and the callbacks are called."""
 
     def __init__(
         self, server_name: str, emit: Callable[[HostEvent], None], callbacks: Mapping[object, ChangeCallback]
@@ -66,7 +66,7 @@ class ListCache:
         return self._invalidation_count, self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, version: ListVersion) -> None:
-        """Store a list. Pass the time and the list version from before the request."""
+        """Store a list. `fetched_at` and `version` are the time and the list version before the request."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
         if version == self.get_version(kind):  # A list is current only if it did not change during the request.
             self.fetched_at[kind] = fetched_at

@@ -18,7 +18,7 @@ _DIGEST_CHARS: Final = 13
 _MAX_SERVER_CHARS: Final = 20  # Server names are shortened to this length.
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
-# Two underscores separate the server from the tool, so an underscore is not allowed here.
+# In a shortened name, underscores are replaced, because two underscores separate its parts.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
 # Neither name may contain the separator, and joining the names must not create a second separator.
 # Gemini requires that a name starts with a letter or an underscore.
@@ -59,7 +59,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length shows where the first name ends.
+    # Without the length, ("a", "bc") and ("ab", "c") would have the same digest.
     # Names from JSON may contain surrogates, which plain UTF-8 rejects.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]

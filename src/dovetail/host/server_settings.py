@@ -30,8 +30,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     limits: ToolLimits = ToolLimits()  # the limits for each tool, in addition to the limits in the policy
     idle_timeout: float | None = None  # seconds without use after which the server is stopped, or None for never
     list_timeout: float = 10.0  # the maximum seconds for listing tools, resources and prompts
-    list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications for it
-    restart_delay: float = 1.0  # seconds before the second start, doubled after each failure
+    list_ttl: float = 60.0  # seconds to cache a list if the server does not report changes
+    restart_delay: float = 1.0  # seconds before the first restart. Each failure doubles the delay
     max_restart_delay: float = 60.0  # the maximum seconds between two starts
     max_restarts: int = 5  # after this many failures in a row, the delay is `max_restart_delay`
 
@@ -47,7 +47,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 def compute_server_id(target: Target) -> str:
-    """Return a digest of a target. References to secrets are not replaced, so the values of secrets do not matter.
+    """Return a digest of a target. References such as `${API_KEY}` are not replaced by their values.
 
     Headers are left out, because they identify the client and not the server.
 

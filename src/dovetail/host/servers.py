@@ -108,7 +108,7 @@ class ManagedServers:
 
         def emit_log(message: LoggingMessageNotificationParams) -> None:
             if not self._events.has_listeners("server.log"):
-                return  # Masking is slow, and a server may log a lot.
+                return  # Without listeners, avoid the slow masking.
             mask = self._secrets.mask
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
             masked = replace(
@@ -221,6 +221,6 @@ class ManagedServers:
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return the shared supervisor of a server, and the supervisors of callers with their own credentials."""
+        """Return the shared supervisor of a server, and one supervisor for each caller that has its own credentials."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

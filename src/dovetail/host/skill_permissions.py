@@ -21,7 +21,7 @@ from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
 _KIND: Final = "skill.tools"
-_MAX_TOOLS: Final = 50  # A skill that asks for more tools gets none.
+_MAX_TOOLS: Final = 50  # A skill that names more tools than this gets no permissions.
 _SEPARATORS: Final = re.compile(r"[\s,]+")
 
 
@@ -48,7 +48,7 @@ class SkillToolPermissions:
         return not self._permissions
 
     def start_run(self, skills: Iterable[HostSkill]) -> None:
-        """Remove the permissions of the last run. Keep stored grants of skills that have not changed."""
+        """Remove the permissions of the last run. Keep a permission if it is stored and its skill has not changed."""
         fingerprints = {(skill.server, skill.uri): skill.fingerprint for skill in skills}
         self._permissions = {
             key: permission
@@ -91,7 +91,7 @@ class SkillToolPermissions:
         )
 
     def find_reason(self, record: ToolRecord) -> str:
-        """Return the reason why a tool needs no further question, or "" if the user must be asked."""
+        """Return why the user need not be asked about a tool. Return "" if the user must be asked."""
         request = record.request
         key = (request.server, request.server_identity, request.tool, record.fingerprint)
         for (server, uri), permission in self._permissions.items():

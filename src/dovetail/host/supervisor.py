@@ -74,10 +74,10 @@ class ServerSupervisor:
         self._mask = mask  # a function that masks secrets in messages
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
-        # The forwarder sends requests of gateway callers to the server.
-        # Without the capabilities of gateway callers, the server has no forwarder.
+        # Sends the requests of gateway callers to the server.
+        # None if the server was started without the capabilities of gateway callers.
         self.forwarder: MountedClient | None = None
-        self.may_have_tasks = True  # False if the server certainly does not run calls as tasks
+        self.may_have_tasks = True  # False if the server is known not to run calls as tasks
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._close_tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +96,7 @@ class ServerSupervisor:
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Create a second supervisor of the same server. It has another client and the same callbacks."""
+        """Create a second supervisor for the same server, with a different client and the same callbacks."""
         return ServerSupervisor(
             self.name,
             create_client,
@@ -207,7 +207,7 @@ class ServerSupervisor:
             start_error = self._record_failure(self._to_start_error(exc))
             raise start_error from start_error.__cause__
         self.client, self._mounted_client = client, mounted_client
-        # A stateless server receives the capabilities with each request.
+        # A stateless server gets the capabilities with each request, so it always has a forwarder.
         if is_announced or is_stateless(client.protocol_version or ""):
             self.forwarder = mounted_client
         self._list_cache.invalidate()
@@ -268,7 +268,7 @@ class ServerSupervisor:
         return self.may_have_tasks
 
     def _on_connection_change(self, error: TransportError | None) -> None:
-        self.may_have_tasks = True  # The server may be another version after a restart.
+        self.may_have_tasks = True  # After a restart, the server may be a newer version.
         if self.client is None:
             return
         self._list_cache.invalidate()

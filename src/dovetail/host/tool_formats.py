@@ -50,7 +50,7 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """Return why a provider would reject tools. Each pair contains the full name of a tool and a reason."""
+    """Find tools that a provider would reject. Return pairs of a full name and the reason."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [

@@ -30,7 +30,7 @@ class _CachedResult(Struct):
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-# These claims say something about the token, not about the caller.
+# These claims describe the token and not the caller.
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
@@ -132,7 +132,7 @@ def _get_cache_owner(exchange: Exchange) -> str | None:
     """
     principal = exchange.caller.principal
     if principal is None:
-        # A task has no headers, but the request that created it may have had some.
+        # A task has no headers, even if it was created by an HTTP request.
         return exchange.caller.session_id if exchange.headers is None and not exchange.is_task else None
     scopes = sorted(getattr(principal, "scopes", ()))
     claims: dict[str, Any] = getattr(principal, "claims", {})

@@ -62,7 +62,7 @@ class RateLimit:
         self._methods = frozenset(methods)
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
-        # The request that created a task was counted, so the runs of the task do not count.
+        # Do not count a task, because the request that created the task was already counted.
         if exchange.method in self._methods and not exchange.is_task:
             wait = self._limiter.take(self._get_key(exchange), monotonic(), borrow=exchange.is_outgoing)
             if wait and not exchange.is_outgoing:

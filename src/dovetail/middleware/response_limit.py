@@ -31,7 +31,7 @@ class ResponseLimit:
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         result = await call_next(exchange)
         if not isinstance(result, Result):
-            # A list is already encoded. The page size limits its length.
+            # This is an encoded list, whose length is limited by the page size.
             return result
         size = len(encode(result))
         if size <= self._max_bytes:

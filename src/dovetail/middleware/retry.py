@@ -11,7 +11,7 @@ from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext
 from dovetail.wire.methods import METHODS
 
-# Errors for timeouts and lost connections are subclasses of these errors.
+# These classes include the errors for timeouts and lost connections.
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 
 
@@ -56,13 +56,13 @@ class Retry:
             exchange.exception = None
             try:
                 result = await call_next(exchange)
-                # `call_next` sets `exchange.exception`, which a type checker cannot know.
+                # `Any`, because a type checker does not know that `call_next` sets `exchange.exception`.
                 exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
                 pass
-            # The server has stopped this call, and would also stop a retry.
+            # Do not retry a call that the server has stopped.
             if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
             # A random delay spreads the retries of callers that failed at the same time.

@@ -166,7 +166,7 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 metric_attributes["rpc.response.status_code"] = str(code)
-            # Each new value in a metric needs memory, so names that callers choose are not used.
+            # Leave out names that callers choose, because each new name in a metric needs memory.
             if side == "server":
                 for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
                     metric_attributes.pop(attribute, None)

@@ -9,7 +9,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.base import Struct
 
-# Callers choose the names. When the table is full, all new names share one entry.
+# Callers choose the names, so the table is limited. When it is full, all new names share one entry.
 _MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
 # Each upper bound is twice the previous one, so a percentile is at most twice the true value.
@@ -17,7 +17,7 @@ _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
-    """The number of requests with one method and name, and their durations in seconds."""
+    """Statistics about the requests with the same method and name. Durations are in seconds."""
 
     count: int = 0  # The number of requests.
     failures: int = 0  # The number of requests that failed.

@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.wire.base import Struct
 
-# This pattern matches one word, such as a scheme, or a parameter with its value.
+# This pattern matches the name of a scheme, or a parameter with its value.
 _CHALLENGE_PART: Final = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
 )
@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each scheme with its parameters. Parameters before the first scheme belong to Bearer."""
+    """Yield each scheme with its parameters. If parameters come before the first scheme, use the scheme Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

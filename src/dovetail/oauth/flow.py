@@ -35,7 +35,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the response means that the document does not exist. Temporary errors do not count."""
+        """Return whether the response says that the document does not exist. For a temporary error, return False."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ def parse_json_object(body: bytes) -> dict[str, Any] | None:
 
 
 class OpenBrowser(Struct, frozen=True):
-    """Action: open a URL in the user's browser. The result is a dict of the query parameters of the redirect."""
+    """Action: open a URL in the user's browser. The result is a dict with the parameters of the redirect."""
 
     url: str
     state: str
@@ -90,7 +90,7 @@ class AcquireLock(Struct, frozen=True):
 
 
 class FetchUntrusted(Struct, frozen=True):
-    """Action: fetch a document from a URL that an untrusted caller sent. Private networks are not allowed.
+    """Action: fetch a document from a URL that an untrusted caller sent. A URL in a private network is rejected.
 
     The result is a FetchResponse.
     """

@@ -53,7 +53,7 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    # If the server publishes no metadata, protocol version 2025-03 defines these defaults.
+    # True if the server publishes no metadata, so that the defaults of protocol version 2025-03 are used.
     assumed: bool = False
 
 
@@ -68,7 +68,7 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """Fetch the URLs in order, and return the first document that exists. Return None if there is none.
+    """Fetch the URLs in order, and return the first document that exists. Return None if no document exists.
 
     Raise LoginFailed if a document exists but cannot be read. Without this document, weaker rules would apply.
     """
@@ -109,7 +109,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """Raise LoginFailed unless the metadata describes this server or a parent of its URL. RFC 9728, section 3.3"""
+    """Raise LoginFailed unless the metadata is for the server's URL or a parent of that URL. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None
@@ -128,7 +128,7 @@ def check_resource(document: ProtectedResourceMetadata, server_url: str) -> Prot
 
 
 def get_origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    """Return the scheme, host and port of a URL. The port defaults to the port of the scheme."""
+    """Return the scheme, host and port of a URL. If the URL has no port, return the default port of the scheme."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -218,11 +218,11 @@ def parse_web_url(url: str) -> SplitResult | None:
 
 
 def is_valid_netloc(netloc: str) -> bool:
-    """Return whether the brackets in a URL's host are valid. URL parsers disagree about text after the brackets."""
+    """Return False if a URL's host has invalid brackets. URL parsers interpret such a host in different ways."""
     return not ("[" in netloc or "]" in netloc) or _BRACKETED_NETLOC.fullmatch(netloc) is not None
 
 
 def is_secure_url(url: str) -> bool:
-    """Return whether credentials may be sent to a URL. It must be https, or http on this machine."""
+    """Return whether credentials may be sent to a URL. The URL must be https, or http on this machine."""
     parts = parse_web_url(url)
     return parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK)

@@ -15,7 +15,7 @@ from dovetail.wire.base import replace
 # An authorization server sends one of these errors if it does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # Tokens with a longer lifetime count as unlimited.
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # A token with a lifetime above this limit counts as a token that never expires.
 
 
 def request_token(
@@ -49,7 +49,7 @@ def post_token_request(
     key: dict[str, Any] | None,
     nonce: str | None = None,
 ) -> Flow[tuple[FetchResponse, str | None]]:
-    """Send a token request. Return the response and the nonce for the next proof.
+    """Send a token request. Return the response and the nonce for the next DPoP proof.
 
     If the server asks for another nonce, the request is sent once more.
     """
@@ -63,7 +63,7 @@ def post_token_request(
 def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
     """Return the token in a response. Raise LoginFailed if the token is missing or is not bound to the key."""
     token = parse_token(response, now)
-    # Only a client with a key gets tokens that are bound to a key. RFC 9449, section 5
+    # The token type must be DPoP if the client has a key, and Bearer otherwise. RFC 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the server issued a token of type {token.token_type}, which was not requested")
     return token
@@ -165,11 +165,11 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
 
 
 def revoke_login(login: SavedLogin, signer: Signer | None = None) -> Flow[bool]:
-    """Revoke the token at the authorization server. Return whether this succeeded. RFC 7009"""
+    """Revoke the token at the authorization server. Return True if the request succeeded. RFC 7009"""
     token, endpoint = login.token, login.server.revocation_endpoint
     if token is None or endpoint is None or not is_secure_url(endpoint):
         return False
-    # If a refresh token is revoked, the server also revokes its access tokens.
+    # Revoke the refresh token if there is one, because the server then also revokes the access token.
     token_type_hint = "access_token" if token.refresh_token is None else "refresh_token"
     fields = {"token": token.refresh_token or token.access_token, "token_type_hint": token_type_hint}
     form, headers = yield from _authenticate_form(login.server, login.client, fields, signer)

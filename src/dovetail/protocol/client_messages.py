@@ -85,7 +85,7 @@ class RequestEncoder:
         try:
             encoded_params = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            # UnicodeError cannot be created with only a message, so a ValueError is raised instead.
+            # UnicodeError needs more arguments than a message, so ValueError is raised instead.
             error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)
             raise error_type(
                 f"the parameters of {describe_request(method, params)} cannot be encoded as JSON: {exc}"
@@ -163,12 +163,12 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
     raise InvalidResult("notifications/progress must contain a token and a progress value")
 
 
-# Servers send these error codes if an item does not exist. The codes depend on the method.
+# For each method, the error codes that servers send if the resource does not exist.
 _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
-# Some servers report a missing item only with an error message. These are the messages of common SDKs.
+# Some servers report a missing item only in the text of the error. The texts of common SDKs are recognized.
 # spec: tools#error-handling
 _ITEM_KINDS_BY_METHOD: Final = {
     "tools/call": ("tool",),
@@ -281,7 +281,7 @@ def create_unsupported_error(method: str) -> NotSupported:
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """Raised if the server requires credentials. A mounting server can forward the error code."""
+    """Raised if the server requires credentials. A server that mounts it can forward the error code to its client."""
 
     status_code: int | None = None
 

@@ -95,7 +95,7 @@ class Authorizer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop using the authorizer for this transport. Other transports can continue to use it."""
+        """Release the authorizer. Other transports can continue to use the same authorizer."""
         ...
 
 
@@ -121,7 +121,7 @@ class ClientTransport(Protocol):
         ...
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request without waiting. Return the notification that was sent, or None."""
+        """Cancel a request without waiting. If a notification was sent to the server, return the notification."""
         ...
 
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:

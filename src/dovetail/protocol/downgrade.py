@@ -62,7 +62,7 @@ def get_error_code(revision: str, exc: ProtocolError) -> int:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
-    # Protocol versions with a handshake have no separate code for this error. spec: basic#error-codes
+    # Handshake versions have no error code for a missing capability. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingClientCapability) else exc.code
 
 
@@ -285,12 +285,12 @@ def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
     inner = {name: value for name, value in schema.items() if name not in moved_names}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
     outer |= {name: schema[name] for name in moved_names if name in schema}
-    # References in a schema with an `$id` are relative to that schema.
+    # If a schema has an `$id`, its references stay valid when the schema is moved.
     return (outer if "$id" in schema else _move_references(outer)) | {WRAPPED_RESULT_KEYWORD: True}
 
 
 def _move_references(node: Any) -> Any:
-    """Adjust the references of a schema that moves into the property `result` of another schema."""
+    """Adjust the references in a schema that was moved into the property `result` of another schema."""
     if isinstance(node, list):
         return [_move_references(item) for item in node]
     if not isinstance(node, dict):

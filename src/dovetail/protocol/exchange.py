@@ -101,14 +101,14 @@ class IncomingExchange(Exchange, eq=False):
     """A request that a server received, and the state of the request."""
 
     size: int = 0  # the size of the message in bytes
-    origin: str | None = None  # the key under which this caller's calls are counted, or None if the caller is unknown
+    origin: str | None = None  # the key for counting the calls of this caller, or None if the caller is unknown
     # The names and prefixes of the servers in this process that have forwarded the request.
     mount_path: tuple[str, ...] = ()
     buffer: "ResponseBuffer | None" = None  # the buffer of the transport for large responses
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
-    wraps: bool = False  # True if structured content must be an object, so that other values become `{"result": ...}`
+    wraps: bool = False  # True if older protocol versions need the structured content as `{"result": ...}`
     task: Any = None  # the task that runs the request
     deadline: float | None = None
     time_limit: float | None = None  # the time limit in seconds, or None for the server's default limit
@@ -116,9 +116,9 @@ class IncomingExchange(Exchange, eq=False):
     paused_at: float = 0.0  # the time at which the oldest open input request was sent
     waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
-    # Raises an error if the caller may not make this call. The call itself would raise the same error.
+    # A function that raises an error if the caller may not make this call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
-    parent: "IncomingExchange | None" = None  # the request whose function made this request, or None
+    parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
     last_progress: float | None = None  # the progress that was sent last
 
@@ -132,7 +132,7 @@ class IncomingExchange(Exchange, eq=False):
 
     @property
     def is_forwarded(self) -> bool:
-        """Return whether a server in this process has forwarded the request to a server that is mounted on it."""
+        """Return whether the request was forwarded by another server in this process."""
         return bool(self.mount_path)
 
     async def notify(self, method: str, params: object = None) -> None:
@@ -146,7 +146,7 @@ class IncomingExchange(Exchange, eq=False):
         """Stop the request and set the reason. If the request was stopped before, keep the first reason."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
-            self.emit = None  # After this, only the response may be sent.
+            self.emit = None  # A stopped request sends only its response.
             self.task.cancel()
 
     def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":
@@ -176,7 +176,7 @@ class IncomingExchange(Exchange, eq=False):
         )
 
     def create_detached(self, task_call: "TaskCall") -> "IncomingExchange":
-        """Create a copy of this request that can continue after the response to it.
+        """Create a copy of this request. The copy can continue to run after this request was answered.
 
         Messages are sent as long as this request is open.
         """
@@ -264,7 +264,7 @@ class TaskCall(Protocol):
     """A call that runs as a task, or that may become a task."""
 
     starts_in_foreground: bool  # whether the function was started by the request itself
-    round_state: "RequestState | None"  # the answers and the results of steps so far, if a function has used them
+    round_state: "RequestState | None"  # the answers and step results so far, or None if no function has read them
 
     @property
     def is_task(self) -> bool:
@@ -285,7 +285,7 @@ class TaskCall(Protocol):
         ...
 
     async def save_round(self, responses: Mapping[str, Any], author_state: str | None) -> None:
-        """Store the answers to an `InputRequired`, and the author's state."""
+        """Store the client's answers to an `InputRequired` result, and the state that the server's author passed."""
         ...
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -313,7 +313,7 @@ class ChangeListener(Protocol):
 
 
 class Service(Protocol):
-    """The interface of a server for transports."""
+    """The methods and attributes of a server that a transport uses."""
 
     @property
     def implementation(self) -> Implementation: ...

@@ -72,7 +72,7 @@ class ExtensionClient(Protocol):
 
     @property
     def total_timeout(self) -> float:
-        """Return how many seconds the request has left. The function must end within this time, even with progress."""
+        """Return how many seconds the request has left. Progress does not extend this time."""
         ...
 
     def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
@@ -123,7 +123,7 @@ class AddedResultType(Struct, frozen=True):
 
 
 class RequestFunction(Struct, frozen=True):
-    """The function that handles an extension's request, and the request's row in the method table."""
+    """A request that an extension adds, with the function that handles the request."""
 
     row: Method
     function: Callable[..., Awaitable[Any]] | None  # None if the extension is only for clients
@@ -138,10 +138,10 @@ class NotificationFunction(Struct, frozen=True):
 
 
 class ExtensionSubscription(Struct, frozen=True):
-    """The changes that a server sends for a field of a subscription filter."""
+    """The notifications that a server sends to a client for one field of a subscription filter."""
 
     accepted: JSONValue  # the part of the requested value that the server accepts
-    # The notifications, each with its method and its parameters. The server closes the iterator at the end.
+    # Yields the method and the parameters of each notification. The server closes this generator.
     notifications: AsyncGenerator[tuple[str, Params], None]
 
 

@@ -162,7 +162,7 @@ class HandshakeState:
         key = uri_key(uri)
         spellings = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            # If an unsubscribe request spells the URI differently, it ends all subscriptions to the resource.
+            # If the client did not subscribe with this spelling of the URI, end all subscriptions to the resource.
             remaining = [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
             self.subscriptions[key] = remaining
             if not remaining:
@@ -216,7 +216,7 @@ def encode_introduction(id: RequestId, session: HandshakeState, service: Service
     """Encode the response to an `initialize` request, with the description of the server."""
     revision = session.caller.protocol_version
     capabilities = service.capabilities()
-    # An extension is declared only if this protocol version has one of its methods.
+    # Declare only those extensions that have a method in this protocol version.
     requests = () if capabilities.extensions is None else service.requests[revision].values()
     extensions = {row.extension for row in requests}
     result = InitializeResult(
@@ -229,7 +229,7 @@ def encode_introduction(id: RequestId, session: HandshakeState, service: Service
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for a single handshake request. A server without sessions uses it."""
+    """Create a session that lasts for one handshake request, for a server that does not keep sessions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )

@@ -32,7 +32,7 @@ FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # the name of a header. RFC 
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
-# The value of each of these keywords maps names to schemas.
+# schema keywords whose value is an object with one schema per name
 _SCHEMA_MAP_KEYWORDS: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
@@ -81,7 +81,7 @@ def _decode_sentinel(text: str, header: str) -> str:
     try:
         value = a2b_base64(payload)
         # Base64 decoders treat invalid characters differently, so only the standard encoding is accepted.
-        # In a very short value, the prefix and the suffix could overlap.
+        # The length is checked, because the prefix and the suffix of a very short value could overlap.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()

@@ -23,7 +23,7 @@ STATUS_BY_ERROR_CODE: Final = {
     -32600: 400,
     -32601: 404,
     -32602: 400,
-    -32002: 400,  # The error code -32002 is sent as -32602.
+    -32002: 400,  # This error is sent with the code -32602, so it has the same status.
     -32020: 400,
     -32021: 400,
     -32022: 400,
@@ -35,7 +35,7 @@ def get_http_status(exc: ProtocolError) -> int:
     """Return the HTTP status for an error response."""
     if isinstance(exc, ServerBusy):
         return 429 if isinstance(exc, CallerBusy) else 503
-    # Stateless versions have no separate code for this error.
+    # Stateless versions send URLElicitationRequired with the code of InvalidParams.
     code = InvalidParams.code if isinstance(exc, URLElicitationRequired) else exc.code
     return STATUS_BY_ERROR_CODE.get(code, 200)
 
@@ -58,7 +58,7 @@ def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authoriza
 JSON_MEDIA_TYPE: Final = b"application/json"
 SSE_MEDIA_TYPE: Final = b"text/event-stream"
 
-# If one of these headers were repeated, two programs could use different values.
+# These headers must not be repeated. Otherwise a proxy and the server could read different values.
 _SINGLE_VALUE_HEADERS: Final = (
     b"host",
     b"origin",
@@ -157,7 +157,7 @@ class HostFilter:
         if "*" in self._origins or origin in self._origins:
             return True
         scheme, separator, host = origin.partition("://")
-        # Even with allowed_hosts="*", only web pages from this server may call it.
+        # allowed_hosts="*" does not allow web pages from other servers. Only allowed_origins can allow them.
         name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
         return name is not None and (name in LOOPBACK or name == bound_host)
 

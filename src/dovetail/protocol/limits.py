@@ -19,7 +19,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 4 * MiB  # the maximum size of an HTTP request body. Larger bodies get status 413
     # The maximum size of a message on stdio or a socket. Larger messages get the error code -32600.
     max_message_bytes: int = 10 * MiB
-    # The maximum size of all headers or trailers of a request. Larger ones get status 431.
+    # The maximum total size of the headers of a request, and of its trailers. Larger requests get status 431.
     max_header_block_bytes: int = 32 * KiB
     # The maximum size of one header. Larger headers get status 431, as in nginx and Apache.
     max_header_bytes: int = 8 * KiB
@@ -32,17 +32,17 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor
     max_meta_bytes: int = 64 * KiB  # the maximum size of the `_meta` of a request
     # The maximum number of calls that run in one event loop. Further calls get status 503.
-    # Calls that wait for users have a separate limit of the same size.
+    # Calls that wait for a user are not counted here. They have their own limit with the same value.
     max_calls: int = 2000
     # The maximum number of requests that run on one connection or session. Further requests get status 429.
     max_calls_per_connection: int = 256
     # The maximum number of running calls of one principal or address. Further calls get status 429.
-    # Calls that wait for users have a separate limit of the same size.
+    # Calls that wait for a user are not counted here. They have their own limit with the same value.
     max_calls_per_principal: int = 256
     # The maximum total size of large messages in running calls. Further calls get status 503.
     # One caller can use at most half of this size.
     max_inflight_bytes: int = 64 * MiB
-    # The maximum number of threads that run sync functions. Four times as many may wait for users.
+    # The maximum number of threads that run sync functions. Up to four times as many threads may wait for users.
     max_threads: int = 64
     max_thread_queue: int = 256  # the maximum number of sync functions that wait for a thread
     thread_queue_timeout: float = 5.0  # the maximum time that a sync function waits for a thread
@@ -91,7 +91,7 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
     ratio_check_bytes: int = MiB
     max_header_block_bytes: int = 64 * KiB  # the maximum size of all headers, trailers and chunk extensions
     max_headers: int = 100
-    # The maximum number of unread bytes of a connection. Above it, the client stops reading from the connection.
+    # The maximum number of unread bytes per connection. At this number, the client stops reading from the socket.
     max_queued_bytes: int = 256 * KiB
     max_connections: int = 256  # The maximum number of open connections. Further requests wait for a free connection.
 
@@ -105,7 +105,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """The timeouts of a client in seconds. Progress restarts the timeouts `call` and `request`, but not `total`."""
 
     connect: float = 10.0  # the maximum time for connecting to the server
-    # The time to wait for the result of `server/discover` before the client tries a handshake, too.
+    # If the result of `server/discover` takes longer than this, the client also tries a handshake.
     discover: float = 2.0
     initialize: float = 30.0  # the maximum time for starting the server and negotiating the protocol version
     call: float = 60.0  # the maximum time for a tool call, restarted by each progress notification
@@ -133,7 +133,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     max_queued_notifications: int = 1000
     max_cached_results: int = 256  # the maximum number of cached results
     max_retries: int = 2  # the maximum number of retries of a request that is safe to repeat
-    max_reconnects: int = 5  # the maximum number of times that a stream without messages is opened again
+    max_reconnects: int = 5  # how often in a row a stream is opened again if no messages arrive
     reconnect_delay: float = 0.5  # the seconds before the first reconnect. The delay doubles each time
     max_reconnect_delay: float = 30.0  # the maximum seconds before a reconnect
 

@@ -13,7 +13,7 @@ from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS
 
-# A function that continues with the request and returns its result.
+# A function that passes a request to the next middleware or to the handler, and returns the result.
 CallNext: TypeAlias = Callable[[Exchange], Awaitable[object]]
 # An async function, or an object with an async `__call__`. It returns the result of `call_next`, or another result.
 Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[object]]
@@ -31,14 +31,14 @@ def compose_middleware(
     middleware: Iterable[Middleware], handler: Callable[[E], Awaitable[Any]]
 ) -> Callable[[E], Awaitable[Any]]:
     """Wrap a handler in middleware. The first middleware is the outermost."""
-    call_next: Any = handler  # Type checkers cannot follow the type of the exchange here, so the type is Any.
+    call_next: Any = handler  # Any, because type checkers cannot infer the type of the exchange
     for function in reversed([*middleware]):
         call_next = _wrap_handler(function, call_next)
     return call_next
 
 
 def mark_ignores_results(function: F) -> F:
-    """Mark middleware that does not read results. Results of mounted servers can then be forwarded unchanged."""
+    """Mark middleware that does not read results, so that results of mounted servers can be forwarded unchanged."""
     function.__dict__["ignores_results"] = True
     return function
 

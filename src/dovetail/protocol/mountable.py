@@ -39,7 +39,7 @@ class SupportsMount(Protocol):
     """An object that can be mounted on a server, such as a `Client`."""
 
     def __mountable__(self) -> "Mountable":
-        """Return the object through which another server can mount this one."""
+        """Return a `Mountable` for this object. `Server.mount` calls this method."""
         ...
 
 

@@ -65,7 +65,7 @@ class Principal(str):
         return self.expires_at is not None and self.expires_at <= now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy needs the fields, because they cannot be computed from the text.
+        # `copy` and `pickle` need the fields, because the fields cannot be computed from the text.
         state = {name: getattr(self, name) for name in Principal.__slots__}
         return str.__new__, (type(self), str(self)), (None, state)
 

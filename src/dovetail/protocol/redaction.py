@@ -41,11 +41,11 @@ _DESCRIPTION_NAME: Final = re.compile(
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
 _MIN_SECRET_NAME_CHARS: Final = 16  # Names shorter than this cannot contain credentials.
-_MAX_CACHED_BYTES: Final = 4096  # Names are cached only for JSON values up to this size.
+_MAX_CACHED_BYTES: Final = 4096  # Names in JSON values above this size are not cached.
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
-# A member called "password" is not always a secret here.
+# In these objects, the value of a member called "password" is not always a secret.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})

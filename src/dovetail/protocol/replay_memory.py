@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.wire.base import Struct, field
 
-_SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so sweeps are rare.
+_SWEEPS_PER_LIFETIME = 4  # Sweeps are rare, because a sweep reads every ID.
 _FREED_SHARE = 8  # If the memory is full, at least an eighth of the IDs is removed at once.
 
 
@@ -30,7 +30,7 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an ID was used, or may have been used."""
+        """Return whether an ID was used. Also return True if the ID is so old that its use may have been forgotten."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from typing import Final
 
-# Unsafe characters are control characters, surrogates, and characters that reorder, join or hide text or end a line.
+# Control characters, line separators, surrogates, and characters that reorder, join or hide text.
 UNSAFE_CHARS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"

@@ -39,7 +39,7 @@ class Sealer:
         self._ciphers: dict[bytes, Any] = {}  # ciphers by key ID, newest first
 
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
-        """Encrypt data. It can only be decrypted with the same `context`."""
+        """Encrypt data. To decrypt the data, pass the same `context`."""
         key_id, cipher = next(iter((self._ciphers or self._create_ciphers()).items()))
         nonce = os.urandom(_NONCE_BYTES)
         expiry = (_NEVER if expires_at is None else int(expires_at)).to_bytes(_EXPIRY_BYTES)
@@ -75,7 +75,7 @@ class Sealer:
             sealed = base64.b64decode(text, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise UnsealError("the text is not an encrypted value") from None
-        # Several base64 texts decode to the same value, but only one of them is accepted.
+        # Several base64 texts can decode to the same value. Accept only the text that the encoder creates.
         if base64.urlsafe_b64encode(sealed).decode("ascii") != text:
             raise UnsealError("the text is not an encrypted value")
         return self.open(sealed, context, now)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.wire.base import Struct
 
-MAX_INLINE_BYTES: Final = 256 * KiB  # Larger messages and events are stored under a separate key.
+MAX_INLINE_BYTES: Final = 256 * KiB  # Messages and events above this size get their own key.
 MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or an event
 MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log
 MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
@@ -28,11 +28,11 @@ class SharedStateUnavailable(Exception):
 
 
 class HistoryLost(SharedStateUnavailable):
-    """Raised if the back end has lost its records, so that an ID may already have been used."""
+    """Raised if an ID may already have been used, because the back end has lost its records."""
 
 
 class WorkerLost(Exception):
-    """Raised if the worker that writes a stream has ended, but the stream has not."""
+    """Raised if a worker has ended without ending the stream that it writes."""
 
     def __init__(self, worker: str, header: bytes) -> None:
         super().__init__(f"worker {worker} ended before its stream")
@@ -48,7 +48,7 @@ class StoredValue(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A message from a worker. `cursor` is its position in the change log, or None if only one worker gets it."""
+    """A message from a worker. `cursor` is None if the message is not in the change log."""
 
     kind: str
     body: bytes
@@ -65,7 +65,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class StreamPart(Struct, frozen=True):
-    """The stored events of a stream after a number, with the header and the writer of the stream."""
+    """A part of a stream: its writer, its header, and the events after a number."""
 
     writer: str  # the worker that writes the stream
     header: bytes  # the data that the writer stored when it opened the stream
@@ -108,7 +108,7 @@ class SharedStateListener(Protocol):
     """Receives messages from a back end. All methods run in the event loop that started the back end."""
 
     def receive(self, message: Message) -> None:
-        """Handle a message. It may arrive twice."""
+        """Handle a message. The same message may arrive twice."""
         ...
 
     def handle_gap(self) -> None:
@@ -126,7 +126,7 @@ class SharedState(Protocol):
     worker: str  # the random name of this worker. `start` sets it
 
     async def start(self, listener: SharedStateListener) -> None:
-        """Open all files and connections, and announce this worker. Call it after the process was forked."""
+        """Open all files and connections, and announce this worker. Call this method after the process was forked."""
         ...
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class SharedState(Protocol):
     # Values, for example sessions and grants.
 
     async def read(self, name: str) -> StoredValue | None:
-        """Return a value, or None if there is none."""
+        """Return a value, or None if the name has no value."""
         ...
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
@@ -156,7 +156,7 @@ class SharedState(Protocol):
         ...
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
-        """Delete a value. With `expected`, delete only this version. Return whether a value was deleted."""
+        """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         ...
 
     # Limits, for example on the use of an ID or the number of sessions.
@@ -180,7 +180,7 @@ class SharedState(Protocol):
         ...
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
-        """Give one of `limit` places to a holder for `ttl` seconds. If the holder has a place, extend its time.
+        """Give one of `limit` places to a holder for `ttl` seconds. If the holder already has a place, extend the time.
 
         Return False if all places are taken. With the limit 1, this is a lock.
         """
@@ -200,7 +200,7 @@ class SharedState(Protocol):
         ...
 
     async def publish(self, kind: str, body: bytes) -> str:
-        """Send a message to all workers through the change log. Return its cursor.
+        """Send a message to all workers through the change log. Return the cursor of the message.
 
         The sender receives the message, too. The body has at most `MAX_CHANGE_BYTES`.
         """
@@ -214,7 +214,7 @@ class SharedState(Protocol):
         """Return the messages of the change log after a cursor. Return None if some of them were deleted."""
         ...
 
-    # Streams. Any worker can send the events of a stream again.
+    # Streams. Every worker can read the stored events of a stream, and send them to a client that reconnects.
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
@@ -227,11 +227,11 @@ class SharedState(Protocol):
         ...
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
-        """Return the stored events after a number. Return None if some of them were deleted or never existed."""
+        """Return the events with a number above `after`. Return None if one of them is not stored."""
         ...
 
     def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
-        """Yield the stored events after a number, and then new events, until the stream ends.
+        """Yield the events with a number above `after`. Wait for new events until the stream ends.
 
         Close the generator if you stop early. It also ends if the stream is deleted, or if this reader is too slow.
 

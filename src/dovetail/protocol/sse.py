@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# This limit equals the limit for the body of a POST request.
+# the same as the maximum size of the body of a POST request
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-# Converting a longer number would be slow. 15 digits of milliseconds are already 30,000 years.
+# Longer numbers are ignored, because converting them to int would be slow.
 _MAX_RETRY_DIGITS = 15
 _PIECE_BYTES = 8 * 1024
 
@@ -24,7 +24,7 @@ class EventTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event. `id` is the last event ID of the stream. `retry` is a new delay in milliseconds, or None."""
+    """A server-sent event. `id` is the last event ID of the stream, and `retry` is a new reconnect delay in ms."""
 
     data: str
     event: str = "message"
@@ -34,7 +34,7 @@ class ServerSentEvent:
 
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
     """Encode one event. If the payload is empty, the event only sets the ID of the stream."""
-    # The client receives every line end as LF. In JSON, line ends are only white space.
+    # Each line of the payload needs its own data field. The client joins the lines with LF.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)
@@ -99,7 +99,7 @@ class SSEParser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data = bytearray()  # A list of short lines would take ten times the memory of one buffer.
+        self._data = bytearray()  # one buffer, because a list of short lines would need ten times the memory
         self._held_bytes = 0
         self._event_name = ""
         self._id: str | None = None

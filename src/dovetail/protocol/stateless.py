@@ -100,7 +100,7 @@ class StatelessProtocol:
         row = self._server.requests[revision].get(method)
         if headers is not None:
             _check_mirrored_header(METHOD_HEADER, headers, method)
-            # Some clients do not send the name of an extension's request. A wrong name is always refused.
+            # The name header is optional for requests of extensions, because some clients do not send it.
             if row is not None and row.name_parameter is not None and (row.extension is None or NAME_HEADER in headers):
                 _check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
         level = _read_log_level(meta) if LOG_LEVEL in meta else None
@@ -200,7 +200,7 @@ def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     value = meta.get(CLIENT_CAPABILITIES)
     if value == {}:
         return NO_CAPABILITIES
-    if value == _TASKS_ONLY:  # Our clients declare tasks by default.
+    if value == _TASKS_ONLY:  # This case is common, because our clients declare tasks by default.
         return _TASK_CAPABILITIES
     if type(value) is not dict:
         raise _make_meta_error(CLIENT_CAPABILITIES, f"_meta must contain {CLIENT_CAPABILITIES}")

@@ -71,7 +71,7 @@ def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
     )
 
 
-@cache  # Streams with the same filter share one set.
+@cache  # Subscriptions with the same filter share one frozenset.
 def _select_list_methods(tools: bool, prompts: bool, resources: bool) -> frozenset[str]:
     requested = (TOOLS_LIST_CHANGED, tools), (PROMPTS_LIST_CHANGED, prompts), (RESOURCES_LIST_CHANGED, resources)
     return frozenset(method for method, is_requested in requested if is_requested)

@@ -41,7 +41,7 @@ _ID_BYTES: Final = 24
 
 
 class TaskStoreFull(Exception):
-    """Raised if a task store already has the maximum number of tasks, in total or for one owner."""
+    """Raised if a task store, or one owner in the store, already has the maximum number of tasks."""
 
 
 class TaskStoreUnavailable(Exception):
@@ -87,14 +87,14 @@ class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLease(Struct, kw_only=True, frozen=True):
-    """A worker's right to run a task. Each claim has a different holder."""
+    """The right of a worker to run a task. A worker gets a new holder name each time it claims a task."""
 
     holder: str  # a name for the worker and its claim
     expires_at: float  # when the worker counts as lost, in seconds since 1970
 
 
 class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The principal that created a task. It never contains the token."""
+    """The principal that created a task. Its access token is not stored."""
 
     subject: str
     issuer: str | None = None
@@ -105,7 +105,7 @@ class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskCaller(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The caller of a task. It contains the data that a worker in another process needs."""
+    """The caller that created a task, with all data that a worker in another process needs to run the task."""
 
     protocol_version: str
     client_capabilities: ClientCapabilities = ClientCapabilities()
@@ -138,7 +138,7 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     once_values: dict[str, Any] = field(default_factory=dict)  # the results of steps that must not run twice
     # The answers from before the task was created, and the answers to `InputRequired` results.
     input_responses: dict[str, Any] = field(default_factory=dict)
-    request_digests: dict[str, str] = field(default_factory=dict)  # the digests of questions from before the task
+    request_digests: dict[str, str] = field(default_factory=dict)  # digests of questions asked before the task began
     author_state: str | None = None  # the state that the server's author stored
     result: dict[str, Any] | None = None  # the result of the call, if the task is completed
     error: TaskError | None = None  # the error of the call, if the task has failed
@@ -301,7 +301,7 @@ def is_expired(record: TaskRecord, now: float) -> bool:
 
 
 def extend_shown_expiry(record: TaskRecord, now: float) -> TaskRecord:
-    """Return a record for a client. An unfinished task must not look expired, because the client may give up."""
+    """Extend the expiry time of an unfinished task before a client sees it, so that the client does not give up."""
     return record if is_final(record.status) else _change_expiry(record, now)
 
 
@@ -468,7 +468,7 @@ def save_round(
 
 
 def extend_expiry(expires_at: float | None, retention: float | None, now: float) -> float | None:
-    """Return the expiry time of a task that is in use. The time is extended if less than half of it is left."""
+    """Return the expiry time of a task that is in use. If less than half of `retention` is left, extend the time."""
     if expires_at is None or retention is None:
         return expires_at
     return now + retention if expires_at < now + retention / 2 else expires_at
@@ -492,7 +492,7 @@ async def change_task(store: TaskStore, id: str, edit: Callable[[TaskRecord], Ta
 
 
 def encode_record(record: TaskRecord) -> bytes:
-    """Encode a record for a store. The data contains the version of the format.
+    """Encode a record for a store. The encoded data also contains the version of the record format.
 
     Args:
         record: The record to store.
@@ -631,7 +631,7 @@ def _restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
         )
 
     principal = create(saved.subject)
-    # A program without a user has its client ID as the subject.
+    # If a program logs in without a user, the saved subject is its client ID.
     return principal if str(principal) == owner or not saved.client_id else create("")
 
 

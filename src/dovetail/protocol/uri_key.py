@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # This matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority.
-# The pattern does not check other characters, because it would then take 6 ms to compile.
+# The pattern accepts all other characters, because a stricter pattern would take 6 ms to compile.
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -28,9 +28,9 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 # URIs longer than this are not decoded. nginx and Apache have about the same default limit.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # Each program on the way may decode the URI once more.
+_DECODING_ROUNDS: Final = 4  # A URI may pass several programs, and each program may decode it once.
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # Only a few longer URIs are cached, because callers could fill the memory.
+_MAX_CACHED_CHARS: Final = 512  # For longer URIs, the cache is much smaller, so that callers cannot fill the memory.
 _CACHED_LONG_READINGS: Final = 4
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -93,7 +93,7 @@ def is_uri(name: str) -> bool:
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the normalized forms of a URI. An index of rules or resources uses them as keys.
+    """Return the normalized forms of a URI in a rule. They are the keys in an index of rules or resources.
 
     The rule matches each URI that a program may read as one of these forms.
     """
@@ -156,7 +156,7 @@ def _readings(uri: str) -> frozenset[str]:
 
 
 _cached_readings = lru_cache(_CACHED_READINGS)(_readings)
-# All rules for one request check the same URI, so the results for long URIs are cached, too.
+# Results for long URIs are also cached, because all rules for one request check the same URI.
 _cached_long_readings = lru_cache(_CACHED_LONG_READINGS)(_readings)
 
 
@@ -177,7 +177,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # Only these texts can contain dot segments.
+    if "/." in text or len(rounds) > 1:  # A text with neither "/." nor escapes contains no dot segments.
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 
@@ -296,7 +296,7 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _paths(path: str) -> Iterator[str]:
-    """Yield the normalized path without a slash at the end. If the path ends with a slash, also yield it with one."""
+    """Yield the normalized path without a final slash. If `path` has a final slash, also yield the path with it."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

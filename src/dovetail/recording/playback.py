@@ -186,7 +186,7 @@ class Playback:
             RecordedExtension(identifier=identifier, settings=_as_object(settings), methods=[])
             for identifier, settings in _as_object(capabilities.get("extensions")).items()
         ]
-        # The server does not have a method that it refused as unknown. The name of such a method may be invalid.
+        # Methods that the server refused as unknown are left out. Their names may even be invalid.
         served = (recorded.method for recorded in self._exchanges if not _is_unknown_method(recorded))
         for method in dict.fromkeys(served):
             if method not in METHODS and extensions:
@@ -306,7 +306,7 @@ def _is_unknown_method(recorded: RecordedExchange) -> bool:
 
 
 def _find_extension(method: str, extensions: Sequence[RecordedExtension]) -> RecordedExtension:
-    """Return the extension that a method belongs to. If the name does not show this, return the first extension."""
+    """Return the extension whose name the method starts with. If there is none, return the first extension."""
     for extension in extensions:
         prefix, _, name = extension.identifier.rpartition("/")
         if method.startswith((f"{prefix}/{name}/", f"{name}/")):

@@ -95,7 +95,8 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# These headers apply to one connection only, or each side sets its own. RFC 9110, section 7.6.1
+# The proxy does not forward headers that apply to one connection only (RFC 9110, section 7.6.1),
+# and headers that each connection needs with its own value, such as Host.
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()

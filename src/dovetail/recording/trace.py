@@ -27,7 +27,7 @@ from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
 
-_last_writers: dict[str, object] = {}  # the writer that wrote the last message to each file
+_last_writers: dict[str, object] = {}  # maps each file to the writer of its last message
 _lock: Final = threading.Lock()
 
 
@@ -47,7 +47,7 @@ class RecordingWriter:
 
     @property
     def _path(self) -> str:
-        # Forked workers have different process IDs, so the path is computed each time.
+        # The path may contain the process ID, which changes in a forked worker. So the path is not stored.
         return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
@@ -58,7 +58,7 @@ class RecordingWriter:
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            # This process wrote nothing, so its empty file is deleted. Worker processes write separate files.
+            # The check created an empty file. It is deleted, because each worker process writes to its own file.
             os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:

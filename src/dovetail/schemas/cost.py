@@ -13,14 +13,14 @@ from dovetail.schemas.untrusted_schema import SchemaLimits, SchemaPlan, Subschem
 _NODE_COST: Final = 20  # Cost of one value.
 _CONTAINER_COST: Final = 40  # Cost of one array or object.
 _STATE_COST: Final = 500  # Cost of creating one state.
-_ENTRY_COST: Final = 100  # Additional cost of a new state for each of its subschemas.
+_ENTRY_COST: Final = 100  # Cost that each subschema adds to the creation of a state.
 _HASH_COST: Final = 10  # Cost of hashing one value in an array of unique items.
 # Cost of comparing two integers of more than 64 bits. In an array of unique items, all pairs are compared.
 _LARGE_INTEGER_COST: Final = 150
 _COPY_COST: Final = 80  # Cost of copying one value into an error message.
 _MAX_CACHED_ENTRIES: Final = 20_000  # The cache contains at most this many subschemas.
 _CHARS_PER_COPY: Final = 1000  # Copying this many characters counts as copying one value.
-_EXTREME_FACTOR: Final = 15  # A number with many zeros takes this many times longer to check.
+_EXTREME_FACTOR: Final = 15  # Checking a number with many zeros takes this many times as long.
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
 _MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits.
 
@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # Maps each name or index that has separate subschemas to its state.
+        # The states of members and items that have their own subschemas, by name or index.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:

@@ -222,7 +222,7 @@ def _compare_named_schemas(
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
         elif member != "properties":
-            # For all other keywords, the effect of a change is unknown.
+            # For keywords other than `properties`, the effect of an added or removed schema is unknown.
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:

@@ -20,7 +20,7 @@ _MAX_UNROLLED_LEVELS: Final = 2  # For providers without references, a recursive
 
 
 class SchemaRules(NamedTuple):
-    """The rules of one provider's API for schemas. A field is None if the provider does not have that rule."""
+    """The rules that one provider's API has for schemas. If a field is None, the provider has no such rule."""
 
     name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
     parameter_pattern: str = r"[^\x00-\x1f]+"
@@ -32,7 +32,7 @@ class SchemaRules(NamedTuple):
     allows_recursion: bool = True
     needs_items: bool = False
     needs_type: bool = False
-    requires_closed_objects: bool = False  # Objects must not allow other properties.
+    requires_closed_objects: bool = False  # `additionalProperties` must be false.
     requires_all_properties: bool = False
     limits_min_items: bool = False  # `minItems` must be 0 or 1.
 
@@ -91,7 +91,7 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-# Some hosts send schemas to these providers unchanged, so these rules are checked by default.
+# Some hosts send schemas unchanged to these providers, so the rules of these providers are checked by default.
 UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")
 
 
@@ -178,7 +178,7 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
-        # A keyword that contains no schemas is removed.
+        # If `anyOf` or `oneOf` is present here, it contains no schemas, so it is removed.
         node = _drop_keys(node, "anyOf", "oneOf")
         match node.get("type"):
             case "object":

@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
 
 class _PatternCost(NamedTuple):
     states: int
-    concurrent_states: int  # the number of states that can be active at once, for one start position of the match
+    concurrent_states: int  # how many states can be active at once if the match starts at a fixed position
     width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 
@@ -64,12 +64,12 @@ def _parse_branches(tokens: list[re.Match[str]]) -> list[_PatternCost]:
 def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     states = concurrent_states = 0
     width: int | None = 0
-    # With a quantifier, as in `^{0}` or `^?`, a match can also start in the middle of the text.
+    # A quantifier after `^`, as in `^?`, makes the anchor optional, so that a match can start anywhere in the text.
     is_anchored = bool(tokens) and tokens[-1].group() == "^" and not (len(tokens) > 1 and tokens[-2]["repeat"])
     while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # Several parts can match at the same position only after a part of variable width.
+        # After a part of variable width, such as `a*`, several parts can match at the same position.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None

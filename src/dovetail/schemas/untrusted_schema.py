@@ -81,12 +81,12 @@ class Subschema(Struct):
 
     rank: int = -1  # A subschema has a higher rank than the subschemas that refer to it.
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # Maps each keyword to the indexes of its subschemas. The indexes are a number, a list or a dict.
+    # Maps each keyword to the index of its subschema, or to a list or dict of indexes.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
     same_value: list[int] = field(default_factory=list[int])  # Subschemas that apply to the same value.
-    # Subschemas that apply to the member with this name.
+    # Maps the name of a member to the subschema that applies to it.
     named_members: dict[str, int] = field(default_factory=dict[str, int])
-    # Subschemas that apply to the item at this position.
+    # The first subschema applies to the first item, the second to the second item, and so on.
     positional_items: list[int] = field(default_factory=list[int])
     every_member: list[int] = field(default_factory=list[int])  # Subschemas that apply to every member.
     every_item: list[int] = field(default_factory=list[int])

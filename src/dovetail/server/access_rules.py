@@ -36,11 +36,11 @@ class AccessRules:
         self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
         self._template_starts: tuple[str, ...] = ()
-        # A key is a normalized form of a URI. The values are the names of rules and resources with this URI.
+        # Two indexes by normalized URI. The first one contains the names of rules, the second one those of resources.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # `warn_unused` resets this flag
-        self._show_locked = show_locked  # True if callers see items in lists even if they lack the scopes
+        self.has_unchecked_names = False  # True if `warn_unused` must check new names
+        self._show_locked = show_locked  # True if lists also show items for which the caller lacks scopes
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
         """Add a rule for one item. If an item has several rules, all of them apply."""
@@ -61,7 +61,7 @@ class AccessRules:
         self.has_unchecked_names = True
         _add_to_index(self._names_by_key, name)
         if "{" in name:
-            # Other threads may be reading both attributes, so they are replaced and not changed.
+            # Other threads may be reading the old objects, so this code assigns new objects.
             name_templates = self._name_templates | {name: URITemplate(name)}
             self._template_starts = tuple(template.start for template in name_templates.values())
             self._name_templates = name_templates
@@ -200,7 +200,7 @@ class VisibilitySnapshot:
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        # A predicate may use the whole principal, so the cache key must contain more than the scopes.
+        # A predicate can check any part of the principal, so the scopes are not enough as a cache key.
         self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)

@@ -99,7 +99,7 @@ class _LoopListeners:
         self.listeners: dict[ChangeListener, None] = {}
         self._loop = loop
         self._queue: dict[tuple[str, str | None], None] = {}
-        self._remaining: list[ChangeListener] = []  # the listeners that still need this change, in reverse order
+        self._remaining: list[ChangeListener] = []  # listeners that have not received `_change` yet, in reverse order
         self._change: tuple[str, str | None] = ("", None)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
@@ -137,7 +137,7 @@ class _LoopListeners:
 
 
 class ChangeStream:
-    """The notifications of one `subscriptions/listen` request. For a slow client, each change is queued only once.
+    """The notifications of one `subscriptions/listen` request. If the client is slow, equal changes are queued once.
 
     The stream writes a notification directly if it need not wait for the client. A task for each of thousands of
     streams would cost more than the writes.
@@ -166,7 +166,7 @@ class ChangeStream:
         self._worker.wake()
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Return False. Stateless clients have no session."""
+        """Return False, because stateless clients have no session."""
         return False
 
     def close(self) -> None:

@@ -103,9 +103,7 @@ class Context(Generic[State]):
 
     @property
     def principal(self) -> Principal | None:
-        """Return the authenticated caller with its scopes and claims. It is None if the server does not
-        authenticate callers.
-        """
+        """Return the caller with its scopes and claims. Return None if the server does not authenticate callers."""
         return self._exchange.caller.principal
 
     @property
@@ -176,7 +174,7 @@ class Context(Generic[State]):
             self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress if the caller asked for it. A value is sent only if it is larger than the last one.
+        """Report progress if the caller asked for it. A value is sent only if it is larger than the last value.
 
         In a task, the message becomes the status message. The server stores the newest one at most twice a second.
 
@@ -376,7 +374,7 @@ class Context(Generic[State]):
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """Return the client's responses to the last `InputRequired` result. The keys are those of the requests."""
+        """Return the client's responses to the last `InputRequired` result, with the keys of the requests."""
         return self._input_requests.round_state.input_responses
 
     @property

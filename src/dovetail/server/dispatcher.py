@@ -73,9 +73,9 @@ RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for mounted servers
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Messages above this size count toward `max_inflight_bytes`.
-_URIS_PER_SLICE: Final = 20  # After this many URIs, other tasks of the event loop can run.
+_URIS_PER_SLICE: Final = 20  # While URIs are checked, other tasks can run after each group of this size.
 _MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
-# Errors and log messages describe the failed item with these nouns.
+# The nouns for items in errors and log messages. The keys are request methods.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
 _SESSION_NOTIFICATIONS: Final = frozenset(
@@ -119,7 +119,7 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
-        # Updates the description from the mounted servers. None if it does not depend on them.
+        # An optional function that updates the name, version and instructions before a client reads them.
         self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
@@ -177,7 +177,7 @@ class Dispatcher:
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages, or None if recording is not enabled."""
+        """Return the function that records all messages. Return None if recording is not enabled."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -296,7 +296,7 @@ class Dispatcher:
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            # Mounted servers share the keys of this server. All workers can then decrypt their request states.
+            # Mounted servers use the keys of this server, so that every worker process can decrypt the request states.
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
@@ -368,7 +368,7 @@ class Dispatcher:
         try:
             return await self.dispatch(exchange)
         except asyncio.CancelledError as exc:
-            # The function that made the request receives all other exceptions unchanged.
+            # Only cancellations are converted. The function that made the request receives other exceptions unchanged.
             raise self._mask_exception(exchange, exc) from None
 
     async def _check_exchange(self, exchange: IncomingExchange) -> None:
@@ -427,7 +427,7 @@ class Dispatcher:
                 state.loop.call_soon_threadsafe(self._open_added_lifespans, state)
 
     def _open_added_lifespans(self, state: LoopState) -> None:
-        # A server that was not started opens its lifespans at its first request.
+        # A server without users is not running yet. It opens all lifespans at its first request.
         if state.users and not state.is_closing:
             self._get_lifespan_run(state).open_added()
 
@@ -443,7 +443,7 @@ class Dispatcher:
             if exc is run.failure:
                 raise log_start_failure(self.name, exc) from None
             raise
-        if not state.users:  # Nobody else stops the server, so the lifespan stays open until `stop` is called.
+        if not state.users:  # The first request opened the lifespan. It stays open until `stop` is called.
             state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
@@ -462,8 +462,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # The server stays open for running requests and listeners. No event reports when the last one ends.
-            # The dispatcher counts as a user of the server, which keeps the lifespan open.
+            # Requests or listeners still use the server, and no event reports when they end.
+            # The lifespan therefore stays open, with the dispatcher as its user.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -598,7 +598,7 @@ class Dispatcher:
                 _release_share(state.calls_by_origin, origin)
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
-        """Handle a `subscriptions/listen` request. It may run for a long time, so it has a separate limit."""
+        """Handle a `subscriptions/listen` request within the limit `max_subscriptions_per_principal`."""
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)
@@ -697,7 +697,7 @@ class Dispatcher:
         granted_filter = await self._grant_filter(exchange)
         subscriptions = None if self._extensions is None else await self._extensions.open_subscriptions(exchange)
         state = self._state_by_loop.get(asyncio.get_running_loop())
-        # The server may have stopped in the meantime, and would never close a new stream.
+        # If the server has stopped in the meantime, it would never close a new stream.
         if state is None or state.is_closing:
             raise ServerBusy("The server is shutting down")
         stream = ChangeStream(exchange, granted_filter, state.starter)
@@ -818,7 +818,7 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether the model gets an error result if a client capability is missing.
+    """Return whether a missing client capability is reported to the model as an error result.
 
     Some protocol versions have no error code for a missing capability.
     """

@@ -207,7 +207,7 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
 
 
 def check_form_answer(request: InputRequest, response: Any) -> None:
-    """Raise ValueError if the user's answer does not match the schema of its form. Other requests are not checked."""
+    """Raise ValueError if the user's answer does not match the form. Do nothing for a request without a form."""
     params: dict[str, Any] = request.params or {}
     schema: dict[str, Any] | None = params.get("requestedSchema")
     if schema is None or response.get("action") != "accept":
@@ -312,7 +312,7 @@ class InputRequests:
             if sealed_state is None
             else self._sealer.open(sealed_state, self._get_binding(), time.time())
         )
-        # The function may already have used the earlier responses, so they have priority over new ones.
+        # The function may already have used an earlier response, so a new response must not replace it.
         round_state.input_responses = (responses or {}) | round_state.input_responses
         return round_state
 
@@ -383,7 +383,7 @@ class InputRequests:
                     f"input request {key!r} differs from the input request in the previous run. The function runs "
                     "again from the top after each response and must make the same input requests in the same order"
                 )
-            # The response belongs to another input request, so it must not be used.
+            # The stored response answers a different input request, so it is removed.
             self.round_state.input_responses.pop(key, None)
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
@@ -429,7 +429,7 @@ class InputRequests:
                         self._progress_handlers.remove(self._exchange.caller.session_id, token)
                     for task in tasks:
                         task.cancel()
-                    # The cancellations must be sent before all other messages.
+                    # Wait until the cancellations are sent. No other message may be sent before them.
                     await asyncio.wait(tasks)
         finally:
             self._exchange.resume(asked_at, loop.time())
@@ -497,7 +497,7 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired`. This is for tasks, and for clients before 2026-07.
+        """Send the input requests of an `InputRequired`. Only tasks and clients before 2026-07 need this method.
 
         Then the function runs again with the responses.
         """

@@ -208,7 +208,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, ProgressUpdate):
-                    # The function reports progress itself, so its parts no longer count as progress.
+                    # The function reports its own progress, so the number of yielded parts is no longer reported.
                     counts_parts = False
                     await context.progress(part.progress, part.total, part.message)
                     continue
@@ -266,7 +266,7 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running. The caller must then close the generator."""
+        """Prevent further steps. If no step is running, return True, and the caller must close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running

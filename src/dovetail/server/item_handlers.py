@@ -114,7 +114,7 @@ class ItemHandlers:
     async def _call_task_tool(
         self, exchange: IncomingExchange, tool: Tool, task_support: TaskSupport, arguments: dict[str, Any]
     ) -> Result:
-        """Create a task for the call of a tool, or run the tool if the call is a task already or cannot become one."""
+        """Create a task for a tool call. If the call already is a task or cannot become one, run the tool."""
         created_task = await task_support.start(exchange, tool, arguments, self._open_round_state)
         if created_task is not None:
             return created_task
@@ -128,7 +128,7 @@ class ItemHandlers:
         result = await self.call_tool(exchange)
         tool = self._registry.tools.get(exchange.params["name"])
         store = cast("ResultStore", self._registry.result_store)
-        # The tool may have been removed during the call. An empty schema allows every result.
+        # If the tool was removed during the call, the empty schema allows every result.
         return store.store_large_parts(result, exchange.caller.principal, {} if tool is None else tool.output.schema)
 
     async def read_resource(self, exchange: IncomingExchange) -> Result:

@@ -58,7 +58,7 @@ class SkillOptions(TypedDict, total=False):
     """Options of `Server.skill`."""
 
     name: str | None  # The name of the skill. Defaults to the name of the function, with hyphens.
-    description: str | None  # When to use the skill, for models. Defaults to the docstring of the function.
+    description: str | None  # Tells models when to use the skill. Defaults to the docstring of the function.
     front_matter: Mapping[str, object] | None  # Other fields of the front matter, such as `license` or `metadata`.
     # False by default. If True, the skill has no digests, because its content changes at each read.
     # Some hosts refuse skills without digests.
@@ -80,7 +80,7 @@ class ToolOptions(PromptOptions, total=False):
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema.
     # Whether a call may become a task, which continues in the background and survives restarts.
-    # True turns every call into a task. "required" also refuses clients of 2026-07 that do not support tasks.
+    # True turns every call into a task. "required" also refuses 2026-07 clients without support for tasks.
     task: "bool | Literal['required'] | TaskConfig | None"
 
 

@@ -25,8 +25,7 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult
 
-# This mark means that the shortened text belongs to a wrapped value.
-# fastmcp uses the same mark.
+# Marks the shortened text of a wrapped value, in the same way as fastmcp.
 _WRAPPED_RESULT_META: Final = {"fastmcp": {"wrap_result": True}}
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
@@ -39,7 +38,7 @@ class LargeResultSettings(Struct, frozen=True, kw_only=True):
     max_base64_chars: int = 1_000_000
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
-    # Maximum size of all stored parts. If it is reached, the caller with the most data loses its oldest parts.
+    # Maximum size of all stored parts. Above this size, the caller with the most data loses its oldest parts.
     max_stored_chars: int = 64_000_000
 
 

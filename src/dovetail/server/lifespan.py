@@ -181,7 +181,7 @@ class _StartFailure:
 
 
 def log_start_failure(name: str, exc: BaseException) -> InternalError:
-    """Log why a lifespan could not start, unless this was logged before. Return an error without details."""
+    """Log once why a lifespan could not start. Return an error without details."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     if failure is None or not failure.is_logged:
         log.error("the lifespan of %s failed during startup", name, exc_info=_trim_traceback(exc))

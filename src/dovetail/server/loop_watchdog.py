@@ -103,7 +103,7 @@ class LoopWatchdog:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return whether a pipe or terminal was closed at this end or at the other end."""
+    """Return whether either end of a pipe or terminal was closed."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

@@ -58,7 +58,7 @@ class Prompt:
 
 
 def _describe_argument(schema: dict[str, Any], definitions: Mapping[str, Any]) -> str | None:
-    """Return the description of an argument. For lists and objects, it says that the argument must be JSON."""
+    """Return the description of an argument. For lists and objects, the description asks for JSON."""
     description: str | None = schema.get("description")
     bare_schema = {key: value for key, value in schema.items() if key not in ("description", "default")}
     type_names = _find_type_names(bare_schema, definitions)

@@ -72,7 +72,7 @@ class Registry:
         self.subscriptions = Subscriptions()  # the listeners for change notifications
         self.mounted_names: MountedNames | None = None
         self._server_name = name
-        self._lock = RLock()  # Only changes need this lock.
+        self._lock = RLock()  # Code that changes the registry must hold this lock.
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
         # These dicts contain the enabled items. A change replaces a dict, so running requests can use the old dict.
@@ -80,15 +80,15 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
-        # The templates, and an index of them. The keys of the index are normalized texts.
-        # If several templates have the same normalized text, the value is None.
+        # The templates, and an index of their names. The keys of the index are normalized templates.
+        # If several templates have the same normalized form, the value in the index is None.
         self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, str | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
         # This dict contains all items in the order of registration, including disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
-        # All spellings of the URIs of disabled resources. A template must not make such a URI readable.
+        # The URIs of disabled resources in all spellings. Templates must not give access to these URIs.
         self.disabled_uris: frozenset[str] = frozenset()
-        # Items with these tags or names are disabled, including mounted and later items.
+        # Items with these tags or names are disabled, even if they are mounted or are added later.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
@@ -196,7 +196,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn about access rules that match no item, after every mounted server has listed its items."""
+        """Warn about access rules that match no item. Do nothing until all mounted servers have listed their items."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -365,7 +365,7 @@ class Registry:
                 self.templates_by_specificity = tuple(by_specificity)
         self._page_cache.clear()
 
-    # Any task or thread may call these methods. They send change notifications.
+    # The following methods send change notifications. Any task or thread may call them.
 
     def notify_list_changed(self, list_name: str) -> None:
         """Notify listeners that the list of "tools", "resources" or "prompts" has changed."""

@@ -105,7 +105,7 @@ def _remove_bytecode(file: str) -> None:
 
 
 def _build_child_env() -> dict[str, str]:
-    """Return the child's environment. The child writes no bytecode, which could be outdated after a quick change."""
+    """Return the environment of the child. It prevents bytecode files, which could be outdated after a quick change."""
     return os.environ | {CHILD_ENV_VAR: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -259,7 +259,7 @@ class ReloadRelay:
         self._declared_capabilities: Mapping[str, Any] | None = None
         # These requests set the log level and the subscriptions of the session.
         self._settings: dict[str, dict[str, Any]] = {}
-        # The relay repeated the requests with these IDs. The client must not receive the responses.
+        # The IDs of requests that the relay has repeated. The client must not receive the responses to them.
         self._replay_ids: set[str] = set()
         self._replay_count = 0
         self._read_task: asyncio.Task[None] | None = None
@@ -410,7 +410,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # Another process may keep the pipe open, so `stop` closes this end.
+        # If another process keeps the pipe open, reading would never end, so `stop` closes this end.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None

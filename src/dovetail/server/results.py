@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
-# "none" wraps nothing, "values" wraps values that are not objects, and "all" wraps everything.
+# Which results are wrapped in an object: none, only the values that are not objects, or all.
 # The mode "all" is used if a schema allows both objects and null.
 Wrapping: TypeAlias = Literal["none", "values", "all"]
 
@@ -256,7 +256,7 @@ def _convert_value(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: Wrapping) -> Callable[[Any], ToolResult]:
-    # msgspec is faster than schema validation, but it can run the user's code and its patterns can be slow.
+    # msgspec is faster than schema validation. It is not used if it would run user code or slow patterns.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
     build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 
@@ -269,7 +269,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: W
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value, wrapping)
         data, text = to_json(value)
-        # An instance may have unchecked fields, so its encoded data is checked.
+        # The fields of an object may have wrong values, so the encoded data is checked.
         # spec: tools#output-schema
         if check is not None:
             check.require_valid(data)
@@ -316,7 +316,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected. Accept more forms of integers and object keys."""
+    """Check data that `msgspec.convert` rejected. This second check is less strict for integers and object keys."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:

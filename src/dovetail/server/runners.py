@@ -28,7 +28,7 @@ _EOF_GRACE_S: Final = 1.0  # the seconds that calls may continue after the clien
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
-_STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
+_STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h
 # The garbage collector's default threshold (700 or 2000 objects) is too low for dozens of waiting calls.
 # Reference counting frees most objects, so fewer collections are enough.
 _GC_THRESHOLD: Final = 5000
@@ -104,7 +104,7 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# Each transport has one function. If the server takes too long to stop, a watchdog ends the process.
+# Each function below serves one transport. If the server takes too long to stop, a watchdog ends the process.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
@@ -159,7 +159,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         try:
             await asyncio.shield(task)
         finally:
-            # If the task were cancelled, its connections would stay open.
+            # The task is not cancelled, because its connections would then stay open.
             web_server.should_exit = True
             await task
         _exit_within(watchdog, _EXIT_GRACE_S, 0)

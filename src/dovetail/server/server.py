@@ -157,7 +157,7 @@ class Server:
         self._page_size = page_size
         self._skills: SkillResources | None = None  # None until a skill is added.
         self._tasks: ToolTasks | None = None  # None until a tool with `task=` is added.
-        # Whether tasks are stored in a file, because the server outlives its clients. It is None until that is known.
+        # True if tasks need a file, because the server outlives its clients. None means that it is not decided yet.
         self._keeps_tasks: bool | None = None
         self._secret_keys = secret_keys
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
@@ -493,7 +493,7 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Add all items of another server, including items that it adds later. Return a function to undo this.
+        """Mount another server with all its current and later items. Return a function that unmounts the server.
 
         Args:
             server: A `Server` in this process, or a `Client` of any server.
@@ -608,7 +608,7 @@ class Server:
             **{"lifespan": lambda: run_lifespan(app), **options},
         )
 
-    # Any task or thread may call these methods. They send change notifications.
+    # The following methods send change notifications. Any task or thread may call them.
 
     def notify_tools_changed(self) -> None:
         """Notify clients that the list of tools has changed. This happens automatically when you add or remove
@@ -779,7 +779,7 @@ class Server:
         return Runnable(self, self._dispatcher, self._auth)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return the problems that hosts and models may have with each tool, and the estimated tokens of the tool.
+        """Return the problems that hosts and models may have with each tool, and its estimated number of tokens.
 
         The default profiles check the rules of OpenAI, Gemini and Anthropic. Pass names of profiles to check other
         rules.
@@ -814,7 +814,7 @@ def get_dispatcher(server: Server) -> Dispatcher:
 
 
 def get_task_settings(server: Server) -> "tuple[TaskOptions, Sequence[str | bytes]] | None":
-    """Return the options and the secret keys for the tasks of a server, or None if it has no tasks."""
+    """Return the task options and the secret keys of a server. Return None if the server has no tasks."""
     tasks, secret_keys = server._tasks, server._secret_keys  # pyright: ignore[reportPrivateUsage]
     return None if tasks is None else (tasks.options, secret_keys)
 
@@ -845,7 +845,7 @@ def _check_registrable(value: Any) -> None:
 
 def _lists_restricted(auth: Any) -> bool:
     """Return whether lists show items for which the caller lacks scopes."""
-    # Commands that inspect a file set this variable to list all items.
+    # The commands that inspect a server file set this variable, so that lists contain all items.
     if os.environ.get("_DOVETAIL_LIST_RESTRICTED"):
         return True
     if auth is None:

@@ -55,14 +55,14 @@ class SkillResources:
         self._visibility = visibility
         self.extension = SkillsExtension(self, limits, page_size).extension
         self._thread_pool = thread_pool
-        self._lock = threading.Lock()  # Only changes need this lock.
+        self._lock = threading.Lock()  # Code that changes the skills must hold this lock.
         self._refresh_lock = threading.Lock()
         self._refreshed_at = 0.0  # when the last scan of all folders began
         # The registered skills by URI. A change replaces the dict.
         self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
         self._logged_conflicts: set[str] = set()
-        # Maps each file that differs from the list to its digest, or to None if it is missing.
+        # The digests of files that differ from the list. The digest of a missing file is None.
         self._mismatches: dict[str, str | None] = {}
         # A server with this extension has resources, even if a folder becomes empty.
         declared = registry.declared_capabilities
@@ -89,7 +89,7 @@ class SkillResources:
         uri, function = skill.uri, skill.function
         runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
 
-        # The running calls of the function. Nobody waits for the abandoned calls any more.
+        # `running` contains all running calls of the function. No request waits for the calls in `abandoned`.
         running: set[object] = set()
         abandoned: set[object] = set()
 
@@ -103,7 +103,7 @@ class SkillResources:
         async def load(origin: str | None) -> ServedSkill:
             abandoned.intersection_update(running)
             if abandoned:
-                # If the function hangs, each new request would block another thread.
+                # The function may hang. Without this error, each new request would block another thread.
                 raise ServerBusy(f"The function of {uri} is still running for an earlier request")
             run = object()
             try:
@@ -225,7 +225,7 @@ class SkillResources:
         return build_contents(resource, data)
 
     def _update_list(self, folder: "SkillFolder", uri: str, data: bytes | None) -> None:
-        # Reading the same changed file again does not cause another scan.
+        # If this change of the file was seen before, no scan is needed.
         digest = None if data is None else compute_digest(data)
         if self._mismatches.get(uri, "") == digest:
             return
@@ -243,7 +243,7 @@ class SkillResources:
     def refresh(self, max_age: float = 0.0) -> None:
         requested_at = time.monotonic()
         with self._refresh_lock:
-            # If a scan began after this request, the request does not need another scan.
+            # A scan that began after this call is new enough.
             if self._refreshed_at > requested_at:
                 return
             started_at = time.monotonic()
@@ -266,7 +266,7 @@ class SkillResources:
         return None
 
     def _is_visible(self, uri: str, record: _RegisteredSkill, principal: Principal | None) -> bool:
-        # Another resource may have this URI by now. Its access rules do not apply to this skill.
+        # If another resource has this URI by now, its access rules do not apply to the skill.
         return (
             self._visibility.is_listed("resource", uri, principal)
             and self._registry.resources.get(uri) is record.resource
@@ -290,7 +290,7 @@ class SkillResources:
                 for uri, record in before.items()
                 if record.folder is None or uri in skills_by_folder[record.folder]
             }
-            # A skill disappears from the list before its resource is removed.
+            # Remove the skills from the list first, and then their resources.
             self._registered = kept
             for uri in before.keys() - kept.keys():
                 self._remove(uri, before[uri])
@@ -303,7 +303,7 @@ class SkillResources:
                         if record is None:
                             after[uri] = self._register(folder, skill, self._access_options[folder])
                         elif record.folder is folder:
-                            after[uri] = record  # kept if the next line raises an exception
+                            after[uri] = record  # The old record stays if the next line raises an exception.
                             after[uri] = self._change(record, skill)
                         else:
                             raise ValueError("another folder or function has a skill with this URI")

@@ -57,7 +57,7 @@ class TaskToolCall:
     async def become_task(self, run: TaskRun) -> None:
         """Continue as a task. From now on, questions and steps are stored in the task record."""
         self._run = run
-        # A step may have ended while the record was stored.
+        # Add the values of steps that ended while the record was stored.
         once_values = {} if self.round_state is None else dict(self.round_state.once_values)
         if once_values.keys() - run.record.once_values:
             await self._change(lambda record: replace(record, once_values=once_values | record.once_values))
@@ -105,7 +105,7 @@ class TaskToolCall:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         self._next_report_at = started_at + _PROGRESS_INTERVAL_S
-        # A failed report must not stop the function. If the lease is lost, the worker stops the function.
+        # An error in a report must not stop the function. If the lease is lost, the worker stops the function.
         with contextlib.suppress(TaskStoreUnavailable, LeaseLost):
             await self._get_run().try_change(
                 lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)
@@ -149,7 +149,7 @@ class Heartbeat:
     def _send_soon(self) -> None:
         if self._exchange.is_task:
             return
-        # Send no second message while the first one waits, because the client may not be reading.
+        # While a message waits, the client may not be reading, so no further message is sent.
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send())
         self.start()
@@ -159,7 +159,7 @@ class Heartbeat:
         token, last_progress = exchange.progress_token, exchange.last_progress
         if token is None:
             return
-        # Progress must increase with each message. The function may have reported progress, too.
+        # Each message must report more progress than the last message, which the function may have sent.
         # spec: progress#progress-flow
         exchange.last_progress = 0.0 if last_progress is None else last_progress + _HEARTBEAT_STEP
         params = ProgressParams(progress_token=token, progress=exchange.last_progress)
@@ -176,6 +176,6 @@ def _read_round_state(record: TaskRecord) -> RequestState:
 
 
 def _stop_run(run: TaskRun) -> asyncio.CancelledError:
-    """Stop a function whose worker has lost the lease. Another worker may run the task."""
+    """Stop a function whose worker has lost the lease, because another worker may run the task."""
     run.stop("lease lost")
     return asyncio.CancelledError()

@@ -203,7 +203,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # There may be too many threads, because functions that waited for a user have continued.
+            # When functions continue after waiting for a user, there may be too many threads.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

@@ -119,9 +119,9 @@ class Tool:
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
-        self.task = task  # turns calls into tasks, or None
+        self.task = task  # None if calls of this tool never become tasks
         self.headers: tuple[HeaderPath, ...] = compile_header_paths(self.signature.schema)
-        # True if results are bare values, which handshake versions do not support.
+        # True if results must be wrapped, because handshake versions do not support bare values.
         self.wraps: bool = must_wrap(self.output.schema)
 
     @property

@@ -96,7 +96,7 @@ class ToolTask:
         return self._runner
 
     def get_thread_pool(self, exchange: IncomingExchange) -> ThreadPool | None:
-        """Return the thread pool for tasks. Long tasks must not use up the threads of other calls."""
+        """Return the thread pool for tasks. It is separate, so that long tasks do not use up the threads for calls."""
         task_call = exchange.task_call
         if task_call is None:
             return None
@@ -133,7 +133,7 @@ class ToolStartLimits:
         self._by_tool: dict[str, TaskSlots] = {}
 
     def list_slots(self, record: TaskRecord) -> Sequence[TaskSlots]:
-        """Return the slots for `max_concurrency=`, and for a thread if the function needs one."""
+        """Return the slots that a task must have before it runs."""
         tool = self._registry.tools.get(record.tool)
         if tool is None:
             return ()
@@ -142,7 +142,7 @@ class ToolStartLimits:
         if runner.max_concurrency is None:
             return (shared_slots,)
         own_slots = self._by_tool.setdefault(tool.name, TaskSlots(runner.max_concurrency))
-        # While a task waits for a slot of its tool, it must not hold a slot that other tools need.
+        # A task gets the slot of its tool first. While it waits for this slot, it holds no slot that other tools need.
         return (own_slots, shared_slots)
 
     def close(self) -> None:
@@ -185,8 +185,8 @@ class ToolTasks:
         self.options = options
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
-        # If no thread is free, a task waits. It does not fail as a call would.
-        # Calls that start in the foreground have other threads, so that each task with a slot gets a thread.
+        # If no thread becomes free, a normal call fails, but a task keeps waiting.
+        # Calls that start in the foreground use a second pool, so that each task with a slot gets a thread.
         pool_limits = replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
         self.thread_pool = ThreadPool(pool_limits)
         self.foreground_thread_pool = ThreadPool(pool_limits)
@@ -248,7 +248,7 @@ class ToolTasks:
                     return created_task
             return await running_call
         except asyncio.CancelledError:
-            # The caller has cancelled the call, or the call takes too long. Stop the function for the same reason.
+            # The caller has cancelled the call, or the call took too long. Stop the function with this reason.
             detached.end(exchange.verdict or "cancelled")
             await asyncio.gather(running_call, return_exceptions=True)
             raise

@@ -17,7 +17,7 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE_CHARS: Final = 2048
-# Templates of other servers could fill the memory, so longer templates are not cached.
+# Templates above this length are not cached, because templates of other servers could fill the memory.
 _MAX_CACHED_CHARS: Final = 512
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
@@ -91,7 +91,7 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template may match a URI in any of its forms.
+    """Return whether a template may match any form of a URI.
 
     Rules that deny or hide use this function, so it returns True in case of doubt.
     """

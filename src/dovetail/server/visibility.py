@@ -120,7 +120,7 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # The rule must be checked before the name, because `remove` deletes the item before the rule.
+        # `remove` deletes the item first and then its rule, so the rule must be checked before the name.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(

@@ -39,7 +39,7 @@ def supervise(
         os.write(ready_write_fd, b".")
 
     def run_child() -> None:
-        # A worker that kept this end of the pipe open would not notice when the parent exits.
+        # The worker closes this end of the pipe. Otherwise it would not notice when the parent exits.
         os.close(parent_alive_fd)
         for signum in (signal.SIGINT, signal.SIGTERM):
             # A starting worker must not use the signal handlers of the parent.
@@ -96,7 +96,7 @@ def supervise(
             stop()
         if not stopping:
             processes[:] = [replace(process) for process in processes]
-    # A worker that was starting may have missed the first call of `stop`.
+    # Call `stop` again for workers that were starting during the first call.
     stop()
     for process in processes:
         process.join(shutdown_timeout + 1)

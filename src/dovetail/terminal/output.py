@@ -130,7 +130,7 @@ def refuse_overwriting(file: str, force: bool) -> None:
 
 
 def get_stderr_target() -> Any:
-    """Return where the stderr of a child process goes.
+    """Return the target for the stderr of a child process.
 
     In a terminal, the output is escaped, with a bar before each line. Otherwise the child process inherits stderr.
     """
@@ -138,7 +138,7 @@ def get_stderr_target() -> Any:
 
 
 def write_content(content: str | bytes) -> None:
-    """Write text or bytes to stdout. If stdout is a terminal, escape the text, and show only the number of bytes."""
+    """Write text or bytes to stdout. In a terminal, escape text, and show only the size of bytes."""
     if sys.stdout.isatty():
         click.echo(escape_text(content) if isinstance(content, str) else f"[{len(content)} bytes]")
     elif isinstance(content, str):

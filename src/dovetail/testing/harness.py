@@ -69,7 +69,7 @@ async def connect(
     """
     async with (
         _serve_for_client(server, transport, faults, principal) as (target, defaults),
-        # A type checker assumes that an unpacked TypedDict may have other keys, so it reports an error here.
+        # Pyright reports an error here, because it assumes that an unpacked TypedDict may have additional keys.
         Client(target, **_merge_options(defaults, options)) as client,  # pyright: ignore[reportArgumentType]
     ):
         yield client
@@ -213,7 +213,7 @@ async def _start_server(
 
 @asynccontextmanager
 async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
-    """Start a server for the duration of the context. If several contexts are open, the last one stops the server."""
+    """Start a server for the duration of the context. The server stops when its last open context ends."""
     user = object()
     await server.start(user)
     try:

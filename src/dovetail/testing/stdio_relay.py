@@ -16,7 +16,7 @@ def main(path: str, command: list[str]) -> int:
     assert child.stdin is not None
     assert child.stdout is not None
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # The server receives the same signal. This program ignores the signal, and exits after the server.
+        # Ignore the signal, because the server receives it, too. This program exits after the server.
         signal.signal(signal_number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

@@ -80,7 +80,7 @@ class Traffic:
         self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
     def sent(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the client's messages with this method and these parameters. Messages may have more parameters.
+        """Return the client's messages with this method and these parameters. Other parameters are ignored.
 
         Args:
             method: The method of the messages. If None, all messages are returned.
@@ -100,7 +100,7 @@ class Traffic:
         ]
 
     def responses(self, method: str, **params: object) -> list[Message]:
-        """Return the responses to requests with this method and these parameters. Requests may have more parameters."""
+        """Return the responses to requests with this method and these parameters. Other parameters are ignored."""
         request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
         return [
             message

@@ -16,7 +16,7 @@ class ClientRequests:
 
     def __init__(self) -> None:
         self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests()
-        self._end_reason: str | None = None  # the reason why no more requests can be sent
+        self._end_reason: str | None = None  # why the connection has ended. None while it is open
 
     @property
     def open_questions(self) -> int:
@@ -45,7 +45,7 @@ class ClientRequests:
         return None
 
     def handle_response(self, message: dict[str, Any]) -> None:
-        """Pass a client's response to the future of its request. Ignore responses to unknown requests."""
+        """Wake the task that waits for this response. Ignore responses to unknown requests."""
         matched = self._pending.match_response(message)
         if matched is None or matched[0].done():
             return

@@ -22,11 +22,11 @@ _RESPONSES_PER_YIELD = 16
 
 
 class PendingRequest(Struct, eq=False):
-    """A request whose response may not have arrived yet."""
+    """A request to the server. `response` is None until the response arrives."""
 
     request: EncodedRequest
     response: RawMessage | MCPError | None = None
-    future: asyncio.Future[None] | None = None  # the future that `wait` awaits, or None
+    future: asyncio.Future[None] | None = None  # created by `wait` if there is no response yet
 
     def settle(self, response: RawMessage | MCPError) -> None:
         """Set the response or the error of a request. A second call is ignored."""
@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of responses that had arrived before the client started to wait
+        self._immediate_count = 0  # the number of responses for which the client did not have to wait
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -76,7 +76,7 @@ class DuplexClient:
         raise NotImplementedError
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the sent data."""
+        """Wait until more data can be sent to the server."""
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """Return details about the server for error messages."""
@@ -87,7 +87,7 @@ class DuplexClient:
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """Return an older kind of transport for the same server. Return None if there is none."""
+        """Return a transport of an older kind for the same server, or None if no older kind exists."""
         return None
 
     async def open(self, receiver: MessageReceiver) -> None:
@@ -232,7 +232,7 @@ def build_response_error(data: bytes, reason: str) -> InvalidResult:
 
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
-    """Copy an error for another caller, because each exception can have only one traceback."""
+    """Copy an error, so that each caller gets an exception with a separate traceback."""
     copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

@@ -25,7 +25,7 @@ from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
 
-if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
+if TYPE_CHECKING:  # This module is slow to import, and few programs record messages.
     from dovetail.protocol.recording_format import Recorder
 
 
@@ -68,8 +68,8 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = None if principal is None else as_principal(principal)
-        self._opening_principal = self._principal  # A later message may come with a token that has other scopes.
-        self.origin: str | None = self._principal  # the key for counting the caller's calls
+        self._opening_principal = self._principal  # the caller that opened the connection
+        self.origin: str | None = self._principal  # Calls with the same origin count toward the same limits.
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service, service.protocol_versions, service.limits.max_result_bytes
@@ -80,7 +80,7 @@ class DuplexServer:
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
-        self._introductions: set[asyncio.Task[None]] = set()  # the tasks that still have to answer `initialize`
+        self._introductions: set[asyncio.Task[None]] = set()  # the running tasks that answer `initialize`
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
@@ -140,7 +140,7 @@ class DuplexServer:
         self._client_requests.close("The client closed the connection")
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # A subscription never ends by itself.
+                exchange.end("gone")  # Without this call, a subscription would never end.
         introductions = tuple(self._introductions)
         tasks = [*introductions, *(exchange.task for exchange, _ in self._running.values())]
         if tasks and grace:
@@ -152,7 +152,7 @@ class DuplexServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # Tasks that were cancelled before they started are still in this dict.
+        self._running.clear()  # A task that was cancelled before it started has not removed its entry.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Handle one message. Return True if its response will be sent later."""
@@ -232,7 +232,7 @@ class DuplexServer:
             reply(handshake.encode_introduction(id, session, self._service))
 
     def _end_session(self) -> None:
-        """End the session after a `shutdown` request. If possible, the transport also closes the connection."""
+        """End the session after a `shutdown` request. Also close the connection if the transport supports it."""
         if self._on_shutdown is not None:
             self._on_shutdown()
             return
@@ -263,7 +263,7 @@ class DuplexServer:
         except ProtocolError as exc:
             response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
-            # The handler raised CancelledError itself, but the client waits for a response.
+            # If the handler itself raised CancelledError, the client still needs a response.
             if exchange.verdict is None and not self._is_closed:
                 response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
         except Exception as exc:
@@ -352,7 +352,7 @@ class DuplexServer:
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. If the client does not read, equal changes are queued only once."""
+        """Notify the client of a change. While the client does not read, the same change is queued only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             if self._can_receive(subscribed_uri):
                 self._pending_changes[method, subscribed_uri] = None

@@ -90,6 +90,6 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the sent data."""
+        """Wait until more data can be sent to the server."""
         if not self._writable.is_set():
             await self._writable.wait()

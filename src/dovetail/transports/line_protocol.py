@@ -34,12 +34,12 @@ class LineProtocol(asyncio.Protocol):
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        # The lines to handle after the client has read the responses.
+        # Lines that wait until the client has read earlier responses.
         self._pending_lines: deque[bytes | OversizedMessage] = deque()
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # the number of bytes in `_out`
-        # While this is True, responses are queued until `_take_lines` sends them.
+        # True while `_take_lines` handles lines. Responses are queued in the meantime.
         self._is_taking_lines = False
         self._is_continuing = False  # True if the next loop iteration handles more lines
         self._is_reading_paused = False
@@ -49,8 +49,8 @@ class LineProtocol(asyncio.Protocol):
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._input_timer: asyncio.TimerHandle | None = None
-        # Returns whether the peer has closed its end of the input.
-        # A server stops reading while it cannot write. This function still detects the end of the input.
+        # Returns whether the client has closed the input.
+        # This function works even while the server has paused reading.
         self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
@@ -69,7 +69,7 @@ class LineProtocol(asyncio.Protocol):
     # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """Store the transport for reading. If it can also write, use it for responses, too."""
+        """Store the transport for reading. If this transport can also write, use it for responses, too."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
@@ -234,7 +234,7 @@ class LineProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection and discard the unsent responses."""
-        # The transports of uvloop for reading pipes have no `abort`.
+        # In uvloop, a transport that reads a pipe has no `abort`.
         if self._writer is not None and hasattr(self._writer, "abort"):
             self._writer.abort()
         if self._reader is not None and self._reader is not self._writer:
@@ -252,7 +252,7 @@ class LineProtocol(asyncio.Protocol):
         """Wait at most `grace` seconds for running requests, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # The remaining bytes can be written now, because the transport buffers them.
+        self._writable.set()  # From here on, the transport buffers all remaining bytes.
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -264,7 +264,7 @@ async def serve_connection(protocol: LineProtocol, grace: float) -> None:
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # The running requests already had time to finish before the cancellation.
+        grace = 0.0  # After a cancellation, running requests get no more time.
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)

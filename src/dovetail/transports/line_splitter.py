@@ -5,7 +5,7 @@ from typing import final
 from dovetail.wire.base import Struct
 
 _PREFIX_BYTES = 256
-MIN_PIECE_BYTES = 4096  # Chunks of a line that are smaller than this are joined.
+MIN_PIECE_BYTES = 4096  # the size below which chunks of a line are joined
 
 
 @final
@@ -33,7 +33,7 @@ class LineSplitter:
         A line that is too long becomes an `OversizedMessage`.
         """
         lines: list[bytes | OversizedMessage] = []
-        # Most data has no newline, and searching for one is faster than splitting.
+        # Searching for a newline is faster than splitting, and most data contains no newline.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
             if self._is_skipping:

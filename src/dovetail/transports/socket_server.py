@@ -40,7 +40,7 @@ class _ConnectionFactory:
         return connection
 
     def _evict_idle(self) -> bool:
-        """Close an idle connection, to make room. Prefer one that has sent no message or was idle for a long time."""
+        """Close an idle connection to make room. Connections that have sent no message are closed first."""
         idle_connections = [connection for connection in self._connections if connection.is_idle]
         if idle_connections:
             min(idle_connections, key=_SocketConnection.get_eviction_order).abort()
@@ -59,7 +59,7 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """A connection to a socket. If the socket is full or the client sends HTTP, the connection is closed immediately.
+    """A connection to a socket. It is closed immediately if the client sends HTTP or there are too many connections.
 
     A web page could make a browser send messages as HTTP. A client must send its first message within `header_timeout`.
     """

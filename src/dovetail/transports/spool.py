@@ -21,11 +21,11 @@ from dovetail.log import ThrottledWarning
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
-# Waiting results may use at most this multiple of the memory limit. Further results are encoded at once.
+# Results wait only while their total size is below this multiple of the memory limit.
 _MAX_WAITING_RESULTS = 64
 _DISK_RETRY_S = 1.0  # the seconds for which the disk is not used after a failed write
-# If memory use exceeds this multiple of the limit, the event loop writes to disk itself.
-# The thread may be too slow if many large results arrive at once.
+# Above this multiple of the memory limit, the event loop writes to disk, instead of a thread.
+# The disk thread may be too slow if many large results arrive at once.
 _MAX_WAITING_FOR_DISK = 4
 # If the disk is full and memory use exceeds this multiple of the limit, slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
@@ -82,7 +82,7 @@ class MemoryBudget:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
-        if self._scheduled_loop is not loop:  # The callback of an earlier event loop may never have run.
+        if self._scheduled_loop is not loop:  # An earlier event loop may have ended before its callback.
             self._schedule_iteration(loop)
         self._waiting_bytes += size
         try:
@@ -102,7 +102,7 @@ class MemoryBudget:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self._waiters:  # The next waiting result continues when this result is written.
+        if self._waiters:  # The next loop iteration wakes the next waiter.
             self._schedule_iteration(loop)
 
     def handle_disk_error(self, error: OSError, now: float) -> None:
@@ -301,7 +301,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # If a move is running, it closes the file.
+        if self._file is not None and not self._is_moving:  # A running move closes the file at its end.
             self._file.close()
 
 

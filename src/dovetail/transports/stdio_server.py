@@ -59,7 +59,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
         pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "rb", 0), loop)
         await loop.connect_read_pipe(lambda: protocol, pipe)
     else:
-        # Event loops cannot poll files, terminals and Windows pipes.
+        # A thread is needed, because event loops cannot poll files, terminals or Windows pipes.
         loop = asyncio.get_running_loop()
         threading.Thread(
             target=_read_in_thread, args=(protocol, loop, descriptor), name="dovetail-stdin", daemon=True

@@ -37,7 +37,7 @@ JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping
 
 
 class _KeywordOnlyMeta(StructMeta):
-    """Makes every subclass keyword-only, because msgspec applies `kw_only` to one class at a time."""
+    """Makes every subclass keyword-only. In msgspec, a subclass does not inherit `kw_only`."""
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any

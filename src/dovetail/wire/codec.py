@@ -15,12 +15,12 @@ import msgspec
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams, ParseError
 
-# MCP messages have fewer than ten levels. The JSON parsers of Go and Rust allow 10,000 and 128 levels.
+# Real MCP messages have fewer than ten levels. For comparison, a common JSON parser in Rust allows 128.
 MAX_DEPTH: Final = 64
 MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
-_MAX_REASON_CHARS: Final = 512  # An error message may contain the invalid value, so its length is limited.
+_MAX_REASON_CHARS: Final = 512  # Error messages are cut, because they may contain a long invalid value.
 # If members are at least this long on average, counting them is faster than encoding the message again.
 _MIN_BYTES_PER_MEMBER: Final = 1024
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
@@ -30,7 +30,7 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
 # All digits become "0" and all opening brackets become "{", so that both are easy to count.
 _COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
-# These parts of a msgspec error message name the invalid field.
+# These patterns find the name of the invalid field in an error message of msgspec.
 _MISSING_FIELD: Final = re.compile(r"Object missing required field `([^`]+)`")
 _MISMATCH_PATH: Final = re.compile(r"`\$([^`]*)`$")
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
@@ -62,11 +62,11 @@ def decode(data: bytes) -> Any:
         _check_large(data, value, separators)
         return value
     normalized = data.translate(_COUNTING_TABLE)
-    # The depth is checked first, because the other checks are recursive.
+    # The depth is checked first, because the checks after it use recursion.
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
-    # The decoder drops members with duplicate names, so a message with duplicates encodes to different bytes.
-    # If the bytes differ only in spelling, the number of colons stays the same.
+    # The decoder drops duplicate names, so a message with a duplicate name has fewer colons after encoding.
+    # Escapes such as \u003a also change the number of colons, so messages with escapes need the full check.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -94,7 +94,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Return the number of commas and colons in the JSON of a value, and whether all its numbers are short.
+    """Count the commas and colons in the JSON text of a value. Also return whether all numbers are short.
 
     Return None if the value has too many members to visit each. A float counts as long, because it may have lost
     digits.
@@ -153,7 +153,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _refuse_duplicates(data: bytes) -> None:
-    import json  # Few messages need this check.
+    import json  # imported here, because few messages need this check
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):
@@ -184,7 +184,7 @@ def _refuse_members(data: bytes) -> None:
 
 def has_more_members(data: bytes, limit: int) -> bool:
     """Return whether a JSON text has more than `limit` members and items."""
-    # Each match must start at the end of the previous match. A search would be slow in an unterminated string.
+    # `match` continues at the end of the previous match. `search` would be slow in an unterminated string.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
     return next(islice(matches, limit - 1, None), None) is not None
 

@@ -45,7 +45,7 @@ class CompleteParams(Params):
 
 
 class Completion(WireStruct):
-    """Suggested values for an argument, and whether the server has more."""
+    """Suggested values for an argument, and whether the server has more values."""
 
     values: list[str]
     total: int | None = None

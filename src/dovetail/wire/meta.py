@@ -17,14 +17,14 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
-# These patterns define the syntax of a key. spec: basic#_meta. Possessive quantifiers prevent backtracking.
+# The syntax of a `_meta` key. Possessive quantifiers prevent backtracking. spec: basic#_meta
 # The patterns are compiled on first use.
 _LABEL = r"[A-Za-z](?:-*+[A-Za-z0-9])*+"
 _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
-# A prefix is reserved if its second label is one of these. spec: basic#_meta.
-# A prefix that consists of only one of these labels is also reserved.
+# A prefix such as "com.mcp" is reserved if its second label is in this set. spec: basic#_meta
+# A prefix with only one label is reserved if the label is in this set.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 

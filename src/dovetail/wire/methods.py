@@ -151,8 +151,8 @@ def _list_requests(revision: str) -> dict[str, Method]:
     }
 
 
-# These are the requests that clients may send in each protocol version.
+# Maps each protocol version to the requests that clients may send.
 REQUESTS: Final = {revision: _list_requests(revision) for revision in REVISIONS}
 
-# This is the only protocol version with batches.
+# Only protocol version 2025-03 has batches.
 BATCH_REVISIONS: Final = frozenset({R_2025_03_26})

@@ -26,7 +26,7 @@ _LEADING_ID: Final = re.compile(rb'"id"\s*:\s*"?([0-9]{1,15})(?:\.0+)?(?![0-9.])
 _TRAILING_ID: Final = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?([0-9]{1,15})"?\s*\}\s*$')
 _BODY_MEMBER: Final = re.compile(rb'"(?:result|error)"\s*:')
 
-# A result that asks for input contains this marker. A server may write each letter and the underscore as an escape.
+# A result that asks for input contains this text, but a server may write some characters as escapes.
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _ASCII_ESCAPE: Final = b"\\u00"
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00[5-7]")
@@ -170,12 +170,12 @@ def decode_body(raw: Any, target_type: type[T], label: str) -> T:
 
 
 def may_ask_for_input(raw: bytes) -> bool:
-    """Return whether an encoded result may ask for input. False means that it certainly does not."""
+    """Check an encoded result quickly. Return False if the result certainly does not ask for input."""
     return _INPUT_REQUIRED_MARKER in raw or (_ASCII_ESCAPE in raw and _ESCAPED_LETTER.search(raw) is not None)
 
 
 def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None:
-    """Decode the result of a method if it asks for input. Otherwise return None."""
+    """Decode a result that asks for input. Return None for any other result."""
     if not may_ask_for_input(raw):
         return None
     label = f"the result of {method}"
@@ -184,7 +184,7 @@ def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None
 
 
 def drop_repeated_members(raw: bytes) -> bytes:
-    """Remove repeated members from an encoded JSON object, because parsers disagree about their meaning."""
+    """Keep one member for each name in an encoded JSON object, because parsers treat repeated names differently."""
     try:
         return msgspec.json.encode(_members_decoder.decode(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError):

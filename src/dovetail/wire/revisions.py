@@ -22,10 +22,10 @@ PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # The newest
 NEWEST_REVISION: Final = R_2026_07_28
 NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 
-# In these versions, servers complete arguments without declaring a capability.
+# These versions have completion, but no server capability for it.
 REVISIONS_WITHOUT_COMPLETIONS: Final = (R_2024_11_05, DRAFT)
 
-# A handshake request over HTTP uses this version if it has no version header.
+# the version of an HTTP request without the MCP-Protocol-Version header
 # spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 

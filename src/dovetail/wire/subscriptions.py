@@ -22,7 +22,7 @@ class ListenParams(Params):
 
 
 class ListenResult(Result):
-    """The result of subscriptions/listen, which ends a subscription stream.
+    """The result of subscriptions/listen. A server sends it to end a subscription stream.
 
     `_meta` contains the ID of the subscription. Added in protocol version 2026-07.
     """

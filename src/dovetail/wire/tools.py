@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.wire.base import UNSET, CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon
 
-# A server sets this keyword in an output schema if it wraps results as `{"result": ...}`. fastmcp does the same.
+# With this keyword in an output schema, results are wrapped as `{"result": ...}`. fastmcp uses the same keyword.
 WRAPPED_RESULT_KEYWORD: Final = "x-fastmcp-wrap-result"
 
 

@@ -21,7 +21,7 @@ class ProviderClient:
         self._client_class = client_class
         self._error_class = error_class
         self._options = options
-        # Weak keys would not help here, because each client refers to its event loop.
+        # A WeakKeyDictionary would never free an event loop, because each client refers to its event loop.
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     async def send(self, model: str, request: Callable[[Any], Awaitable[Any]]) -> Any:

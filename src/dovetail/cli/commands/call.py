@@ -98,7 +98,7 @@ async def _call(command_run: CommandRun, name: str, arguments: dict[str, Any]) -
 
 
 async def _start(command_run: CommandRun, name: str, arguments: dict[str, Any]) -> CallToolResult | None:
-    """Start a task and print its reference. If the server has answered without a task, return the result."""
+    """Start a task and print its reference. If the server sends a result instead of a task, return the result."""
     client = command_run.client
     if command_run.is_program:
         raise click.UsageError("--detach requires a URL or a socket, because this server ends with the command")
@@ -201,7 +201,7 @@ def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageErro
 
 
 def format_result(result: CallToolResult) -> str:
-    """Return the text of a tool result, or its structured content. Images and other blocks become one line each."""
+    """Return a tool result as text. Each image becomes one line. If there is no text, format the structured content."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)

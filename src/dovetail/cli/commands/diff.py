@@ -150,7 +150,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
     is_output = difference.path[0] == "outputSchema"
     side = "result field" if is_output else "argument"
     label, keyword = _split_path(difference.path, is_entry=difference.kind != "changed")
-    # The whole schema was replaced, not only one keyword.
+    # If both values are dicts, the whole schema was replaced, not only one keyword.
     if isinstance(difference.old, dict) and isinstance(difference.new, dict):
         keyword = ""
     if is_property(difference):

@@ -181,7 +181,7 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
     counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items)
     duration_ms = (time.perf_counter() - started_at) * 1000
     extensions = client.server_capabilities.extensions or {}
-    # A server may have only the methods of an extension.
+    # Empty lists are normal for a server that only offers extensions.
     hint = None if counts or extensions else _EMPTY_HINT
     add_result(CheckResult("lists", "warn" if hint else "ok", f"{counts or 'empty'}, in {duration_ms:.0f} ms", hint))
     if extensions:

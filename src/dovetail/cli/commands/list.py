@@ -49,7 +49,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         remember_items(options, items_by_kind)
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
-            # Closing the client waits for the rest of stderr.
+            # `close` waits until the rest of stderr has been read.
             await command_run.client.close()
             for stderr_line in command_run.last_stderr_lines:
                 output.print_quoted(stderr_line)

@@ -63,7 +63,7 @@ def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = Fa
 
 
 def _create_extension(client: "Client", recorded: "RecordedExtension") -> "Extension":
-    """Create an extension whose methods are answered from a recording."""
+    """Create an extension that answers requests from a recording."""
     from dovetail.errors import ProtocolError, RemoteError
     from dovetail.extensions import Extension, Params, Result
     from dovetail.wire.codec import encode
@@ -86,7 +86,7 @@ def _create_extension(client: "Client", recorded: "RecordedExtension") -> "Exten
             error = ProtocolError(exc.message, exc.data)
             error.code = exc.code
             raise error from None
-        # The server adds these fields for the protocol version of the client.
+        # Remove the fields that the server adds to each result, depending on the client's protocol version.
         return encode({name: value for name, value in response.items() if name not in ("_meta", "resultType")})
 
     return extension

@@ -160,7 +160,7 @@ def create_proxy_server(options: Any) -> Any:
         raise click.UsageError(str(exc)) from None
 
     async def copy_description() -> None:
-        # If the target does not respond yet, the first request connects and reports the error.
+        # Errors are ignored here, because the first request tries to connect again and reports its error.
         with contextlib.suppress(MCPError):
             await client.connect()
             describe_as(app, client.server_info, client.instructions)

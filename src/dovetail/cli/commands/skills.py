@@ -250,7 +250,7 @@ def _is_named(uri: str, skill_arg: str) -> bool:
 
 
 def _choose_skill(skill_arg: str, skills_by_uri: Mapping[str, T]) -> T:
-    """Return the skill with this name, path or URI. A path is preferred to the name of another skill."""
+    """Return the skill with this name, path or URI. If a path and a name match, the path takes precedence."""
     matches = {uri: skill for uri, skill in skills_by_uri.items() if _is_named(uri, skill_arg)}
     if len(matches) > 1:
         matches = {uri: skill for uri, skill in matches.items() if get_skill_path(uri) == skill_arg} or matches
@@ -288,7 +288,7 @@ def _list_folder(path: Path, options: TargetOptions) -> int:
 
 
 def _read_folder(path: Path) -> tuple[list[Skill], list[str]]:
-    """Return the skills in a folder, and the problems of those that are left out."""
+    """Return the valid skills in a folder, and the problems of the invalid skills."""
     require_yaml()
     problems: list[str] = []
     try:
@@ -303,7 +303,7 @@ def _is_one_skill(path: Path) -> bool:
 
 
 def _find_local_skill(path: Path, skill_arg: str | None = None) -> Skill:
-    """Return the skill with this name, path or URI in a folder. Without a name, the folder itself is the skill."""
+    """Return the skill with this name, path or URI in a folder. If `skill_arg` is None, the folder is the skill."""
     skills, problems = _read_folder(path)
     skills_by_uri = {skill.uri: skill for skill in skills}
     skill_arg = path.resolve().name if skill_arg is None else skill_arg

@@ -181,7 +181,7 @@ def _read_id(args: Sequence[str]) -> str:
 
 
 async def _follow(task_file: TaskFile, id: str | None) -> AsyncIterator[TaskRecord]:
-    """Yield each task that has changed. With an ID, yield only this task, and stop when it has ended or is deleted."""
+    """Yield each task that has changed. If `id` is set, yield only this task until it has ended or is deleted."""
     versions: dict[str, int] = {}
     while True:
         if id is None:
@@ -255,7 +255,7 @@ def _get_exit_code(record: TaskRecord | None) -> int:
 
 
 def _is_error(record: TaskRecord) -> bool:
-    """Return whether the tool reported an error as the result of the task."""
+    """Return whether the result of a task is a tool error."""
     return record.result is not None and record.result.get("isError") is True
 
 

@@ -37,7 +37,7 @@ _STRING_TAGS: Final = frozenset({"!", "tag:yaml.org,2002:str"})
 _CONTAINER_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# JSON allows these characters in a string, but YAML does not, or reads them as line breaks.
+# JSON strings may contain these characters. YAML forbids them or reads them as line breaks, so they are escaped.
 _YAML_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 # PyYAML reports this if a text without quotes contains a colon and a space.
@@ -62,7 +62,7 @@ def parse_front_matter(data: bytes) -> dict[str, Any]:
         value = _Builder().build(yaml.parse(text, Loader=loader))
     except yaml.YAMLError as exc:
         mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", None)
-        # The first line of the file is the line `---`.
+        # PyYAML counts lines from 0. The YAML text starts in the second line of the file, after the line `---`.
         place = "" if mark is None else f" in line {mark.line + 2}"
         reason = clip(str(problem or exc))
         solution = ". Put a text that contains `: ` in quotes" if reason.startswith(_COLON_PROBLEM) else ""
@@ -105,8 +105,9 @@ def is_same_json(first: Any, second: Any) -> bool:
 
 
 def write_front_matter(fields: Mapping[str, Any]) -> str:
-    """Return the front matter of a SKILL.md file, with its lines `---`. Each value is written as JSON, which is also
-    YAML.
+    """Return the front matter of a SKILL.md file, including both lines `---`.
+
+    Each value is written as JSON, which YAML parsers can read.
     """
     lines = [f"{_write_key(key)}: {_write_value(value)}" for key, value in fields.items()]
     return "\n".join(["---", *lines, "---", ""])
@@ -181,7 +182,7 @@ class _Builder:
         self._value_count = 0
         self._alias_count = 0
         self._document_count = 0
-        # Maps each anchor to its value, and to the number of values in it.
+        # Maps the name of each anchor to the anchored value, and to how many values that value contains.
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._open: list[_Container] = []
         self._root: Any = None

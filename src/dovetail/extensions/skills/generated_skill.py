@@ -18,7 +18,8 @@ from dovetail.extensions.skills.skill import (
 )
 from dovetail.wire.resources import Resource
 
-# The text of SKILL.md without front matter, or all files by path. The path "SKILL.md" is required.
+# Either the text of SKILL.md without front matter, or a dict that maps the path of each file to its content.
+# The dict must have the key "SKILL.md".
 SkillFiles = str | Mapping[str, str | bytes]
 
 

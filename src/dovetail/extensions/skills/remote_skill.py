@@ -22,7 +22,8 @@ from dovetail.wire.resources import ReadResourceResult
 
 # Reads the file at a URI. Returns text, or bytes if the file is not text.
 ReadFile = Callable[[str], Awaitable[str | bytes]]
-# Called if a file does not match its entry. Removes the skill from the cache, and adds context to the error.
+# Called if a file does not have the content that the skill lists. Removes the skill from the cache.
+# Returns the error to raise.
 MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 
 

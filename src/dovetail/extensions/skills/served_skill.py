@@ -26,8 +26,8 @@ class ServedSkill(Struct, frozen=True):
     """The current version of a skill on a server. Each change of the skill creates a new object."""
 
     entry: SkillEntry
-    directory: tuple[str, ...]  # the names of the folders that lead to the skill, and of the skill itself
-    files: dict[str, Resource]  # the files by their path in the skill
+    directory: tuple[str, ...]  # the path of the skill's folder, as a tuple of names
+    files: dict[str, Resource]  # maps the path of each file in the skill to its definition
 
     @property
     def root(self) -> str:
@@ -36,7 +36,7 @@ class ServedSkill(Struct, frozen=True):
 
     @property
     def listed_files(self) -> list[SkillFile]:
-        """Return the files with their digests. A dynamic skill has none."""
+        """Return the files with their digests. For a dynamic skill, return an empty list."""
         return [] if isinstance(self.entry.resources, str) else self.entry.resources
 
 
@@ -107,7 +107,7 @@ def list_directory(skills: Iterable[ServedSkill], uri: str) -> list[Resource] | 
         if wanted == root or wanted.startswith(f"{root}/"):
             _add_files(children, skill, "" if wanted == root else f"{wanted[len(root) + 1 :]}/")
         elif root.startswith(f"{wanted}/"):
-            # The key and the URI may differ in case, but both have the same number of segments.
+            # `uri_key` may change letters and escapes of the URI, but it keeps the number of slashes.
             depth = wanted.count("/") + 1
             child = "/".join(skill.root.split("/")[: depth + 1])
             children.setdefault(child, _describe_directory(child, skill.directory[depth - 2]))

@@ -87,7 +87,7 @@ class ReadDirectoryResult(Result):
 
 
 def compute_digest(data: bytes) -> str:
-    """Return the digest of a file in the form that skills use."""
+    """Return the SHA-256 digest of a file as `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -110,7 +110,9 @@ def find_unsafe_name(name: str) -> str | None:
 
 
 def check_entry(entry: SkillEntry) -> dict[str, SkillFile]:
-    """Return a dict of a skill's files. The keys are paths such as "references/forms.md". Dynamic skills list no files.
+    """Check the definition of a skill, and return its files in a dict. The keys are paths such as "references/a.md".
+
+    The dict of a dynamic skill is empty.
 
     Raises:
         ValueError: the entry violates the specification, or exceeds the limits that every host supports.
@@ -180,7 +182,7 @@ def verify_file(file: SkillFile, data: bytes) -> None:
 
 
 def verify_front_matter(uri: str, frontmatter: Mapping[str, Any], data: bytes) -> None:
-    """Raise SkillMismatch unless the front matter of a SKILL.md is the same as in its entry."""
+    """Raise SkillMismatch if the front matter in a SKILL.md differs from the front matter in the skill's definition."""
     try:
         actual = parse_front_matter(data)
     except FrontMatterError as exc:

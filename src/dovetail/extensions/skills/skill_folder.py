@@ -25,13 +25,13 @@ from dovetail.wire.base import Struct
 _MAX_DEPTH: Final = 16
 _MAX_CHEAP_ENTRIES: Final = 200  # A folder with more entries than this counts as large.
 _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a folder, including those outside of skills.
-# Within this time after a change, a file can change again and keep the same modification time.
+# Two changes of a file within this time may have the same modification time.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
 _MAX_PROBLEMS: Final = 20  # At most this many problems of one skill or one scan are reported.
 _READ_CHUNK_BYTES: Final = 1024 * 1024
-# Windows cannot open a file relative to a directory.
-# Other skills work on Windows, so importing this module must not fail there.
+# Windows cannot open a file relative to a directory, so folders of skills do not work on Windows.
+# Skills from functions work on Windows, so importing this module must not fail there.
 _CAN_OPEN_RELATIVE: Final = hasattr(os, "O_DIRECTORY") and hasattr(os, "O_NOFOLLOW")
 _SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
@@ -100,7 +100,8 @@ class SkillFolder:
         self._logged_problems: set[str] = set()  # the problems of the last scan
         self._checked_at = 0.0
         self._entry_count = 0  # how many files and directories the last scan found
-        self.skills: dict[str, ServedSkill] = {}  # The skills by the URI of their SKILL.md. A change replaces the dict.
+        # Maps the URI of each SKILL.md to its skill. Each change creates a new dict.
+        self.skills: dict[str, ServedSkill] = {}
         self._scan(is_first=True, on_problem=on_problem)
 
     def refresh(self, max_age: float = 0.0) -> bool:
@@ -278,7 +279,7 @@ class _Scan:
 
     def _visit(self, descriptor: int, directory: tuple[str, ...], open_skills: list[_ScannedSkill]) -> None:
         with os.scandir(descriptor) as iterator:
-            # The count is checked while the directory is read, because it may have millions of entries.
+            # A directory may have millions of entries, so `_count` checks the limit while the entries are read.
             entries = sorted(self._count(iterator), key=lambda entry: entry.name)
         names = {entry.name for entry in entries}
         if MANIFEST in names:

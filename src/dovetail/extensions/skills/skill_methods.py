@@ -25,7 +25,7 @@ class SkillHandlers(Protocol):
 
 
 class SkillMethods:
-    """The skills extension and its methods. A client needs no handlers."""
+    """The skills extension and its methods. A server passes `handlers`, and a client does not."""
 
     def __init__(self, handlers: SkillHandlers | None = None) -> None:
         self.extension = extension = Extension(IDENTIFIER, settings={"directoryRead": True})

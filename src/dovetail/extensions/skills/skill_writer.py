@@ -110,7 +110,7 @@ def check_destination(directory: Path, name: str, *, force: bool) -> Path:
         return destination
     if not force:
         raise SkillExists(f"{destination} already exists")
-    # The server chooses the name, so it could choose the name of any other folder of the user.
+    # The server chooses the skill's name, which may be the name of an unrelated folder. Replace only folders of skills.
     if not stat.S_ISDIR(status.st_mode) or not (destination / MANIFEST).is_file():
         raise SkillExists(f"{destination} is not the folder of a skill, so it is not replaced. Choose another folder")
     return destination

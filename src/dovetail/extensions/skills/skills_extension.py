@@ -36,13 +36,13 @@ T = TypeVar("T")
 _MAX_AGE_S: Final = 1.0  # A request scans a large folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
 _MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
-_MAX_FUNCTION_S: Final = 5.0  # A list waits this long for the function of a skill.
+_MAX_FUNCTION_S: Final = 5.0  # the maximum time for each skill's function while skills are listed
 MAX_SKILLS_PER_PAGE: Final = 100
-_MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so each page contains several skills.
+_MAX_FILES_PER_PAGE: Final = 2000  # enough for at least three skills, because a skill has at most 512 files
 
 
 class LoadSkill(Protocol):
-    """Runs a skill's function and returns the skill. Each `origin` has its own limit on calls."""
+    """Runs a skill's function and returns the skill. The server limits the calls of each `origin`."""
 
     async def __call__(self, origin: str | None) -> ServedSkill: ...
 
@@ -55,7 +55,7 @@ class SkillCollection(Protocol):
 
     @property
     def has_folders(self) -> bool:
-        """Return whether skills come from folders, which may change."""
+        """Return whether any skills come from folders. Only folders must be checked for changes."""
         ...
 
     def refresh(self, max_age: float = 0.0) -> None:
@@ -128,7 +128,7 @@ class SkillsExtension:
     async def read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         self._check_uri(params.uri)
         await self._refresh_soon()
-        # Only the function whose skill contains the URI has to run.
+        # Leave out the skills from functions that cannot contain the URI, so that their functions do not run.
         sources = {
             uri: source
             for uri, source in self._skills.list_visible(exchange.caller.principal).items()
@@ -186,7 +186,7 @@ class SkillsExtension:
             yield
         finally:
             task.cancel()
-            # With `await task`, this coroutine could not tell its own cancellation from the task's.
+            # `await task` would raise CancelledError here, as if this coroutine had been cancelled.
             await asyncio.wait([task])
 
     async def _watch_folders(self) -> None:

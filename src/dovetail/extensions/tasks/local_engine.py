@@ -34,7 +34,7 @@ class LocalEngine:
                 self._wake.set()
 
     async def serve(self, run: RunTask, stop: StopSignal) -> None:
-        """Run submitted tasks until `stop` is set. Then wait for running tasks, and cancel the rest."""
+        """Run submitted tasks until `stop` is set. Then cancel the tasks that do not end within a limited time."""
         self._wake = wake = asyncio.Event()
         running: set[asyncio.Task[None]] = set()
 

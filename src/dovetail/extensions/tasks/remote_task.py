@@ -79,7 +79,7 @@ class TaskServer(Protocol):
 
 
 class RemoteTask:
-    """A task of a server. It knows the last state of the task and all questions that the server has asked."""
+    """A task that runs on a server. This object stores the last known state and digests of the server's questions."""
 
     def __init__(
         self, task: Task, server: TaskServer, answer: AnswerRequests, *, limits: ClientLimits, contact_timeout: float
@@ -143,7 +143,7 @@ class RemoteTask:
     # `TaskServer.listen` calls these functions.
 
     def handle_subscribed(self) -> None:
-        """Handle the acknowledgement of the subscription. Poll once, because the task may have changed before."""
+        """Handle the acknowledgement of the subscription. Poll once, because earlier changes were not reported."""
         self._is_subscribed = True
         self._wakeup.set()
 
@@ -153,12 +153,12 @@ class RemoteTask:
         self._wakeup.set()
 
     def wake(self) -> None:
-        """Poll at once, for example because the client was closed."""
+        """Poll now instead of later, for example to notice that the client was closed."""
         self._wakeup.set()
 
     async def _wait_for_state(self) -> DetailedTask:
         """Wait for a notification or for the next poll, and return the state of the task."""
-        # A new task may already have ended. Then the client fetches its result at once.
+        # If the task has already ended, fetch its result without waiting.
         if not is_final(self.state.status):
             try:
                 async with asyncio.timeout(self._get_poll_delay()):

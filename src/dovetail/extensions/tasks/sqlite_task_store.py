@@ -44,7 +44,7 @@ from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_priv
 from dovetail.wire.base import replace
 
 _WRITE_BATCH: Final = 100  # the maximum number of changes in one transaction
-_EXPIRE_BATCH: Final = 200  # Between two batches, the thread can do other work.
+_EXPIRE_BATCH: Final = 200  # the maximum number of expired tasks that are deleted in one transaction
 _VERSION_BATCH: Final = 500
 _MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # The store adds up the sizes again after this many new bytes.
 _MAX_UNCOUNTED: Final = 1_000  # The store counts its tasks again after this many new tasks.
@@ -52,8 +52,8 @@ _UNREADABLE_DELAY_S: Final = 60.0  # the delay before a worker reads an unreadab
 _MAX_NAME_CHARS: Final = 150  # Longer server names are shortened, because a file name has at most 255 bytes.
 _SEALED_START: Final = b"\x01"  # Encrypted records start with this byte. Other records start with {
 
-# Statements need some fields of a record, so these fields have columns.
-# For `version`, the lease and `expires_at`, only the columns are valid: a renewal does not write the record.
+# The columns contain the fields of a record that SQL statements need.
+# Read `version`, the lease and `expires_at` only from the columns, because their values in `record` may be outdated.
 _SCHEMA: Final = """
 CREATE TABLE tasks (
     id TEXT PRIMARY KEY, version INTEGER NOT NULL, server TEXT NOT NULL, owner BLOB, status TEXT NOT NULL,
@@ -73,11 +73,11 @@ UPDATE tasks SET version = ?, status = ?, expires_at = ?, due_at = ?, lease_hold
     is_cancel_requested = ?, record = ? WHERE id = ?
 """
 _DELAY: Final = "UPDATE tasks SET due_at = ? WHERE id = ? AND due_at IS NOT NULL"
-# SQLite uses the index, because it has the same condition.
+# This query has the same condition as the index `tasks_by_owner`, so that SQLite uses the index.
 _COUNT_UNFINISHED: Final = """
 SELECT count(*) FROM tasks WHERE owner = ? AND owner IS NOT NULL AND status IN ('working', 'input_required')
 """
-# The expiry time follows the rule of `extend_expiry`.
+# This statement computes `expires_at` in the same way as the function `extend_expiry`.
 _RENEW: Final = """
 UPDATE tasks SET lease_expires_at = :until, due_at = CASE WHEN due_at IS NULL THEN NULL ELSE :until END,
     expires_at = CASE WHEN expires_at < :now + retention / 2 THEN :now + retention ELSE expires_at END
@@ -165,7 +165,10 @@ class SQLiteTaskStore:
         return None if stored.lease is None else stored
 
     async def renew(self, holders: Mapping[str, str], now: float, lease_seconds: float) -> dict[str, bool]:
-        """Extend leases. Return whether each task should be cancelled. Tasks with a lost lease are left out."""
+        """Extend the leases of tasks. In the returned dict, True means that the task should be cancelled.
+
+        If the lease of a task is lost, the dict does not contain the task.
+        """
         return await self._write(self._renew, holders, now, lease_seconds) if holders else {}
 
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:
@@ -173,7 +176,7 @@ class SQLiteTaskStore:
         return await self._run(self._list_due, server, now, limit)
 
     async def list_ids(self, *, prefix: str = "", statuses: Collection[TaskStatus] = (), limit: int = 100) -> list[str]:
-        """Return the IDs of tasks, newest first. This method is for operators, because a task ID is a secret.
+        """Return the IDs of tasks, newest first. Task IDs are secrets, so show them only to operators.
 
         Args:
             prefix: The start of the IDs. An empty text selects all tasks.
@@ -194,7 +197,7 @@ class SQLiteTaskStore:
 
     @contextlib.contextmanager
     def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
-        """Watch records. The iterator yields each ID at once, and again after each change."""
+        """Watch tasks for changes. The iterator first yields every ID, and then the ID of each changed task."""
         self._prepare_process()
         with self._watchers.watch(ids) as changed_ids:
             yield changed_ids
@@ -241,7 +244,7 @@ class SQLiteTaskStore:
     # The methods below run in the store's thread.
 
     def _write_pending(self) -> None:
-        """Run all waiting changes in one transaction. There may be none, because an earlier call has run them."""
+        """Run the waiting changes in one transaction. Do nothing if an earlier call has already run them."""
         changes = [self._pending_changes.popleft() for _ in range(min(len(self._pending_changes), _WRITE_BATCH))]
         if not changes:
             return
@@ -323,7 +326,7 @@ class SQLiteTaskStore:
         try:
             current = self._select(database, id)
         except TaskStoreUnavailable as exc:
-            # Another process may have the key. The delay keeps this process from trying all the time.
+            # Another process may have the key for this task. The delay keeps this process from trying it all the time.
             self._unreadable_warning.log("cannot run a task: %s", exc)
             database.execute(_DELAY, (now + _UNREADABLE_DELAY_S, id))
             return None
@@ -401,7 +404,7 @@ class SQLiteTaskStore:
             except UnsealError as exc:
                 raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
         elif self._sealer is not None:
-            # An attacker who can write the file could add such a record, with the rights of any caller.
+            # An attacker who can write to the file could add an unencrypted task with the rights of any caller.
             raise TaskEncrypted("the task is not encrypted, but the store has secret keys")
         return decode_record(data)
 

@@ -87,7 +87,7 @@ class TaskSource(Protocol):
     """A call that a handle waits for. All functions run in the event loop of the client."""
 
     update: TaskUpdate  # the state when the handle is created
-    is_local: bool  # True if this client runs the call. The call then continues even if nobody waits.
+    is_local: bool  # True if the call is not a task on the server. Such a call continues even if nobody waits.
 
     async def wait(self, on_update: OnUpdate) -> CallToolResult:
         """Wait for the result, and call `on_update` after each change."""
@@ -120,7 +120,7 @@ class TaskWatcher:
             self._start()
 
     def _start(self) -> asyncio.Task[CallToolResult]:
-        """Return the asyncio task that watches. If it has failed, start a new one: the failure may be temporary."""
+        """Return the asyncio task that waits for the result. If it has failed, start a new one to try again."""
         loop, watcher = asyncio.get_running_loop(), self._watcher
         if watcher is None or (
             not self.source.is_local and (watcher.get_loop() is not loop or (watcher.done() and _has_failed(watcher)))
@@ -131,7 +131,7 @@ class TaskWatcher:
         return watcher
 
     def _handle_done(self, watcher: asyncio.Task[CallToolResult]) -> None:
-        _has_failed(watcher)  # This reads the exception, so asyncio does not log it. The waiters raise it.
+        _has_failed(watcher)  # Reading the exception keeps asyncio from logging it.
         self._notify()
 
     def set_update(self, update: TaskUpdate) -> None:
@@ -152,12 +152,12 @@ class TaskWatcher:
             self.leave()
 
     async def join(self) -> None:
-        """Add a waiter. It calls `next_update` for each change, and `leave` at the end."""
+        """Add a waiter. The caller then calls `next_update` for each change, and `leave` at the end."""
         self._waiter_count += 1
         self._start()
 
     def leave(self) -> None:
-        """Stop watching if no other waiter is left. This does not cancel the task."""
+        """Remove a waiter. After the last waiter, stop watching the task, but do not cancel it."""
         self._waiter_count -= 1
         watcher = self._watcher
         if self._waiter_count == 0 and not self.source.is_local and watcher is not None and not watcher.done():

@@ -41,7 +41,7 @@ def add_task_methods(
     update: Callable[[UpdateTaskParams, Exchange], Awaitable[UpdateTaskResult]],
     cancel: Callable[[CancelTaskParams, Exchange], Awaitable[CancelTaskResult]],
 ) -> None:
-    """Serve the methods of tasks with these functions."""
+    """Add tasks/get, tasks/update and tasks/cancel to an extension. The functions handle the requests."""
     functions: list[tuple[Method, Callable[[Any, Exchange], Awaitable[Any]]]] = [
         (GET_TASK, get),
         (UPDATE_TASK, update),

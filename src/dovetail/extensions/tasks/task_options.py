@@ -15,13 +15,14 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     # A call that takes longer than this becomes a task. A shorter call returns its result.
     # If None, every call becomes a task at once.
     after: float | None = None
-    ttl: float | None = None  # Clients can read the result for this time after the end. Defaults to `TaskOptions.ttl`.
+    # After the task has ended, clients can read its result for this time. Defaults to `TaskOptions.ttl`.
+    ttl: float | None = None
     # How often the function may start again if its worker is lost. Set it only if the tool may run twice.
     max_retries: int = 0
     # The maximum time of one run. Waiting for answers does not count. Defaults to the `timeout=` of the tool.
     timeout: float | None = None
     # If True, the tool refuses clients of protocol version 2026-07 that do not support tasks.
-    # If False, the tool runs in the foreground for these clients.
+    # If False, the tool runs in the foreground for clients that do not support tasks.
     required: bool = False
 
     def __post_init__(self) -> None:
@@ -37,7 +38,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
 
     # A task store, the path of a SQLite file, or ":memory:" to store nothing on disk.
     # By default, a server over stdio keeps its tasks in memory.
-    # Other servers use a SQLite file in the data directory, one for each server name.
+    # An HTTP server uses a SQLite file in the user's data directory. Each server name has its own file.
     store: TaskStore | str | Path | None = None
     engine: TaskEngine | None = None  # Carries tasks to workers. By default, each process runs its own tasks.
     ttl: float = 3600.0  # Clients can read the result of a task for this many seconds after its end.

@@ -12,7 +12,7 @@ from dovetail.protocol.task_store import TaskRecord
 
 
 class TaskSlots:
-    """A number of slots in one event loop. The task that waits longest gets the next free slot."""
+    """Limits how many tasks run at once in one event loop. The task that has waited longest gets the next free slot."""
 
     def __init__(self, count: int) -> None:
         self._free_count = count
@@ -45,7 +45,7 @@ class TaskSlots:
         self._free_count += 1
 
     def close(self) -> None:
-        """Refuse all slots from now on. Waiting tasks stay in the store."""
+        """Give out no more slots. Tasks that wait for a slot do not start, but stay in the store."""
         self._is_closed = True
         while self._waiters:
             waiter = self._waiters.popleft()

@@ -13,7 +13,7 @@ TASK_IDS_FIELD: Final = "taskIds"
 TASK_NOTIFICATION: Final = "notifications/tasks"
 
 _MAX_IDS: Final = 1000
-_MAX_ID_CHARS: Final = 6 * 1024  # A gateway's ID is long, because it contains the server's ID in encrypted form.
+_MAX_ID_CHARS: Final = 6 * 1024  # Task IDs of a gateway are long, because they contain encrypted task IDs.
 _MAX_TOTAL_CHARS: Final = 256 * 1024
 
 # Returns the IDs of tasks that belong to the caller.
@@ -23,7 +23,7 @@ WatchTasks: TypeAlias = Callable[[Sequence[str], Exchange], AsyncGenerator[TaskN
 
 
 def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: WatchTasks) -> None:
-    """Serve `taskIds` in `subscriptions/listen`. The server acknowledges only IDs of the caller's tasks."""
+    """Let callers subscribe to their own tasks with `taskIds` in `subscriptions/listen`."""
 
     async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
         ids = await list_own(_read_ids(requested), exchange)

@@ -28,7 +28,7 @@ class TaskWatchers:
 
     @contextlib.contextmanager
     def watch(self, ids: Collection[str]) -> Generator[AsyncIterator[str]]:
-        """Watch tasks. The iterator yields each ID at once, and again after each change."""
+        """Watch tasks for changes. The iterator first yields every ID, and then the ID of each changed task."""
         loop = asyncio.get_running_loop()
         watchers = self._by_loop.get(loop)
         if watchers is None:

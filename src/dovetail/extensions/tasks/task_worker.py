@@ -62,21 +62,21 @@ class WorkerOptions(Struct, kw_only=True, frozen=True):
 
     lease_seconds: float = 30.0  # A worker is lost if it does not renew its lease for this time.
     due_interval: float = 1.0  # The time between two searches for tasks that are due.
-    park_after: float = 60.0  # A function that waits longer for an answer is stopped. It runs again after the answer.
+    park_after: float = 60.0  # A function that waits this long for an answer is stopped. The answer starts it again.
 
 
 DEFAULT_OPTIONS: Final = WorkerOptions()
 
 
 class TaskRun:
-    """One run of a task in this process. The function of the task uses it to change the record."""
+    """One run of a task in this process. The task's function changes the record through this object."""
 
     def __init__(self, store: TaskStore, record: TaskRecord, options: WorkerOptions) -> None:
         assert record.lease is not None
         self.record = record  # the newest version that this worker knows
         self.holder = record.lease.holder
         self.stop_reason: StopReason | None = None
-        self.keys: dict[str, str] = {}  # Maps the function's key of each question to the key in the record.
+        self.keys: dict[str, str] = {}  # Maps the key that the function uses for a question to the key in the record.
         self._store = store
         self._options = options
         self._task: asyncio.Task[Edit] | None = None
@@ -169,7 +169,7 @@ class TaskRun:
             self._waits.discard(wait)
 
     def park(self) -> None:
-        """Stop the function if it waits for an answer, or as soon as it does."""
+        """Stop the function as soon as it waits for an answer. It may already be waiting."""
         self._is_parking = True
         for wait in self._waits:
             with contextlib.suppress(RuntimeError):  # The wait has just ended.
@@ -197,7 +197,7 @@ class TaskRun:
                 monitor = tasks.create_task(self._monitor())
                 self._task.add_done_callback(lambda _: monitor.cancel())
         finally:
-            # Even if the server stops, the function may have returned a result in time.
+            # Store the outcome even if the server stops, because the function may have returned a result in time.
             await self._store_outcome(self._get_outcome())
 
     def _get_outcome(self) -> Edit:
@@ -216,7 +216,7 @@ class TaskRun:
         except TaskParked:
             return lambda record: park_task(record, time.time())
         except LeaseLost:
-            return lambda record: record  # `try_change` raises LeaseLost again.
+            return lambda record: record  # `try_change` notices the lost lease, and stores nothing.
         except ProtocolError as exc:
             error = exc
             return lambda record: fail_task(record, error, time.time())
@@ -316,7 +316,7 @@ class TaskWorker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _ENGINE_RESTART_DELAY_S)
             else:
-                await stop.wait()  # An engine that only submits tasks may return at once.
+                await stop.wait()  # `serve` may return at once if the engine runs no tasks in this process.
 
     async def submit(self, id: str) -> bool:
         """Send a task to the engine. Return False if the engine fails. The worker then submits the task again later."""
@@ -329,7 +329,7 @@ class TaskWorker:
         return True
 
     async def run(self, id: str) -> None:
-        """Run a task if it is due. Wait for its slots before the claim, so that the claimed task starts at once."""
+        """Wait for the slots of a task, and then claim and run it. Do nothing if the task is not due."""
         self._submitted_at.pop(id, None)
         if id in self._runs or id in self._waiting_ids:
             return
@@ -380,7 +380,7 @@ class TaskWorker:
         while True:
             now = time.time()
             if now - last_tick > interval + self._options.lease_seconds / 2:
-                # The machine was asleep or overloaded, so other workers could not renew their leases either.
+                # The machine was asleep or overloaded. First let the other workers renew their leases.
                 sweep_from = now + self._options.lease_seconds
             elif now < last_tick:  # The clock was set back, so the next times are too far in the future.
                 next_renewal = next_expiry = sweep_from = 0.0

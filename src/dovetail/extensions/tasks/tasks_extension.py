@@ -214,7 +214,7 @@ class TasksExtension:
                     yield build_notification(extend_shown_expiry(record, time.time()))
 
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
-        """Return a task of the caller. For any other or expired task, raise the error for an unknown task."""
+        """Return a task of the caller. A task that has expired or belongs to another caller counts as unknown."""
         try:
             record = await self.store.get(id) if id.isascii() else None
         except TaskEncrypted as exc:
@@ -290,7 +290,7 @@ class TasksExtension:
         await asyncio.wait([worker_task], timeout=_HAND_OVER_TIMEOUT_S)
 
     def _forget_memory(self) -> None:
-        """If tasks must now survive the process, use a file instead of the store in memory."""
+        """Drop the store in memory if tasks must now survive the process. The next use of `store` then opens a file."""
         is_in_memory = self._opened_store is not None and not self._owns_file
         if self.options.store is None and is_in_memory and self._keeps_tasks() and not self._workers:
             self._opened_store = None

@@ -51,7 +51,7 @@ _HOST_BY_FILE_NAME: Final = {
     "amazonq/mcp.json": "amazon-q",
     ".continue/config.yaml": "continue",
 }
-# Hosts create these folders inside a project.
+# Hosts store their project settings in folders with these names.
 _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed", ".github", ".roo", ".amazonq"))
 
 
@@ -111,7 +111,7 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
 
 
 def _get_user_dir(variable: str, default: Path) -> Path:
-    """Return the directory in an environment variable.
+    """Return the directory that an environment variable contains.
 
     Ignore a relative path, because it could be inside the project.
     """
@@ -201,13 +201,13 @@ def _find_project_dir(path: Path) -> Path:
 
 
 def check_level(level: str | None) -> None:
-    """Raise ValueError for an unknown level. A misspelled "project" must not count as "user"."""
+    """Raise ValueError if the level is unknown, for example because it is misspelled."""
     if level not in (None, "user", "project"):
         raise ValueError(f"level must be 'user' or 'project', not {level!r}")
 
 
 def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
-    """Parse a configuration file, and add repeated JSON keys to `duplicates`. Raise ValueError if it is invalid."""
+    """Parse a configuration file. Add repeated JSON keys to `duplicates`. Raise ValueError if the file is invalid."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)

@@ -36,7 +36,7 @@ class HostFormat(NamedTuple):
     url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
     supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
     reference_format: str | None = None  # how the host writes a reference to an environment variable
-    # The key under which the host lists the variables that it passes to a command.
+    # The key that lists the names of the environment variables to pass to a command.
     passthrough_key: str | None = None
 
 
@@ -174,7 +174,7 @@ def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
             elif host == "codex":
                 fields = {"url": entry.url, **_split_codex_headers(entry.headers)}
             else:
-                # Gemini CLI expects an HTTP+SSE server under another key.
+                # Gemini CLI uses the key "url" only for HTTP+SSE servers.
                 url_key = "url" if host == "gemini" and entry.transport == "sse" else host_format.url_key or ""
                 fields = {url_key: entry.url, "headers": entry.headers, "tools": ["*"] if host == "copilot" else None}
             return _get_type_fields(host_format, entry) | _drop_empty(fields)

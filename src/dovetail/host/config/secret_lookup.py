@@ -35,14 +35,14 @@ _BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
-_MIN_MASKED_CHARS: Final = 6  # Values shorter than this may be ordinary text.
-_MIN_CUT_CHARS: Final = 8  # Parts of a secret that are shorter than this are not recognized.
+_MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
+_MIN_CUT_CHARS: Final = 8  # A shorter part of a secret is not recognized.
 _MAX_MASKED_CHARS: Final = 64 * 1024  # Texts above this length are shortened before masking.
 _MAX_SECRET_CHARS: Final = 8 * 1024
-_COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password.
+_COMMAND_TIMEOUT_S: Final = 30.0  # Leaves time for the user to type a password.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
-# These variables contain ordinary words and paths. The values of all other variables are masked.
+# Environment variables that contain ordinary words and paths. The values of all other variables are masked.
 _NON_SECRET_VARIABLES: Final = frozenset(
     ("PATH", "HOME", "USER", "USERNAME", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "TZ",
      "PWD", "HOSTNAME", "EDITOR", "DISPLAY", "VIRTUAL_ENV", "NODE_ENV", "LOG_LEVEL", "USERPROFILE", "APPDATA",
@@ -157,7 +157,7 @@ class SecretLookup:
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask these values in all later output, if their names look like secrets."""
+        """In all later output, mask each value whose name looks like the name of a secret."""
         self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
@@ -170,7 +170,7 @@ class SecretLookup:
         for value in values:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 spellings |= _list_spellings(secret) if len(secret) >= _MIN_MASKED_CHARS else set()
-        with self._lock:  # Another thread may be reading the collections, so they are replaced and not changed.
+        with self._lock:  # Another thread may be reading these collections, so create new ones.
             if spellings <= self._values:
                 return
             self._values = self._values | spellings
@@ -242,7 +242,7 @@ class SecretLookup:
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        # A project file may come from someone else, so it can read only keyring entries of the project.
+        # A project file may come from a stranger, so it may read only the keyring entries of this project.
         if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
@@ -302,7 +302,7 @@ def mask_start(text: str, mask: Callable[[str], str]) -> str:
     """Mask the secrets in text from a server. Very long text is shortened first, because masking is slow."""
     if len(text) <= _MAX_MASKED_CHARS:
         return mask(text)
-    # The end is removed, because half a secret at the end would not be recognized.
+    # Remove the end of the text, which may contain the first half of a secret.
     return f"{mask(text[:_MAX_MASKED_CHARS])[:-_MAX_SECRET_CHARS]}…"
 
 
@@ -315,7 +315,7 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
     if hasattr(exc, "__notes__"):
         exc.__notes__ = [mask_start(note, mask) for note in map(str, exc.__notes__)]
     if any(mask_start(cause_text, mask) != cause_text for cause_text in map(str, _iter_causes(exc))):
-        exc.__cause__ = None  # Setting the cause also hides the context of the exception.
+        exc.__cause__ = None  # Python then also hides `__context__`.
 
 
 def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:

@@ -63,7 +63,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str | None = None  # the working directory of the command
     url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
-    # The URL's transport, which other hosts need in their files. A dovetail client detects it itself.
+    # The transport of the URL. Other hosts need it in their files, but a dovetail client detects it.
     transport: Literal["http", "sse"] = "http"
     enabled: bool = True  # False if the server is turned off
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
@@ -224,7 +224,7 @@ def _parse_env_file(text: str) -> dict[str, str]:
     return variables
 
 
-# These keys of an entry are read by parse_entry().
+# `parse_entry` reads these keys of an entry.
 
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
@@ -233,12 +233,12 @@ _KNOWN_KEYS: Final = frozenset(
      "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
-# dovetail ignores these keys of other hosts. A notice informs the user.
+# dovetail ignores these keys, which other hosts use. The values are notices for the user.
 _KEY_NOTICES: Final = {
     "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is ignored. Log in here if the server requires it",
 }
-# dovetail does not use these keys. Some of them contain decisions that the user made in another host.
+# dovetail does not use these keys. Some keys, such as "alwaysAllow", store the user's decisions in another host.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
      "dev", "bundled", "watchPaths", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider",

@@ -33,7 +33,7 @@ class ConfigWatcher:
         self._last_valid_entries: dict[Path, list[ServerConfig]] = {}
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
-        """Return the servers by name, and all problems. If several entries have the same name, the first one counts."""
+        """Return a dict of the servers, and all problems. If several entries have the same name, use the first."""
         self._seen_stats = self._stat_files()
         entries: list[ServerConfig] = []
         problems: list[ConfigProblem] = []

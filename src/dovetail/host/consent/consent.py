@@ -20,7 +20,7 @@ from dovetail.wire.codec import encode, to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
-# The host uses these texts to ask the user. Servers cannot change them.
+# The questions that the host asks the user. Servers cannot change the wording.
 _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
@@ -251,8 +251,8 @@ def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS)
 def _is_longer(value: Any, max_chars: int) -> bool:
     if isinstance(value, str):
         return len(value) > max_chars
-    with contextlib.suppress(TypeError, ValueError):  # A program can pass values that are not JSON.
-        # The limit counts characters. A character has at most 4 bytes in UTF-8.
+    with contextlib.suppress(TypeError, ValueError):  # Some values cannot be encoded as JSON.
+        # A character has at most 4 bytes in UTF-8, so a value with more bytes than this is too long.
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars

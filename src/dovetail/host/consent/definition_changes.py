@@ -32,12 +32,11 @@ _ADDRESS_WORDS: Final = frozenset(
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-# This pattern matches the end of a URL or an email address.
-# `_find_addresses` searches backwards from the match, which takes only linear time.
+# The end of a URL or an email address. `_find_addresses` then looks for the start of the address.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
-# These strings are schema keywords and type names. All other strings in a schema may be text for a model.
+# Schema keywords and type names. All other strings in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
 MAX_COMPARED_BYTES: Final = 64 * 1024  # Definitions above this size are not compared.
 _MAX_COMPARED_CHANGES: Final = 5000
@@ -83,7 +82,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
     known_strings = {*_iter_strings(old_fields)}
     differences = islice(find_differences(old_fields, new_fields), _MAX_COMPARED_CHANGES)
     graded = [_grade_difference(difference, known_strings) for difference in differences]
-    # The changes are sorted before the list is shortened. Many small changes then cannot hide a severe change.
+    # The most severe changes come first, so that shortening the list removes only the least severe changes.
     graded.sort(key=lambda grade: -_SEVERITY_ORDER[grade.severity])
     changes = [_describe_grade(grade) for grade in graded[:_MAX_REPORTED_CHANGES]]
     if len(graded) == _MAX_COMPARED_CHANGES:
@@ -96,7 +95,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
 class _GradedDifference(NamedTuple):
     severity: ChangeSeverity
     difference: Difference
-    new_strings: set[str]  # strings in an enum or other restriction that the old definition lacks
+    new_strings: set[str]  # strings that were not in the old definition
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
@@ -313,7 +312,7 @@ def _format_difference(old: str, new: str) -> str:
 
 
 def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
-    """Return the lines that are not in `other_lines`. This takes linear time, because texts may be long."""
+    """Return the lines that are not in `other_lines`. The function takes linear time."""
     remaining = Counter(other_lines)
     kept: list[str] = []
     for line in lines:

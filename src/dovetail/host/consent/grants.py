@@ -89,7 +89,7 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
     """Return whether the grant allows this request."""
     return (
         bool(grant.identity)
-        # Two servers may have the same URL but different accounts, so the names must also match.
+        # Two servers may use different accounts at the same URL, so the server names must also match.
         and (grant.server, grant.identity) == (request.server, request.server_identity)
         and grant.kind == request.kind
         and _normalize_name(grant.kind, grant.tool) == _normalize_name(request.kind, request.tool)
@@ -209,7 +209,7 @@ class GrantStore:
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
         self._stored_document.read()  # An unusable file raises an error here.
-        # The session grants of each caller. The most recent caller is last.
+        # Maps each caller to its session grants. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
         # The index of the stored grants, and the records from which the index was built.
@@ -243,7 +243,7 @@ class GrantStore:
             grants = self._session_grants.pop(grant.caller, None) or _GrantIndex()
             self._session_grants[grant.caller] = grants
             replaced = grants.list_equal(grant)
-            # Removing expired grants reads all grants of the caller, so it happens only from time to time.
+            # Expired grants are removed only from time to time, because the search for them is slow.
             if len(grants) % _MAX_SESSION_GRANTS_PER_CALLER == 0:
                 replaced += [other for other in grants if other.is_expired(now) and other not in replaced]
             for other in replaced:
@@ -320,7 +320,7 @@ class GrantStore:
 
 
 def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:
-    """Return a grant that covers a request, or None. This does not use up a `once` grant."""
+    """Return a grant that covers a request, or None. Unlike `find`, keep a `once` grant."""
     return next(store._find_covering(request, fingerprint), None)  # pyright: ignore[reportPrivateUsage]
 
 

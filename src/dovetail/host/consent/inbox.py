@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        # The fields of an "Edit" come from the user, so their names stay unchanged.
+        # The user chose the field names of an "Edit", so the names stay unchanged.
         if answer is not None and answer["kind"] != "Edit":
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
@@ -69,8 +69,8 @@ _MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names, _all
 class DeferredSkill(Struct, frozen=True, kw_only=True):
     """A skill that waits for the user's consent."""
 
-    definition: dict[str, Any]  # the definition that the answer applies to
-    can_remember: bool  # False if the answer applies to one read only
+    definition: dict[str, Any]  # the definition of the skill that the user was asked about
+    can_remember: bool  # False if the answer allows only the next read
 
 
 class DeferredCall(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
     # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
-    skill: DeferredSkill | None = None  # None for a tool call. For a skill, `tool` contains its URI
+    skill: DeferredSkill | None = None  # For a skill, `tool` contains the URI of the skill.
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class Inbox:
                         await answer_event.wait()
         finally:
             del self._answer_events[ticket]
-            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # No caller waits for this answer any more.
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # The caller has stopped waiting.
 
     async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
         """Store a consent request and return its ticket."""
@@ -184,7 +184,7 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return the consent request and the call of a ticket. They stay in the inbox.
+        """Return the consent request and the call of a ticket, without removing them from the inbox.
 
         Return None if the ticket has no call.
         """
@@ -202,7 +202,7 @@ class Inbox:
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer for a ticket. Return whether a caller may be waiting for it."""
+        """Store the answer for a ticket. Return whether a caller may be waiting for the answer."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -267,7 +267,7 @@ def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
-# These names are part of the file format. They do not change when a class is renamed.
+# The file format uses these names, so keep them even if a class is renamed.
 _ANSWER_TYPES: Final[Mapping[str, Any]] = {"Allow": Allow, "Deny": Deny, "Edit": AllowWithChanges}
 
 
@@ -280,7 +280,7 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """Convert the user's answer to input responses for the server. The keys are the keys of the input requests.
+    """Return the user's answer as a dict of input responses, with the same keys as the server's input requests.
 
     Raises:
         InputRequestError: the answer does not match the input requests of the server.

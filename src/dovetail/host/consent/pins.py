@@ -76,7 +76,7 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The records, and an index of them. The keys of the index are identity and name.
+        # The records, and a dict that maps each pair of identity and name to its record.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
         self.list()  # An unusable file raises an error here.
 
@@ -115,7 +115,7 @@ class PinStore:
         return PinComparison(
             new=new,
             changed=changed,
-            # A pin with a URI belongs to a skill, and not to a definition in a list.
+            # A URI is the name of a skill. Skills are not among the definitions.
             gone=[
                 known_pin for name, known_pin in pins_by_name.items() if name not in seen_names and "://" not in name
             ],
@@ -166,7 +166,7 @@ class PinStore:
         return sorted(map(self._parse, records), key=lambda pin: (pin.server, pin.identity, pin.name))
 
     def _parse(self, record: Any) -> Pin:
-        """Parse a pin. Raise DamagedFile if the record is invalid, because skipping it would lose the pin."""
+        """Parse a pin. Raise DamagedFile if the record is invalid."""
         try:
             return convert(record, Pin)
         except InvalidParams:
@@ -188,7 +188,7 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         identity=identity,
         name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
-        # Definitions above the limit are never compared, so only the fingerprint is stored.
+        # Very large definitions are never compared, so the fingerprint is enough.
         definition=pinned_fields if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES else {},
         pinned_at=now,
     )

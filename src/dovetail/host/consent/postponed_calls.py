@@ -135,7 +135,7 @@ class PendingCalls:
         if deferred_call.skill is not None:
             return await self._store_skill_answer(ticket, request, deferred_call, deferred_call.skill, answer)
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        # The server starts before the consent request is removed. If the start fails, the answer is not lost.
+        # Start the server first. If it does not start, the consent request stays open.
         async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
@@ -201,7 +201,7 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition, and then call the tool. The call may need separate consent."""
+        """Pin the new definition, and then call the tool. The user may be asked again about the call."""
         if not isinstance(answer, Allow):
             raise PolicyError(
                 f"the definition of {request.full_name} has changed, and the user did not accept the change"
@@ -223,7 +223,7 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # No user can stop the server's questions here, so their number is limited.
+            # Limit the number of questions, because no user can stop a server that asks again and again.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
                     f"the server asked for input more than {get_session(client).limits.max_input_rounds} times"
@@ -261,7 +261,7 @@ def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
-    # The server chose the keys of the forms, so the keys are shown as values.
+    # The server chose these keys, so the host must not show them as its own text.
     details = {"questions": {key: {**request.details} for key, request in requests.items()}}
     return replace(
         first,

@@ -33,7 +33,7 @@ _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
-# If one of these requests needs an answer, a stateless caller can repeat it with the answer.
+# A stateless caller can repeat requests with these methods, to add the answer of its user.
 _REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
@@ -53,7 +53,7 @@ def _build_form(*, can_remember: bool, has_arguments: bool) -> dict[str, Any]:
 
 
 class SingleUseStates:
-    """Encrypts the request state that a caller sends back with its answer. Each state can be used once.
+    """Encrypts request states. A caller sends a state back with its user's answer, and can use each state once.
 
     Gateways of one process may share keys, so used states are recorded for the whole process. Other processes do not
     know which states were used.
@@ -133,7 +133,7 @@ class ConsentRound:
         return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Combine new and earlier answers. Ignore answers to questions that were never asked."""
+        """Combine this request's answers with earlier answers. Ignore answers to questions that were not asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -146,7 +146,7 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the caller's ID for counting used states and open questions.
+        """Return the ID under which the caller's used states and open questions are counted.
 
         Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """
@@ -187,7 +187,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # The state is marked as used here, because the user may be asked again before the server gets the request.
+        # Mark the state as used now. If the user is asked again, the request does not reach the server yet.
         state = self.request_state
         if state is not None and not self._use_state(state):
             state = None
@@ -232,7 +232,7 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the parameters to send to the server. They contain the checked arguments, but not the gateway's state.
+        """Return the parameters for the server, with the checked arguments and without the gateway's request state.
 
         Raises:
             InvalidParams: another request has already used the state.

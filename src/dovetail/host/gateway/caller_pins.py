@@ -18,7 +18,7 @@ ANONYMOUS: Final = "anonymous"
 SESSION_PREFIX: Final = "session:"
 _PRINCIPAL_PREFIX: Final = "principal:"
 
-_MAX_CALLERS: Final = 16_384  # This limit is larger than the default session limit of a server.
+_MAX_CALLERS: Final = 16_384  # more than the default number of sessions of a server
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256
@@ -54,7 +54,7 @@ class CallerPins:
         # Maps each caller to its tool fingerprints. The most recently seen caller is last.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
-        self._definitions: dict[str, dict[str, Any]] = {}  # The keys are fingerprints.
+        self._definitions: dict[str, dict[str, Any]] = {}  # Maps each fingerprint to a tool definition.
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
         """Return the fingerprint of the definition that a caller used last, or None."""
@@ -96,5 +96,5 @@ class CallerPins:
 
 
 def _hash_name(*names: str) -> bytes:
-    """Return a key of fixed size, because names from callers may be long."""
+    """Return a short key for names that may be very long."""
     return hashlib.sha256(encode(names)).digest()

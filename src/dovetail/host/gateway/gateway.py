@@ -46,7 +46,7 @@ _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
-_SHORTENED_SEPARATORS: Final = 2  # A shortened name consists of three parts with two separators.
+_SHORTENED_SEPARATORS: Final = 2  # A shortened name is three parts, joined by two separators.
 
 
 class GatewayPaths:
@@ -57,7 +57,7 @@ class GatewayPaths:
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the ASGI application for an additional path. Return None if the request has another path."""
+        """Return the ASGI application for an additional path, or None for all other paths."""
         path = _get_path(scope)
         if _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, _SEARCH_MCP_PATH)
@@ -144,7 +144,7 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """Leaves all names unchanged. The gateway uses it for paths that serve a single server."""
+    """A name map that changes no names, for gateway paths with a single server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
@@ -163,7 +163,7 @@ def make_uri_scheme(server: str) -> str:
 
 
 class GatewayState(Struct, frozen=True):
-    """The state that all paths of a gateway share. An answer or a task from one path is valid on all paths."""
+    """The state that all paths of a gateway share. For example, a task from one path can be read on every path."""
 
     consent_states: SingleUseStates
     task_ids: TaskIds
@@ -204,7 +204,7 @@ class Gateway:
         dispatcher = get_dispatcher(self.server)
         skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
         tasks = GatewayTasks(parts, dispatcher, self._list_mounts, self._state.task_ids, self._state.task_reviews)
-        # If the user has added an extension with the same identifier, the gateway does not forward tasks.
+        # The gateway does not forward tasks if the user has added another extension for tasks.
         self._serves_tasks = tasks.extension.identifier not in _list_extensions(self.server)
         for extension in (skills.extension, tasks.extension):
             if extension.identifier not in _list_extensions(self.server):

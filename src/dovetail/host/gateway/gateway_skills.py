@@ -110,7 +110,7 @@ class GatewaySkills:
         return ReadDirectoryResult(resources=children, next_cursor=result.next_cursor)
 
     def _find_mount(self, uri: str) -> tuple[Upstream, NameMap, str]:
-        """Find the server that a gateway URI belongs to. Also return the URI that the server uses."""
+        """Return the server of a gateway URI, and the URI that this server uses."""
         if len(uri) > self._limits.max_uri_bytes:
             raise make_uri_length_error(self._limits.max_uri_bytes)
         for upstream, names in self._list_mounts():
@@ -145,7 +145,7 @@ class GatewaySkills:
 
 
 def _check_directory_support(client: Client) -> None:
-    """Raise NotSupported if the server does not list directories. A client must not send the request then."""
+    """Raise NotSupported if the server does not list directories."""
     settings = (client.server_capabilities.extensions or {}).get(IDENTIFIER)
     if not isinstance(settings, dict) or settings.get("directoryRead") is not True:
         raise NotSupported("the server does not list directories")

@@ -67,7 +67,7 @@ ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
 
 _REVIEW_WAIT_S: Final = 1.0  # A request waits this long for the user's decision about a result.
 _MAX_REVIEWS: Final = 1024
-_WATCH_TIMEOUT_S: Final = 10.0  # A slow server must not delay notifications about the tasks of other servers for long.
+_WATCH_TIMEOUT_S: Final = 10.0  # A slow server delays the notifications of other servers.
 _WATCH_RETRY_S: Final = 5.0
 _FIRST_POLL_S: Final = 0.05
 _DEFAULT_POLL_S: Final = 1.0
@@ -96,7 +96,7 @@ class TaskReviews:
         self._reviews: dict[bytes, asyncio.Task[Review]] = {}
 
     async def get(self, key: bytes, start: Callable[[], "asyncio.Task[Review]"]) -> Review | None:
-        """Return the decision about a result, or None if a user has not decided yet. `start` starts the review."""
+        """Return the decision about a result, or None if it is still open. If there is no review yet, call `start`."""
         review = self._reviews.get(key)
         if review is None:
             self._make_room()
@@ -308,7 +308,7 @@ class GatewayTasks:
         try:
             record = await self._parts.catalog.get_record(supervisor, tool)
         except NotFound:
-            # The tool was removed or hidden. Without its annotations, the stricter rules apply.
+            # The tool was removed or hidden, so its annotations are unknown. The policy then applies stricter rules.
             record = self._parts.authorizer.create_record(supervisor, Tool(name=tool, input_schema={"type": "object"}))
         except MCPError as exc:
             raise _to_unavailable(found, exc) from None
@@ -331,7 +331,7 @@ class GatewayTasks:
 
 @asynccontextmanager
 async def _open_requests(found: FoundTask) -> AsyncGenerator[ClientTasks]:
-    """Yield an object that sends task requests to the server. Convert the server's errors."""
+    """Yield an object that sends task requests to the server. Convert the server's errors for the caller."""
     try:
         async with found.supervisor.using() as client:
             yield get_tasks(client)
@@ -351,7 +351,7 @@ def _to_unavailable(found: FoundTask, exc: MCPError) -> InternalError:
 
 
 async def _fetch(found: FoundTask, requests: ClientTasks) -> DetailedTask:
-    """Return the state of a task, without members that do not belong to its status.
+    """Return the state of a task. Remove members that do not match its status, such as the error of a completed task.
 
     Raises:
         InvalidResult: the member that belongs to the status is missing.

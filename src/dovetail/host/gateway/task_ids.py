@@ -17,8 +17,8 @@ from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
 _FORMAT: Final = 1  # the format version of the content
-_MAX_ID_CHARS: Final = 6 * 1024  # The ID is sent in an HTTP header, which has at most 8 KiB.
-# Rules about results may depend on the arguments of the call. Larger arguments do not fit into a task ID.
+_MAX_ID_CHARS: Final = 6 * 1024  # The ID must fit into an HTTP header of 8 KiB.
+# A task ID contains the arguments of the call if a rule about results needs them. This is their maximum size.
 _MAX_ARGUMENT_BYTES: Final = 1024
 
 
@@ -31,7 +31,7 @@ class UpstreamTask(Struct, frozen=True, array_like=True):
     task_id: str  # the task ID of the server
     tool: str
     created_at: float  # seconds since 1970
-    arguments: dict[str, Any] | None = None  # the arguments of the call, if a rule about its result needs them
+    arguments: dict[str, Any] | None = None  # the arguments of the call, if a rule about results needs them
 
 
 class TaskIds:
@@ -77,7 +77,7 @@ def fits_into_id(arguments: Mapping[str, Any]) -> bool:
 
 
 def create_unknown_error() -> InvalidParams:
-    """Return the error for a task that this caller cannot use. The message does not give the reason."""
+    """Return the error for a task that does not exist or that belongs to another caller."""
     return InvalidParams("Invalid params: the task is unknown or has expired", {"field": "taskId"})
 
 

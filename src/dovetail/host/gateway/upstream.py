@@ -41,7 +41,7 @@ from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 
-# A server that is not running may have every capability.
+# The capabilities of a stopped server are unknown, so assume all of them.
 _ALL_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -51,7 +51,7 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """The item and the arguments that a policy decides about."""
+    """An item and its arguments, for a decision of the policy."""
 
     kind: str
     name: str
@@ -103,7 +103,7 @@ class Upstream:
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
-        """Return the last known items of a kind. There is one mapping for each client of the server."""
+        """Return the last known items of a kind, as one mapping for each client of the server."""
         known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
         return [items for items in known if items]
 
@@ -141,7 +141,7 @@ class Upstream:
                 authorization = await self._authorize_call(exchange, supervisor, consent_round)
             else:
                 authorization = await self._authorize_other(exchange, supervisor, consent_round, completion)
-            # A completion has its arguments in another field.
+            # The parameters of a completion have no `arguments` field.
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
@@ -159,7 +159,7 @@ class Upstream:
                 return self._wrap_task(use.result, exchange, supervisor, authorization)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # The forwarder decodes only results that ask for input. The policy checks all other results.
+            # A result that asks for input goes to the stateless caller. The policy checks all other results.
             if isinstance(use.result, InputRequiredResult) and exchange.caller.is_stateless:
                 return consent_round.wrap_result(use.result)
             return await self._executor.review(

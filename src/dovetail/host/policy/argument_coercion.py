@@ -14,8 +14,8 @@ from dovetail.errors import ParseError
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-MISSING: Final = object()  # This marks a value that the arguments do not contain.
-# This marks a value that the schema does not allow. A server may reject or convert it.
+MISSING: Final = object()  # stands for an argument that is missing
+# Stands for a value that a server may reject or convert, because the schema does not allow it.
 UNCLEAR: Final = object()
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -41,12 +41,12 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Decode string arguments if their schema requires another type, as many servers do."""
+    """Decode each string argument whose schema requires another type. Many servers do the same."""
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # A value can have several readings only if it is a string and the schema does not require a string.
-        # A full walk through the schema would take thirty times as long.
+        # This quick check avoids a slow walk through the schema.
+        # Only a string can mean different values, and only if the schema does not require a string.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
@@ -242,7 +242,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Other texts that start with a letter are neither numbers nor JSON values.
+        # The text is neither a number nor a JSON value.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
@@ -283,7 +283,7 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted. If a schema has an unknown keyword, every type counts as allowed.
+# Schemas are untrusted, so a schema with an unknown keyword counts as a schema for every type.
 
 
 class _SchemaWalk:
@@ -338,7 +338,7 @@ class _SchemaWalk:
         return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas of a member or item. Return an empty sequence if any of `schemas` does not describe it."""
+        """Return the schemas of a member or item. If any of `schemas` lacks the member or item, return no schemas."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)

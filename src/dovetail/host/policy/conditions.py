@@ -275,7 +275,7 @@ def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool 
 
 
 def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
-    # Only URLs that every parser reads in the same way are accepted. They are ASCII, without user, backslash or space.
+    # URL parsers differ. Accept only ASCII URLs without a user name, backslash or space, which all parsers read alike.
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None

@@ -100,7 +100,7 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
-        # Cached decisions by request. None means that the decision depends on the arguments.
+        # Maps requests to cached decisions, or to None if the decision depends on the arguments.
         self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
@@ -237,7 +237,7 @@ class Policy:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
-        steps = StepBudget()  # All rules together have one step limit, as in `decide`.
+        steps = StepBudget()  # As in `decide`, all rules share this limit.
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request, steps)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])
@@ -252,7 +252,7 @@ class Policy:
     def _explain_level(
         self, level_rules: _LevelRules, request: PolicyRequest | None, steps: StepBudget
     ) -> Iterator[str]:
-        # The rules share a step limit, so they are checked in the same order as in `decide`.
+        # Check the rules in the same order as `decide`, because all rules share one limit of steps.
         mismatches = [
             NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request, steps)
             for policy_rule in level_rules.rules

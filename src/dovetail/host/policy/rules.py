@@ -25,7 +25,7 @@ _SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
 # This matches a character class or an escaped wildcard. Wildcards inside a character class are plain characters.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-# This matches the opening bracket of an IPv6 address, as in http://[::1]/. It does not start a character class.
+# Matches the opening bracket of an IPv6 address, as in http://[::1]/, which does not start a character class.
 _IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
@@ -43,7 +43,7 @@ def matches_restrictive(glob: str, server: str, tool: str) -> bool:
 
 
 def _matches_uri(glob: str, server: str, uri: str) -> bool:
-    """Return whether a glob matches a URI, without regard to case and encoding. A very long URI matches every glob."""
+    """Return whether a glob matches a URI. Ignore case and percent-encoding. A very long URI matches every glob."""
     if len(uri) > MAX_URI_CHARS:
         return True
     names = _list_names(server, uri)
@@ -86,7 +86,7 @@ def matches_permissive(
     if is_address and is_ambiguous(tool):
         return False
     matches = _matches_exactly if is_address else fnmatchcase
-    # The server and the tool are compared separately. A dot in a tool name then cannot imitate another server.
+    # Compare the server and the tool separately. The tool "a.b" of another server must not match the glob "a.b".
     server_glob, dot, tool_glob = glob.partition(".")
     if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
         return matches(tool, glob)
@@ -121,12 +121,12 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# The user allowed these kinds by configuring the server.
+# The user allows requests of these kinds by adding the server.
 # An "allow" or "ask" rule matches a request of these kinds only if the rule names the kind.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
-# Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
+# The kinds of requests that servers send. A rule can allow such a request only if the rule names the kind.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
-# Requests of these kinds are about one item of a server. The value is a placeholder for the item's name.
+# The kinds of requests that are about one item. The values are placeholders for the name of the item.
 ITEM_NAME_BY_KIND: Final[Mapping[str, str]] = {
     "tool.call": "TOOL",
     "tool.result": "TOOL",
@@ -228,7 +228,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     kind: tuple[str, ...] = ()  # globs for kinds of requests, such as "tool.call"
     annotations: Mapping[str, bool] = {}  # the annotations that the tool must have
     when: tuple[Condition, ...] = ()  # the conditions that must all be true
-    unless: tuple[Condition, ...] = ()  # the conditions that exclude a request if all of them are true
+    unless: tuple[Condition, ...] = ()  # if all these conditions are true, the rule does not apply
     reason: str = ""  # the reason that users and models see
 
     def matches(self, request: PolicyRequest) -> bool:
@@ -431,7 +431,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    # A string must not be split into characters. `parse_condition` rejects it.
+    # Pass a string to `parse_condition` as a whole, which raises an error.
     is_single = isinstance(value, Condition | Mapping | str)
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

@@ -57,10 +57,10 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # After this many seconds, another process may renew the token.
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # A process that renews a token holds the lock for at most this many seconds.
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # For this time after a login, a browser has separate limits.
+_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # A browser counts as known for this many seconds after a login.
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
@@ -254,7 +254,7 @@ class AuthorizationEndpoints:
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)
-        # If the store is full, the server fetches the document again next time.
+        # If the store is full, the document is not stored. The next request then fetches the document again.
         with contextlib.suppress(StoreFull):
             self._store.put(
                 record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
@@ -277,7 +277,7 @@ class AuthorizationEndpoints:
             return _error_page("This application cannot request access", str(exc).capitalize() + ".")
         redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
         if redirect_uri is None:
-            # The server must not redirect here, because an unregistered URI may belong to an attacker.
+            # The server must not redirect to an unregistered URI, because the URI may belong to an attacker.
             # spec: security-considerations#open-redirection
             return _error_page("This application cannot request access", "The redirect URI is not registered.")
         problem = self._find_problem(fields)
@@ -299,7 +299,7 @@ class AuthorizationEndpoints:
             csrf=secrets.token_urlsafe(24),
             until=now + _PENDING_REQUEST_TTL_S,
         )
-        # The page contains the encrypted request, so the server does not store open requests.
+        # The server does not store the authorization request. The consent page contains the request in encrypted form.
         response = self._render_consent(
             client,
             authorization_request,
@@ -377,7 +377,7 @@ class AuthorizationEndpoints:
             return _error_page("This form came from another page", "Start again from the application.", status=403)
         username = fields.get("username", "")[:128]
         is_known_browser = self._is_known_browser(request, username, now)
-        # Strangers may share the address of a user, for example behind a proxy. Strangers must not lock the user out.
+        # A known browser has its own limit, so that strangers with the same address cannot lock the user out.
         source = build_limiter_key("known browser", username.casefold()) if is_known_browser else request.address
         if self._decision_limiter.take(source, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
@@ -452,7 +452,7 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a page of this server sent the form. Accept the origin `null`, which some browsers send."""
+        """Return whether a page of this server sent the form. Some browsers send the origin `null` for such a page."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
@@ -573,7 +573,7 @@ class AuthorizationEndpoints:
         now: float = yield Now()
         grant, token = self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
-            # Some providers accept a refresh token only once.
+            # Only one request may renew the token, because some providers accept a refresh token only once.
             yield AcquireLock()
             grant, token = self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
@@ -619,7 +619,7 @@ class AuthorizationEndpoints:
         if new_token is None:
             return None
         sealed_token = self._seal(new_token, grant.family)
-        # A grant that was revoked in the meantime must stay revoked.
+        # If the grant was revoked during the renewal, it must stay revoked.
         return (
             new_token.access_token
             if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)

@@ -32,13 +32,13 @@ from dovetail.wire.raw_message import to_plain
 JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 _LEEWAY_S: Final = 30.0
-_MAX_ASSERTION_TTL_S: Final = 3600.0  # An assertion may be valid for at most this many seconds.
-# An assertion must be used soon after it was issued. The server remembers used assertions for this time.
+_MAX_ASSERTION_TTL_S: Final = 3600.0  # The lifetime of an assertion may be at most this many seconds.
+# An assertion must be used within this many seconds after it was issued.
 _MAX_ASSERTION_AGE_S: Final = 300.0
 # A client or an address can use at most this many assertions within `_MAX_ASSERTION_AGE_S` seconds.
 _MAX_ASSERTIONS: Final = MAX_ENTRIES // 20
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # This limit applies to each URL separately.
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # The maximum number of fetches for each key URL.
 
 
 class OAuthError(Exception):
@@ -159,7 +159,7 @@ class ClientAuthenticator:
             self._failed_fetch_limiter.take(url, now)
             raise TokenRejected("the client's keys cannot be fetched") from None
         expires_at = now + get_document_ttl(response.headers)
-        # If the store is full, the server fetches the keys again next time.
+        # If the store is full, the keys are not stored. The next request then fetches the keys again.
         with contextlib.suppress(StoreFull):
             self._store.put(
                 "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
@@ -178,7 +178,7 @@ class ClientAuthenticator:
             self._assertion_limiter.take(key, now)
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
-        # If an assertion has several audiences, one audience could misuse it.
+        # An assertion must have only one audience. Otherwise one audience could use the assertion at another audience.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
                 "the assertion's issuer and subject must be the client ID, and its only audience must be this server"

@@ -34,14 +34,14 @@ _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# RFC 8252, section 7.1, requires schemes such as com.example.app, but these applications use other schemes.
+# Known applications use these schemes, although RFC 8252, section 7.1, requires a form such as com.example.app.
 _KNOWN_SCHEMES: Final = frozenset(
     {
         "cherrystudio", "claude", "cursor", "goose", "kiro", "lmstudio", "raycast", "vscode", "vscode-insiders",
         "vscodium", "warp", "windsurf", "zed",
     }
 )  # fmt: skip
-# A browser or operating system would run or display URIs with these schemes.
+# Redirect URIs must not use these schemes, because browsers or operating systems handle such URIs themselves.
 _RESERVED_SCHEMES: Final = re.compile(
     "about|blob|chrome|content|data|edge|facetime|feed|file|filesystem|ftps?|gopher|https?|imap|intent|jar|javascript|"
     "ldaps?|livescript|magnet|mailto|market|mhtml|mms|mocha|news|nntp|opera|pop|resource|search|sftp|sips?|smb|sms|smsto|"
@@ -93,10 +93,10 @@ def _is_private_scheme(scheme: str) -> bool:
 
 
 def match_redirect_uri(client: ClientRecord, requested_uri: str | None) -> str | None:
-    """Return the registered redirect URI that matches the requested URI, or None. Ports of loopback addresses may
-    differ.
+    """Return the redirect URI to use. Return None if the requested URI is not registered.
 
-    Other URIs must be equal as strings. RFC 8252, section 7.3
+    A loopback address may have a different port than the registered URI. All other URIs must be equal as strings.
+    RFC 8252, section 7.3
     """
     if requested_uri is None:
         return client.redirect_uris[0] if len(client.redirect_uris) == 1 else None
@@ -123,13 +123,13 @@ def _without_port(uri: str) -> tuple[str | None, str, str] | None:
 
 
 def is_local_redirect(uri: str) -> bool:
-    """Return whether a redirect URI is on the user's machine. Any program on that machine could receive the code."""
+    """Return whether a redirect URI is on the user's machine, where any program could receive the code."""
     parts = urlsplit(uri)
     return parts.scheme not in ("http", "https") or parts.hostname in LOOPBACK
 
 
 def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None]:
-    """Register a client. Return the client and its secret, or None if the client needs no secret. RFC 7591"""
+    """Register a client. Return the client and its secret. The secret is None if the client needs none. RFC 7591"""
     uris, method = _parse_redirect_uris(metadata), metadata.get("token_endpoint_auth_method", "none")
     if method not in AUTH_METHODS:
         raise InvalidClient(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
@@ -175,7 +175,7 @@ def _is_short_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_URI_CHARS and value.isascii() and value.isprintable()
 
 
-# The server does not use this metadata. It only repeats valid values in the registration response.
+# The registration response repeats these fields if their values are valid. The server does not use the fields.
 _ECHOED_METADATA: Final[dict[str, Callable[[Any], bool]]] = {
     "application_type": lambda value: value in ("web", "native"),
     "scope": _is_short_text,

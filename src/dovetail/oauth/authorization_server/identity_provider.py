@@ -36,7 +36,8 @@ class ProviderMetadata(Struct, frozen=True, kw_only=True):
     extra_params: dict[str, str] = field(default_factory=dict)  # Additional parameters for the authorization endpoint.
 
 
-# These values come from the documentation of the providers. Options of `UpstreamProvider` fill in `{...}`.
+# These values come from the documentation of the providers. Placeholders such as `{domain}` are replaced by the
+# options of `UpstreamProvider`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",

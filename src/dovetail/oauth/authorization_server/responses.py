@@ -62,7 +62,7 @@ def _parse_fields(text: str) -> dict[str, str] | None:
     except ValueError:
         return None
     fields = dict(pairs)
-    # The meaning of a form with a repeated parameter is unclear. RFC 6749, section 3.1
+    # A request must not contain a parameter more than once. RFC 6749, section 3.1
     return fields if len(fields) == len(pairs) else None
 
 
@@ -115,7 +115,7 @@ def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPRespons
 
 
 def csp_source(url: str) -> str:
-    """Return a content security policy source that lets a form redirect to this URL."""
+    """Return the entry of a content security policy that allows a form to redirect to this URL."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
@@ -124,7 +124,7 @@ def csp_source(url: str) -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """Hash a secret, because the server stores only the hash."""
+    """Return the hash of a secret. The server stores only hashes of secrets."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -13,9 +13,9 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     name: str
-    # URLs of the servers that accept the tokens. If this is empty, all servers on the issuer's origin accept them.
+    # URLs of the servers that clients can request tokens for. If empty, all URLs on the issuer's origin are allowed.
     resources: tuple[str, ...] = ()
-    # Scopes that clients may request. If this is empty, they may request all scopes.
+    # Scopes that clients may request. If empty, all scopes are allowed.
     scopes_supported: tuple[str, ...] = ()
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
@@ -23,7 +23,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     max_failures_per_minute: int = 10  # Maximum failed logins of one client or one user.
     max_token_responses_per_minute: int = 600  # Maximum token responses for one client at one address.
     max_decisions_per_minute: int = 60  # Maximum consent decisions from one address.
-    max_fetches_per_minute: int = 30  # Maximum number of client documents to fetch for one address.
+    max_fetches_per_minute: int = 30  # Maximum fetches of client documents for one address.
     # A function that takes a host name. It returns True if clients may publish their documents on that host.
     is_trusted_client: Callable[[str], bool] | None = None
     has_passwords: bool = False  # True if users log in with a password at this server.

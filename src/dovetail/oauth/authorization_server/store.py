@@ -12,15 +12,15 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# The server can fetch these entries again, so the first to expire are removed if the store is full.
+# If the store is full, entries of these kinds are removed, because the server can fetch the entries again.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
 MAX_ENTRIES: Final = 20_000  # The store holds at most this many entries of each kind. Normal use needs far fewer.
-_EVICTED_SHARE: Final = 100  # If the store is full, 1 % of the entries are removed at once.
+_EVICTED_SHARE: Final = 100  # If the store is full, one of every 100 entries is removed.
 
 
 class StoreFull(Exception):
-    """Raised if the store cannot hold more entries of this kind."""
+    """Raised if the store already contains the maximum number of entries of one kind."""
 
 
 class StoreUnavailable(Exception):
@@ -64,7 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # if a kind is full, when its next entry expires
+        self._next_expiry: dict[str, float] = {}  # maps each full kind to its earliest expiry time
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
@@ -126,7 +126,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     secret_mark: str | None = None
     jwks: dict[str, Any] | None = None  # The client's public keys, or None if `jwks_uri` is set.
     jwks_uri: str | None = None
-    scopes: tuple[str, ...] = ()  # the scopes that a program without a user can have
+    scopes: tuple[str, ...] = ()  # the scopes that the client can get without a user
     by_document: bool = False  # True if the client ID is the URL of a metadata document
 
 
@@ -170,9 +170,9 @@ class TokenFamily(Struct, frozen=True, kw_only=True):
     grant: TokenGrant
     since: float
     code: str = ""  # Hash of the authorization code that started the grant.
-    root: str = ""  # hash of the part that all refresh tokens of the grant share
+    root: str = ""  # Hash of the common part of the grant's refresh tokens.
     current: str = ""  # Hash of the newest refresh token.
-    renewable: float = 0.0  # the time until which the grant can be renewed
+    renewable: float = 0.0  # The grant can be renewed until this time.
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):
@@ -188,7 +188,7 @@ def encode_record(value: Struct) -> bytes:
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
-    """Decode a stored value. Return None if the value is missing or has another type."""
+    """Decode a stored value. Return None if the value is missing or is not a `record_type`."""
     if data is None:
         return None
     try:

@@ -182,7 +182,8 @@ class TokenEndpoint:
                 "invalid_target", "resource must be a server for which this authorization server issues tokens"
             )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # A token without a user has no subject, because the client ID could equal a user name. RFC 9068, section 5
+        # The token has no subject. If the client ID were the subject, it could equal the name of a user.
+        # RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
@@ -202,7 +203,7 @@ class TokenEndpoint:
             self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
-        """Revoke a token. The response is the same if the token is unknown. RFC 7009"""
+        """Revoke a token. If the token is unknown, send the same response. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
         limiter_key = _limiter_key(request, fields)

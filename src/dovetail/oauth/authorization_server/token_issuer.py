@@ -161,7 +161,7 @@ class OAuthTokenIssuer:
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Access tokens contain the grant ID, too, so the secret part of the refresh token must also match.
+        # The grant ID is not secret, because access tokens contain it. The secret part of the refresh token must match.
         if (
             stored is None
             or family is None
@@ -223,7 +223,7 @@ class OAuthTokenIssuer:
         return None if record is None else record.grant
 
     def update_grant(self, grant: TokenGrant, now: float) -> bool:
-        """Store a changed grant, unless it was revoked. Return True if it was stored."""
+        """Store a changed grant and return True. If the grant was revoked, return False."""
         while (stored := self._store.get("family", grant.family, now)) is not None:
             family = decode_record(stored, TokenFamily)
             if family is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.protocol.principal import SCOPE_PATTERN, Principal
 
-_MAX_TIMESTAMP_S: Final = 1e13  # Larger numbers would overflow in calculations.
+_MAX_TIMESTAMP_S: Final = 1e13  # Times above this limit would overflow in calculations.
 
 
 class AuthenticationFailed(Exception):
@@ -68,7 +68,7 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
 
 
 def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return the time in a claim, or None if the claim is missing. Raise TokenRejected if it is not a time."""
+    """Return the time in a claim, or None if the claim is missing. Raise TokenRejected if the value is not a time."""
     value = claims.get(name)
     if value is None:
         return None

@@ -19,7 +19,7 @@ from dovetail.protocol.replay_memory import ReplayMemory
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # a proof may be this many seconds old, or this many seconds in the future
+_MAX_PROOF_AGE_S: Final = 60.0  # The time of a proof and the server's time may differ by this many seconds.
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
 _NONCE_INTERVAL_S: Final = 300.0  # The nonce changes after this many seconds.
@@ -38,7 +38,7 @@ class DPoPChecker:
             raise ValueError("a secret key must have at least 16 bytes")
         self._require_nonce = require_nonce
         self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
-        # Each key has a limited share of the memory, so that one caller cannot lock out the others.
+        # Each key can use only a part of the memory, so that one caller cannot lock out other callers.
         self._used_proofs = ReplayMemory(_MAX_PROOF_AGE_S, MAX_REMEMBERED_PROOFS)
 
     def check(
@@ -79,14 +79,14 @@ class DPoPChecker:
             raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
         if token_claims is not None:
-            # A proof is stored only if its key belongs to the token.
+            # Check the key before the proof is stored, so that a proof with a wrong key is not stored.
             check_confirmation(token_claims, thumbprint)
         if not self._used_proofs.add(thumbprint, hashlib.sha256(proof_id.encode()).digest(), issued_at, now):
             raise TokenRejected("the DPoP proof was already used")
         return thumbprint
 
     def current_nonce(self, now: float) -> str:
-        """Return the current nonce. It is computed from the time, so the server does not store it."""
+        """Return the current nonce. The server computes the nonce from the time and does not store it."""
         return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
 
 

@@ -98,7 +98,7 @@ class CredentialChecker:
         except TokenRejected as exc:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
         except VerificationUnavailable as exc:
-            # With status 401, the client would discard its token, which may be valid.
+            # The status must not be 401, because the client would then discard a token that may be valid.
             unavailable = AuthError(f"Try again later: {exc}")
             unavailable.status_code = 503
             raise unavailable from exc
@@ -180,7 +180,7 @@ class CredentialChecker:
             "scope": " ".join(self._required_scopes) or None,
             "resource_metadata": head.metadata_url
             if self._issuer_urls
-            else None,  # Clients can use the metadata only with an authorization server.
+            else None,  # Without an authorization server, the metadata is of no use to clients.
             "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
         }
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
@@ -218,7 +218,7 @@ class CredentialChecker:
 
 
 class Guard:
-    """Decides which callers may use a server. Pass it as `Server(auth=...)`. You can also pass only a verifier.
+    """Decides which callers may use a server. Pass a guard or a verifier as `Server(auth=...)`.
 
     verifiers: the objects that check tokens. A token is accepted if one of them accepts it.
     required_scopes: scopes that every caller needs.
@@ -310,8 +310,9 @@ class ServerLocation(Struct, frozen=True):
 
     @property
     def metadata_url(self) -> str:
-        """Return the URL of the metadata. The URL contains the path prefix, because another application may serve the
-        root.
+        """Return the URL of the metadata.
+
+        The URL starts with `base_url`, because another application may serve the root of the host.
         """
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
 

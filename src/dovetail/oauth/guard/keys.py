@@ -112,7 +112,7 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """Raise ValueError unless all algorithms are asymmetric. Asymmetric algorithms use a public and a private key."""
+    """Return the algorithms as a tuple. Raise ValueError if one of the algorithms is not asymmetric."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:
@@ -162,7 +162,7 @@ def read_header(token: str) -> dict[str, Any]:
 
 
 def read_unverified_claims(token: str) -> dict[str, Any]:
-    """Return the claims of a token without verifying it. Use them only to choose a verifier."""
+    """Return the claims of a token without verifying the token. Do not use the claims to grant access."""
     return _decode_part(token, 1)
 
 

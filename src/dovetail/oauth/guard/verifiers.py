@@ -22,15 +22,15 @@ T = TypeVar("T")
 TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # A bearer token has this syntax. RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
-# RFC 9068 defines the types with at+jwt. Older issuers use the other types.
+# RFC 9068 defines `at+jwt` and `application/at+jwt`. Older issuers use `jwt` or no type.
 _ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
-# An unknown key ID causes at most one fetch of the keys in this interval.
+# Tokens with unknown key IDs cause at most one key fetch in this many seconds.
 _KEY_FETCH_INTERVAL_S: Final = 30.0
-_KEY_REFRESH_INTERVAL_S: Final = 600.0  # After this time, the keys are fetched again.
-_KEY_TTL_S: Final = 3600.0  # If the keys cannot be fetched, the known keys stay valid for this time.
+_KEY_REFRESH_INTERVAL_S: Final = 600.0  # Keys are fetched again after this many seconds.
+_KEY_TTL_S: Final = 3600.0  # Keys are used for at most this many seconds after they were fetched.
 _MAX_CACHED_TOKENS: Final = 1024
 _TOKEN_CACHE_TTL_S: Final = 60.0
-_INACTIVE_TOKEN_TTL_S: Final = 5.0  # An inactive token rarely becomes active again.
+_INACTIVE_TOKEN_TTL_S: Final = 5.0  # The result for an inactive token is cached for this many seconds.
 
 
 class _TokenCache(Generic[T]):
@@ -173,7 +173,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Allow a new key fetch if the clock was set back."""
+        """If the clock was set back, allow the keys to be fetched again."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
@@ -183,7 +183,7 @@ class JWTVerifier(BuiltInVerifier):
         return self._fetched_keys if self._fetched_at is not None and now < self._fetched_at + _KEY_TTL_S else []
 
     def _fetch_keys(self, now: float) -> Flow[None]:
-        """Fetch the keys of the issuer. If this fails, the known keys stay valid for a while."""
+        """Fetch the keys of the issuer. If the fetch fails, keep the keys of the last fetch."""
         url = self._jwks_url or (yield from self._discover_jwks_uri())
         if url is None:
             return
@@ -298,7 +298,7 @@ class StaticTokenVerifier(BuiltInVerifier):
     issuer: str | None = None
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        # The time for looking up a hash reveals nothing about the token.
+        # The keys of the dict are hashes, because the time of a lookup could reveal parts of a token.
         self._principals = {
             _hash_token(_check_token(token)): as_principal(principal)
             for token, principal in _check_mapping(tokens).items()

@@ -81,7 +81,7 @@ def _use_given_client(
 def check_issuer(
     server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
 ) -> None:
-    """Raise LoginFailed if the issuer is not the expected one, because another issuer must not get the credentials.
+    """Raise LoginFailed if the issuer is not the expected issuer. No other issuer may get the credentials.
 
     The expected issuer is `issuer=`, or else the issuer of the saved client.
     """

@@ -25,7 +25,7 @@ class TokenStore(Protocol):
     """
 
     def get(self, key: str) -> bytes | None:
-        """Return the saved login, or None."""
+        """Return the saved login, or None if the key has no login."""
         ...
 
     def set(self, key: str, value: bytes) -> None:
@@ -132,7 +132,7 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     client_name: str = "dovetail"  # The name of the client that users see.
     scopes: str | Sequence[str] = ()  # Scopes to request in addition to the scopes that the server asks for.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
-    # A function that takes the URL and the code. If None, both are logged as a warning.
+    # A function that shows the URL and the code to the user. If None, a warning with the URL and the code is logged.
     show_code: Callable[[str, str], object] | None = None
     # The place where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
     token_store: str | Path | TokenStore = "file"

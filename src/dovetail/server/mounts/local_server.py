@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """What a server can do with the servers that are mounted on it."""
+    """The interface to the servers that are mounted on a server."""
 
     @property
     def resolver(self) -> ItemResolver: ...
@@ -108,7 +108,7 @@ class LocalServer:
         return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether this caller sees an item. For a resource, a matching template is enough."""
+        """Return whether this caller sees an item with this name, or a resource or template for this URI."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts

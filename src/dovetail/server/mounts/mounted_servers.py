@@ -49,7 +49,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 if TYPE_CHECKING:  # Few servers have access rules, so only type checkers import this module.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-# If a server was not available before, a list waits for it at most this many seconds.
+# A list request waits at most this many seconds for a server that was not available before.
 _RETRY_WAIT_S: Final = 1.0
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
@@ -231,7 +231,7 @@ class MountedServers:
         return items
 
     async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: IncomingExchange) -> None:
-        """Warn about access rules that match no item. Do nothing before all remote servers have listed their items."""
+        """Warn about access rules that match no item. Do nothing until all remote servers have listed their items."""
         item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
@@ -452,7 +452,7 @@ class MountedServers:
         if resolved is None:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         mount, inner_name = resolved
-        # Only the checked field is forwarded, so that the mounted server cannot use another field.
+        # Forward only the field that was checked. The mounted server must not use an unchecked field.
         inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
         transform = mount.name_map.get_transform(inner_name)
         if transform.arguments:

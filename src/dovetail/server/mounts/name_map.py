@@ -116,7 +116,7 @@ class NameMap:
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Translate an item's name to its name on the mounted server. Return None if that server cannot have it."""
+        """Return the name of an item on the mounted server. Return None if that server cannot have the item."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)

@@ -166,7 +166,7 @@ class RemoteSubscriptions:
             log.warning("cannot subscribe to updates of %s: %s", mount.target.name, format_failure(exc))
             return []
         subscription.add_stop_callback(watch.stop)
-        # A server may accept a URI with another spelling.
+        # The accepted URI may be spelled differently from the requested URI.
         accepted_keys = dict.fromkeys(map(uri_key, watch.uris))
         return [uri for key in accepted_keys for uri in uris_by_key.get(key, ())]
 

@@ -46,8 +46,8 @@ class Mount:
         self.access_rule = access_rule  # None means that all callers have access.
         self.stop_following = stop_following
         self.needs_transform_check = False
-        # While the server is not available, the last known lists are used.
-        # A key is the kind of item and the caller.
+        # The last known lists, for times when the server is not available.
+        # Each key consists of the kind of the items and the caller.
         self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
         self.active_exchanges = 0
         self.retry_at = 0.0  # the earliest time for the next request after a failure

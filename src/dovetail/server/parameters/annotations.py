@@ -82,7 +82,7 @@ def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data that `convert_with_hook` rejected. This is slower, but accepts more values.
+    """Convert JSON data that `convert_with_hook` rejected. This function is slower, but accepts more values.
 
     Raise the errors of msgspec.
     """

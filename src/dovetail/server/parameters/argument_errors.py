@@ -24,7 +24,7 @@ _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
 _MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
-_MAX_STEPS: Final = 250_000  # A message can have 50,000 members, and each needs several steps.
+_MAX_STEPS: Final = 250_000  # enough for a message with 50,000 members, which need several steps each
 _REF_PREFIX: Final = "#/$defs/"
 
 _FORMAT_EXAMPLES: Final = {
@@ -137,7 +137,7 @@ class _Location(NamedTuple):
     schema: Schema
     definitions: Schema
     path: str
-    steps: _SchemaSteps | None = None  # None if the schema belongs to this server
+    steps: _SchemaSteps | None = None  # an optional limit for the number of steps
     depth: int = 0
     branches: int = 0  # the number of unions on this path for which several alternatives match
 

@@ -19,7 +19,7 @@ ClassInfos = Mapping[type, _ClassInfo]
 
 
 def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return a function that fills in default values of dataclass fields, or None if no type needs this."""
+    """Return a function that fills in default values of dataclass fields. If no type needs it, return None."""
     incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
     if not incomplete_names:
         return None

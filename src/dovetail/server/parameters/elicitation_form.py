@@ -104,7 +104,7 @@ def _compile_value_form(annotation: Any) -> Form:
 
 
 def _compile_tuple_form(class_type: Any, hints: dict[str, Any]) -> Form:
-    """Create a form from a named tuple. A form needs field names, but a named tuple is an array in JSON."""
+    """Create a form from a named tuple. A dataclass is used, because a tuple has no field names in JSON."""
     fields = [(name, hint, _make_tuple_field(class_type, name)) for name, hint in hints.items()]
     form = _compile_fields_form(dataclasses.make_dataclass(class_type.__qualname__, fields), hints)
     return Form(form.schema, lambda content: class_type(**vars(form.read(content))))

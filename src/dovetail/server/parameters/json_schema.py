@@ -44,7 +44,7 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # names of types that are recursive or not finished yet
+        self._names: dict[Any, str] = {}  # names for recursive types, and for types whose schemas are not finished yet
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
@@ -85,7 +85,7 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # Argument schemas include the format, because models need it.
+        # The schemas of arguments include the format of every time, because models need it.
         # In result schemas, a time that may lack a time zone has no format.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
@@ -175,7 +175,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # Unknown fields in arguments are mistakes. Results may have additional fields in a later version.
+        # Arguments must not have unknown fields. A later version of the tool may add fields to its results.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 

@@ -40,7 +40,7 @@ def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, An
         TypeError: neither library supports all annotations.
     """
     if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
-        # If neither library is imported, no annotation can use them.
+        # No annotation can use pydantic or annotated-types, because neither is imported.
         return "msgspec", {**annotations}
     needs: list[_Need] = []
     for parameter, annotation in annotations.items():

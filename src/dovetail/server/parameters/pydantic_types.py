@@ -56,7 +56,7 @@ class PydanticType:
             raise MismatchError([Mismatch((), "a string contains half a surrogate pair")]) from None
         except RecursionError:
             raise MismatchError([Mismatch((), "nested too deeply")]) from None
-        # pydantic accepts booleans as numbers. Its strict mode would also reject dates as strings.
+        # pydantic accepts booleans as numbers. Its strict mode does not, but it also rejects dates in strings.
         has_boolean = b"true" in text or b"false" in text
         messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
         try:

@@ -123,13 +123,13 @@ class InvalidArguments(ToolError):
         messages = find_messages(rename)
         texts = (f"{message}." for message in messages)
         super().__init__(truncate(" ".join(("Invalid arguments.", *texts))) if messages else "")
-        # The path of the first invalid argument, such as `lines[0].sku`. None if no message is about one argument.
+        # The path of the first invalid argument, such as `lines[0].sku`. None if no message has a path.
         self.field = next((message.path for message in messages if message.path), None)
         self._find_messages = find_messages
         self._rename = rename
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
-        """Return the same error with other argument names.
+        """Return this error with renamed arguments.
 
         Arguments that `rename` maps to None are left out, so the message may become empty.
         """
@@ -181,7 +181,7 @@ class Signature:
         self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
         self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
-        # These functions check the input before msgspec, which accepts some invalid input and may be slow.
+        # msgspec accepts some invalid input and may be slow, so these functions check the input first.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
         self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
-# The `|` operator creates a types.UnionType or a typing.Union. This depends on its operands.
+# Depending on its operands, the `|` operator creates a types.UnionType or a typing.Union.
 UNION_ORIGINS: Final = (types.UnionType, vars(typing)["Union"])
 _FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
 _PYDANTIC_MARKERS: Final = ("__pydantic_validator__", "__get_pydantic_core_schema__", "__pydantic_config__")
@@ -32,7 +32,7 @@ def _unwrap_once(annotation: Any) -> Any:
 
 
 def list_alternatives(annotation: Any) -> list[Any]:
-    """Return the members of a union. Return any other annotation as the only member."""
+    """Return the members of a union. For any other annotation, return only the annotation itself."""
     unwrapped = unwrap_annotation(annotation)
     if typing.get_origin(unwrapped) not in UNION_ORIGINS:
         return [unwrapped]
@@ -118,5 +118,5 @@ def _get_field_hints(class_type: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(class_type, include_extras=True)
     except Exception:
-        # The same error is reported when the schema is built.
+        # Building the schema reports this error later, so it is ignored here.
         return {}

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from dovetail.server.parameters.argument_errors import Schema, select_matching
 
-# Returns False if a value has unknown fields.
+# A function that returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
 
 _REF_PREFIX: Final = "#/$defs/"
@@ -17,7 +17,7 @@ _REF_PREFIX: Final = "#/$defs/"
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
     """Create a check for unknown fields in the arguments. If no argument needs the check, return None."""
-    # Unknown arguments are rejected elsewhere, so the top level accepts them here.
+    # Only the fields inside arguments are checked here. Other code rejects unknown arguments.
     extra_schema = schema.get("additionalProperties")
     open_schema = {**schema, "additionalProperties": extra_schema if isinstance(extra_schema, dict) else True}
     return _CheckCompiler(schema.get("$defs", {})).compile_object(open_schema)
@@ -50,7 +50,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # A recursive type refers to its own check, which does not exist yet. The lambda finds it later.
+            # The check of a recursive type calls itself. Until the check exists, a lambda stands in for it.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]

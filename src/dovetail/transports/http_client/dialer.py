@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START_S = 0.25  # the seconds before the client also tries the next address. RFC 8305, section 5
+_HEAD_START_S = 0.25  # the seconds between two connection attempts. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -43,7 +43,7 @@ async def _resolve(host: str, port: int) -> list[Address]:
             continue
         return [(family, (host, port))]
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # IPv4 and IPv6 addresses alternate. The family that the resolver prefers is first.
+    # The list alternates between IPv4 and IPv6, and starts with the first address from the resolver.
     preferred_family = infos[0][0]
     preferred: list[Address] = [(family, address) for family, _, _, _, address in infos if family == preferred_family]
     others: list[Address] = [(family, address) for family, _, _, _, address in infos if family != preferred_family]

@@ -44,10 +44,10 @@ class Decompressor:
         self._output_bytes = 0
 
     def feed(self, piece: bytes) -> None:
-        """Add compressed data. Call this only when `read` returns nothing."""
+        """Add compressed data. Call `feed` only after `read` has returned no bytes."""
         if self._stream is None:
             # Some servers send deflate data without the zlib header.
-            # The low four bits are 8 in a zlib header, but not in raw deflate data.
+            # The low four bits of the first byte are 8 only if the data has a zlib header.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
         self._has_more = True
@@ -130,7 +130,7 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # The `wait` method waits for this future: first for the headers, later for the body.
+        # `wait` creates this future. The future ends when headers or more bytes of the body arrive.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
@@ -404,7 +404,7 @@ class HTTP1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._parser = None  # The parser refers to this connection, so this line breaks a reference cycle.
+        self._parser = None  # This breaks the reference cycle between the parser and the connection.
         self.drop("was lost" if exc is not None else "was closed by the server")
         self._on_lost(self)
 
@@ -491,13 +491,13 @@ class HTTP1Connection(asyncio.Protocol):
 if sys.platform == "win32":
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """Return a function that checks whether a socket has data to read, without waiting."""
+        """Return a function that checks, without waiting, whether a socket has data to read."""
         return lambda: bool(select.select([fd], [], [], 0)[0])
 
 else:
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """Return a function that checks whether a socket has data to read, without waiting."""
+        """Return a function that checks, without waiting, whether a socket has data to read."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         return lambda: bool(poll.poll(0))

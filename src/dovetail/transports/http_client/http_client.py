@@ -44,8 +44,8 @@ __all__ = [
 _TOKEN_PATTERN = re.compile(FIELD_NAME.encode())
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
-# Callers cannot set these headers.
-# A duplicate of one of these headers could split the request or send the proxy's credentials to the server.
+# Only the client itself sets these headers. Callers cannot pass them.
+# A second Content-Length could split a request, and Proxy-Authorization could reach the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
@@ -54,7 +54,7 @@ _MAX_CACHED_ROUTES = 256  # the size of the caches for routes and header names
 
 
 class HostUnreachable(TransportError):
-    """Raised if the client could not connect to the host. Nothing was sent, and `reason` explains why."""
+    """Raised if the client could not connect to the host. `reason` explains the failure. No data was sent."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -92,11 +92,11 @@ class HTTPClient:
         proxy: str | None = None,
         trust_env: bool = True,
         connect_timeout: float = 10.0,
-        # Idle connections are closed after this time. uvicorn and Node close idle connections after five seconds.
+        # Idle connections are closed after this time, because uvicorn and Node would close them after five seconds.
         idle_timeout: float = 4.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        # This function decides which addresses are allowed. The user chose the proxies, so they are not checked.
+        # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
         | None = None,
     ) -> None:
         self._tls = tls
@@ -228,7 +228,7 @@ class HTTPClient:
                 return await self._open_connection(origin)
             self._close_one_idle()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            # A request that found no free connection goes back to the front of the queue.
+            # A new request waits at the end of the queue. A request that was woken in vain waits at the front.
             self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
             is_first = False
             try:
@@ -271,7 +271,7 @@ class HTTPClient:
 
     async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        # TLS server names have no trailing dot, and no zone such as "%eth0".
+        # TLS does not allow a trailing dot or a zone such as "%eth0" in a server name.
         server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
         sock = (
             await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
@@ -308,7 +308,7 @@ class HTTPClient:
         if not 200 <= response.status < 300:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
-        # In TLS, the client sends first, so data that has already arrived does not come from the server.
+        # A TLS server waits for the client, so data that has already arrived comes from the proxy.
         if tunnel.is_dead:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")
@@ -370,7 +370,7 @@ class HTTPClient:
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
-    """Split a URL into scheme, host, port and path. Reject URLs that programs may read differently."""
+    """Split a URL into scheme, host, port and path. Reject ambiguous URLs, such as a URL with spaces."""
     if _FORBIDDEN_PATTERN.search(url):
         raise ValueError("the URL contains a space or a control character")
     parts = urlsplit(url)

@@ -40,7 +40,7 @@ def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, 
 
 
 def _get_variable(name: str, environment: Mapping[str, str]) -> str:
-    # In a CGI program, any caller can set HTTP_PROXY with a Proxy header.
+    # A CGI program ignores HTTP_PROXY, because the variable may contain the Proxy header of the request.
     if name == "http_proxy" and "REQUEST_METHOD" in environment:
         return environment.get(name, "")
     return environment.get(name) or environment.get(name.upper()) or ""

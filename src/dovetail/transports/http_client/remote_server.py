@@ -95,7 +95,7 @@ class RemoteServer:
                 if is_permanent:
                     self.url = url
             elif authorizer is None or response.status not in (401, 403) or method == "DELETE":
-                return response  # A DELETE only ends the session, so no login is needed.
+                return response  # The client does not log in only to end a session.
             else:
                 refusals += 1
                 if not await self._handle_challenge(authorizer, response, auth_headers, refusals):
@@ -182,7 +182,7 @@ async def read_body(response: ClientResponse, url: str) -> bytes:
 async def read_events(
     response: AsyncIterable[bytes], parser: SSEParser, handle: Callable[[ServerSentEvent], T | None]
 ) -> T | None:
-    """Pass the events of a stream to a function until the function returns a value. Return this value.
+    """Call `handle` for each event of a stream until `handle` returns a value. Return the value.
 
     Return None if the stream ends first. Other tasks run after a limited number of events, because a stream with many
     events may arrive in one chunk.
@@ -201,7 +201,7 @@ async def read_events(
 
 
 async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPError:
-    """Return the JSON-RPC error in a failed HTTP response. Without one, return an exception for the status."""
+    """Return the JSON-RPC error in a failed HTTP response. If the response has none, return an exception."""
     status = response.status
     text = await read_body(response, url)
     challenge = response.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -267,7 +267,7 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
 
 
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
-# The values are used only in messages, so this simple pattern is enough.
+# This pattern misses some valid headers. The matches are used only in error messages.
 _CHALLENGE_PARAM_PATTERN: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')
 _CONNECT_HINT: Final = "is the server running, and is the address correct?"
 _CERTIFICATE_HINT: Final = (
@@ -304,7 +304,7 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         scopes = f": {params['scope']}" if "scope" in params else ""
-        # The challenge also lists scopes that the token already has, because older clients need them.
+        # Servers also list the scopes that the token already has, because older clients need the full list.
         error = Forbidden(f"the credentials do not have every scope that this request needs{scopes}")
         hint = "pass a token that has these scopes" + (', or log in: auth="oauth"' if can_log_in else "")
     elif status == 403:

@@ -49,14 +49,14 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
 _ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
 _CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
-# If a session has expired, some servers send status 400 and one of these messages.
+# Some servers report an expired session with status 400 and a message that matches this pattern.
 _SESSION_GONE_PATTERN: Final = re.compile(
     r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
     r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
     re.IGNORECASE,
 )
 _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_UNRELATED_IDS: Final = (None, "server-error")  # An error response with one of these IDs does not answer a request.
+_UNRELATED_IDS: Final = (None, "server-error")  # Servers use these IDs for errors that belong to no request.
 # After one of these status codes, the client opens the stream again.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
@@ -188,7 +188,7 @@ class StreamableHTTPClient:
         return answer
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """Read the response from an event stream. In handshake versions, a broken stream is resumed."""
+        """Read the response from an event stream. In protocol versions with a handshake, resume a broken stream."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -255,7 +255,7 @@ class StreamableHTTPClient:
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """Return the seconds to wait before the client reopens a stream. A server can only make the wait longer."""
+        """Return the delay before the client reopens a stream. A server can make the delay longer, but not shorter."""
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -283,7 +283,7 @@ class StreamableHTTPClient:
                     return
             finally:
                 self._listen_settled.set()
-            # Proxies close idle streams. A stream that was open for a while therefore does not count as a failure.
+            # A stream that was open for a while has not failed, because proxies close idle streams.
             was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
@@ -355,7 +355,7 @@ class StreamableHTTPClient:
             response.close()
 
     def is_answered(self, id: RequestId) -> bool:
-        """Return False, because `exchange` returns each response as soon as it arrives."""
+        """Return False, because this transport never stores a response that has arrived."""
         return False
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
@@ -418,7 +418,7 @@ class StreamableHTTPClient:
 
 
 def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
-    """Return whether an error response means that the session has expired and the request was not executed.
+    """Return whether the server refused to run a request because the session has expired.
 
     Status 404 means an expired session. Some servers send 400 and explain the expiry in the error message. The client
     accepts such an error only if it has another ID, because an answered request may have run. spec:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 
-_LIFESPAN_ENDED: Final = "over"  # the internal message for the end of a lifespan
+_LIFESPAN_ENDED: Final = "over"  # This type of message is not part of ASGI.
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ _ALLOWED_HEADERS = (
 _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
 
 
-_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # the duration after which the endpoint watches for a disconnect
+_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # During this time, a call is not cancelled if the client disconnects.
 
 
 class Endpoint:
@@ -272,7 +272,7 @@ class Endpoint:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
         del message
-        request.message = None  # The exchange has a copy of the message, so this reference is freed.
+        request.message = None  # This frees memory, because the exchange has a copy of the message.
         exchange.emit = writer.emit
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
@@ -280,7 +280,7 @@ class Endpoint:
         watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)
         try:
             try:
-                # A large result must be freed while the client reads the response, so no reference stays here.
+                # No variable holds the result, so that a large result is freed while the client reads the response.
                 final_write = writer.finish(
                     self._stateless_protocol.seal(
                         exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
@@ -302,7 +302,7 @@ class Endpoint:
                 raise
             exchange.task.uncancel()
             if not writer.is_streaming:
-                # The client has disconnected, but middleware in front of the endpoint waits for a response.
+                # The client has disconnected, but middleware may still expect a response.
                 await send_body(request.send, _CLIENT_CLOSED_REQUEST, [], b"")
 
     def _refuse(
@@ -332,7 +332,7 @@ class Endpoint:
             if b"transfer-encoding" in request.headers:
                 _check_transfer_encoding(request)
         elif not length.isdigit() or len(length) > 12 or int(length) > limit:
-            # The connection stays open, so a client that is still sending can read this response.
+            # The connection is not closed, because a client that is still sending must be able to read this error.
             raise Refusal(413, f"The request body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
@@ -477,7 +477,7 @@ class _DisconnectWatcher:
             self._due_times.pop(self, None)
         if self._task is not None:
             self._task.cancel()
-            self._task = None  # The task refers to this object, so this line breaks a reference cycle.
+            self._task = None  # This breaks the reference cycle between the task and this object.
 
 
 def _as_collection(names: Collection[str]) -> Collection[str]:
@@ -493,13 +493,13 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _check_encoding(raw_path: bytes, path: str) -> None:
-    """Reject a path with unnecessary encoding, such as /%6dcp. A proxy's rule for /mcp would not match it."""
+    """Reject a path such as /%6dcp, because a proxy's rule for /mcp would not match the encoded path."""
     if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
         raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
 
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
-    """Reject a Transfer-Encoding that proxies may read differently. RFC 9112, section 6.1"""
+    """Reject a Transfer-Encoding that a proxy may interpret differently from this server. RFC 9112, section 6.1"""
     if request.scope.get("http_version") == "1.0":
         raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":

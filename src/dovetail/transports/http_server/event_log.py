@@ -79,7 +79,7 @@ class EventStream:
         self.unread_since: float | None = None  # the time when the last reader left, or None if there is a reader
         self._wake_reader: Callable[[], None] | None = None
         self._event_log = event_log
-        # Most streams have one event, and a deque would need ten times the memory of a list.
+        # Most streams have one event. A deque with one event needs ten times the memory of a list.
         self._events: list[tuple[int, bytes]] = []
         self._stored_bytes = 0
         self._last_dropped = 0
@@ -93,7 +93,7 @@ class EventStream:
         if self._read_streams is not None:
             self._read_streams.add(self)
         if wake_previous is not None:
-            wake_previous()  # The previous reader ends, because it was replaced.
+            wake_previous()  # The previous reader notices that it was replaced, and ends.
 
     def detach(self, reader: object) -> None:
         """Remove the reader from the stream, unless another reader has replaced it."""
@@ -119,11 +119,11 @@ class EventStream:
         return (
             len(self._events) > limits.max_replay_events
             or self._stored_bytes > limits.max_replay_bytes
-            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # Even the open streams exceed the limit.
+            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # The open streams together are too large.
         )
 
     def allocate_id(self) -> str:
-        """Return the next event ID. A client can resume the stream after this event."""
+        """Return an ID for the next event. With this ID, a client can resume the stream after the event."""
         self._next_number += 1
         return f"{self.name}-{self._next_number - 1}"
 

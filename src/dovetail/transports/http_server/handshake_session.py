@@ -66,7 +66,7 @@ class HandshakeSession:
         self._pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: ClientRequests | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
-            None  # the stream of each request to the client
+            None  # the stream on which each request to the client is sent
         )
         self._streams_by_name: dict[str, EventStream] | None = None
         self._read_streams: set[EventStream] | None = None  # the streams that have a reader
@@ -203,7 +203,7 @@ class HandshakeSession:
         return params if self._client_requests is None else self._client_requests.read_progress(params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """Fail the requests to a client that has not read their streams for `max_age` seconds."""
+        """Fail a request to the client if the stream of the request had no reader for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
                 future.set_exception(ConnectionLost("The client disconnected before it answered"))

@@ -66,12 +66,12 @@ class HandshakeSessionManager:
         *,
         is_stateful: bool,
     ) -> None:
-        # The MCP-Protocol-Version header can have these values.
+        # the allowed values of the MCP-Protocol-Version header
         self._versions = frozenset(
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # This version applies to requests without the version header, unless the server stores sessions.
+        # A server without sessions uses this version for requests without an MCP-Protocol-Version header.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
@@ -80,7 +80,7 @@ class HandshakeSessionManager:
         self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter for each event loop
         # The least recently used session is first.
         self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()
-        self._has_logged_unknown = False  # Any client can cause this warning, so it is logged once.
+        self._has_logged_unknown = False  # Any client can send an unknown session ID, so the warning is logged once.
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
@@ -167,7 +167,7 @@ class HandshakeSessionManager:
             try:
                 response = await self._run(exchange, session, writer)
                 final_write = writer.end() if response is None else writer.finish(response)
-                del response  # A large response is freed while the client reads it.
+                del response  # Do not keep a large response in memory while the client reads.
             except (ServerBusy, InsufficientScope) as exc:
                 refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
@@ -204,7 +204,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # Outside a batch, the caller turns these errors into an HTTP status.
+            raise  # The calling method sends an HTTP status for these errors, except in a batch.
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -218,12 +218,12 @@ class HandshakeSessionManager:
         finally:
             running.discard(exchange)
             session.last_used_at = loop.time()
-            if session.id in self._sessions:  # Without stored sessions, each request has a separate session.
+            if session.id in self._sessions:  # A stateless server does not store sessions.
                 self._sessions.move_to_end(session.id)
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
-        return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if the call has a result.
+        return _encode_cancelled(exchange)  # The result of a cancelled call is not sent.
 
     def _handle_notification(
         self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]
@@ -459,7 +459,7 @@ class HandshakeSessionManager:
 
     def _is_expired(self, session: HandshakeSession, now: float) -> bool:
         if session.running_exchanges and not session.is_idle:
-            return False  # A running call has a separate time limit.
+            return False  # A session does not expire during a call.
         limits, age = self._limits, now - session.created_at
         is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
         is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
@@ -491,7 +491,7 @@ def _get_owner(principal: Principal | None, address: str | None) -> Owner | None
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """Return the error for a handshake version on a server that supports only stateless versions.
+    """Return the error for a request in a handshake version, if the server supports only stateless versions.
 
     spec: streamable-http#protocol-version-header
     """

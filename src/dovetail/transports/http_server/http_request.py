@@ -25,11 +25,11 @@ class EndpointRequest(Struct):
     send: Send
     headers: dict[bytes, bytes]
     cors_headers: Headers  # the CORS headers for the response
-    # The address of the client. None on loopback, because all clients have the same address there.
+    # The address of the client. None for clients on this machine, because they all have the same address.
     client_address: str | None
     principal: Principal | None = None  # the authenticated caller
     metadata_url: str | None = None  # the URL of the protected resource metadata
-    # A function that chooses the scopes for a challenge. `build_error_headers` calls this function.
+    # `build_error_headers` calls this function to choose the scopes for the WWW-Authenticate header.
     guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None
     message: Any = None  # the decoded message of a POST
     size: int = 0
@@ -37,7 +37,7 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Return how many seconds the caller's credentials remain valid. Return None if this is unknown.
+        """Return the seconds until the caller's credentials expire. Return None if the expiry is unknown.
 
         The streams of the caller end at that time.
         """

@@ -14,10 +14,10 @@ from dovetail.transports.http_server.http_request import Headers, ResponseMode, 
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
-# A response without data becomes an event stream after this time.
-# Proxies wait up to a minute for the first byte, and clients can resume only a stream that has started.
+# If a response has sent no data after this time, it becomes an event stream.
+# The stream starts early, because some proxies wait only a minute for the first byte.
 _OPEN_AFTER_S = 10.0
-# In mode "sse", the headers wait this long for the result, so that a fast call needs only one write.
+# In mode "sse", a call that ends within this time sends its headers and its result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
 SPOOL_AFTER_S = 0.5  # the seconds after which an unread response moves to disk
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
@@ -322,4 +322,4 @@ def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ignore_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # This call marks the exception as retrieved. Another task handles the disconnect.
+        task.exception()  # Mark the exception as retrieved, so that asyncio does not log it.

@@ -212,7 +212,7 @@ class EventStreamReader:
             for number, event in events:
                 await self.write(event)
                 self._position = number
-            if events:  # Only a silent stream needs comments.
+            if events:  # After an event, the stream needs no comment for a while.
                 self._due_times.pop(self, None)
                 self._due_times = self._keep_alive.add(self)
                 self._is_comment_due = False

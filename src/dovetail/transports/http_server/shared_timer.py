@@ -19,17 +19,17 @@ DueTimes = dict[TimerTarget, float]
 
 
 class SharedTimer:
-    """Calls `handle_timer` of each target after the same delay. The call runs in the target's event loop."""
+    """Calls the method `handle_timer` of each target after a fixed delay, in the event loop that added the target."""
 
     __slots__ = ("_delay", "_due_times_by_loop")
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        # Contains only event loops in which a timer is running.
+        # An event loop without a running timer has no entry.
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:
-        """Schedule a call of the target's `handle_timer`. To cancel it, remove the target from the returned dict."""
+        """Schedule a call of `target.handle_timer`. To cancel the call, remove the target from the returned dict."""
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._delay
         due_times = self._due_times_by_loop.get(loop)

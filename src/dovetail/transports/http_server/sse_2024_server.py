@@ -17,7 +17,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Receiv
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 from dovetail.transports.spool import MemoryBudget
 
-# If a client has this many unread bytes, the server stops reading messages from the client.
+# If this many bytes wait to be sent to a client, the server stops reading the client's messages.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
@@ -32,7 +32,7 @@ class SSE2024Server:
         self._limits = service.limits
         prefix = path.rstrip("/")
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
-        # A proxy removes this part of the public URL from a request.
+        # `_public_root` is the part of the public path that a proxy removes before it forwards a request.
         public_path = "" if public_url is None else urlsplit(public_url).path.rstrip("/")
         self._public_root = public_path.removesuffix(prefix) if public_path.endswith(prefix) else None
         self._post_paths = frozenset(self._post_path_by_stream.values())

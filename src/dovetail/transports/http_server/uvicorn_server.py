@@ -105,7 +105,7 @@ class CoalescingTransport:
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
             self._held_bytes = 0
-            # An exception here would stop the writes of other connections.
+            # Writing to a closed transport could raise an exception, which would stop the writes of other connections.
             if not self.is_closing():
                 self._transport.write(data)
 
@@ -121,7 +121,7 @@ class CoalescingTransport:
 
 
 class LightEvent(asyncio.Event):
-    """An asyncio Event with a list of waiters instead of a deque. This saves 0.6 KB of memory per stream."""
+    """An asyncio Event that stores its waiters in a list. A deque would need 0.6 KB more for each stream."""
 
     def __init__(self) -> None:
         self._value = False
@@ -138,7 +138,7 @@ class LightFlowControl(FlowControl):
 
 
 class Pipeline(list[Any]):
-    """A list of requests that a client sent without waiting for responses. It replaces a deque to save memory."""
+    """The waiting requests of one connection. This list replaces uvicorn's deque, which needs more memory."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     limits: ServerLimits
     flush_queue: FlushQueue
 
-    # Slots save 1.5 KB per connection. Python does not share dicts with more than thirty attributes.
+    # Slots save 1.5 KB per connection, because an object with more than thirty attributes needs a large dict.
     __slots__ = (
         "_awaits_body",
         "_awaits_head",
@@ -203,7 +203,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             elif self._head_timer is None:
                 self._start_head_timer()
         elif self._awaits_body:
-            # The client sends trailers or chunk extensions without an end.
+            # Trailers and chunk extensions are limited, because a client could send them without an end.
             if self._bytes_since_body > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._body_timer is None:
@@ -218,7 +218,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
         # If all headers together are smaller than the limit for one header, no check is needed.
-        # If `size` is 0, the headers arrived with the previous request and must be checked.
+        # If `size` is 0, the real size is unknown, because the headers arrived with the previous request.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif self.url[:1] != b"/" and not self._is_target_unambiguous():
@@ -301,7 +301,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.pipeline or (not self._is_between_requests and self.cycle.response_started):
-            self.transport.abort()  # The client would read the error as part of another response.
+            self.transport.abort()  # The client could mistake the error for a part of another response.
         else:
             self.transport.write(response)
             self.transport.close()

@@ -37,7 +37,7 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # the seconds for reading the last output if another process keeps the pipe open
+_DRAIN_TIMEOUT_S = 0.25  # how long the output is still read after the process has exited
 
 
 class ChildProcess:
@@ -86,7 +86,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Return the exit code, the negative signal number, or None while the process is running."""
+        """Return the exit code, or None while the process is running. After a signal, the code is negative."""
         return self._group.process.returncode
 
     def stderr_tail(self, since: float | None = None) -> str:
@@ -184,7 +184,7 @@ def _spawn(
 
 def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
     def resolve(value: Any = None) -> None:
-        with contextlib.suppress(RuntimeError):  # After the event loop is closed, no task waits for the future.
+        with contextlib.suppress(RuntimeError):  # The event loop is closed, so no task waits for the future.
             loop.call_soon_threadsafe(settle, value)
 
     def settle(value: Any) -> None:
@@ -214,7 +214,7 @@ class _Input(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._is_paused:
-            self.resume_writing()  # Tasks that wait for writing must notice the closed pipe.
+            self.resume_writing()  # Wake the tasks that wait to write, so that they notice the closed pipe.
 
     def drop(self) -> None:
         pipe = self.transport
@@ -252,7 +252,7 @@ class _Stderr(asyncio.Protocol):
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
-        # Each entry is a piece of a line. The flag is True for the last piece.
+        # Each entry contains a piece of a line, and True if the piece is the last one of its line.
         self._waiting_pieces: PacedQueue[tuple[bytes, bool]] = PacedQueue(self._handle_piece, self._loop)
         self._has_logged_failure = False
 

@@ -96,7 +96,7 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
     """
     program = shutil.which(command[0], path=_get_search_path(env)) or command[0]
     if program.lower().endswith((".cmd", ".bat")):
-        # cmd.exe runs batch files, and interprets these characters even inside quotes.
+        # cmd.exe runs batch files. It interprets special characters even inside quotes.
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
@@ -120,7 +120,7 @@ _NO_MODULE_PATTERN = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+
 
 
 def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env: Mapping[str, str]) -> str | None:
-    """Return a hint about a server that exited immediately. The hint depends on its stderr and environment."""
+    """Return a hint why a server exited immediately, based on the server's stderr and environment."""
     withheld = [name for name in _VARIABLE_PATTERN.findall(stderr) if name in parent_env and name not in child_env]
     if withheld:
         return (

@@ -58,12 +58,12 @@ class PosixProcessGroup:
         try:
             os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
-            return False  # Only processes of other users are left, or zombies on macOS.
+            return False  # The group contains only processes of other users or, on macOS, zombies.
         return True
 
 
 def has_running_member(group: int) -> bool:
-    """Return whether a process group has a process that is not a zombie. Some init processes never remove zombies."""
+    """Return whether a process of the group is running. Zombies are ignored, because some systems never remove them."""
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
