@@ -18,7 +18,7 @@ from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
-    b":exchange"  # This pseudo-header contains the number of the HTTP request. Real header names contain no colon.
+    b":exchange"  # Contains the number of the HTTP request. The colon shows that it is not a real header.
 )
 
 Receiver: TypeAlias = Literal["server", "client"]

@@ -374,7 +374,7 @@ class Context(Generic[State]):
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """Return the client's responses to the last `InputRequired` result, with the keys of the requests."""
+        """Return the client's responses to the last `InputRequired` result. The keys are those of its requests."""
         return self._input_requests.round_state.input_responses
 
     @property

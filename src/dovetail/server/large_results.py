@@ -52,7 +52,7 @@ class StoredResult(Struct, frozen=True):
 
 
 class ResultStore:
-    """Stores large parts of the results of one server."""
+    """Stores content that is too large for a result. Each server has its own store."""
 
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings

@@ -39,7 +39,7 @@ _FORM_METHODS = ("elicitation/create",)
 
 
 class PendingCalls:
-    """The calls of one host that wait for the user's consent."""
+    """Calls of a host that are waiting for the user's consent."""
 
     def __init__(self, authorizer: RequestAuthorizer, catalog: HostCatalog, perform: Perform, call: Call) -> None:
         self._authorizer = authorizer

@@ -168,7 +168,7 @@ class ConsentRound:
 
     @property
     def can_ask_directly(self) -> bool:
-        """Return whether the user can be asked during the request. A stateless caller must repeat the request."""
+        """Return whether the gateway can ask the user during the request. A stateless caller cannot be asked."""
         return self.can_ask and not self._exchange.caller.is_stateless
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
