@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -73,6 +74,14 @@ def collect_garbage() -> Generator[None]:
     """Collect garbage after each file, so that a warning about an unclosed resource appears in its file."""
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def forget_known_eras() -> None:
+    """Empty the list of known eras. A new server may get the port of one that an earlier test closed."""
+    connector = sys.modules.get("dovetail.client.connector")
+    if connector is not None:
+        connector._KNOWN_ERAS.clear()
 
 
 @pytest.fixture(scope="session")
