@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser
@@ -56,6 +57,7 @@ class FakeService:
         self.requests = REQUESTS
         self.limits = ServerLimits(**limits)
         self.recorder = None
+        self.cluster: ClusterWorker | None = None
         self.work = work
         self.listeners: list[ChangeListener] = []
         self.seen: list[IncomingExchange] = []

@@ -20,6 +20,7 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.request_state import RequestState
     from dovetail.wire.input_required import InputRequest
@@ -333,6 +334,11 @@ class Service(Protocol):
 
     @property
     def limits(self) -> ServerLimits: ...
+    @property
+    def cluster(self) -> "ClusterWorker | None":
+        """The cluster to which this process belongs, or None."""
+        ...
+
     @property
     def recorder(self) -> "Recorder | None":
         """The function that records every message, or None."""

@@ -58,6 +58,7 @@ from dovetail.wire.subscriptions import ListenResult, SubscriptionFilter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.extension import Extension
     from dovetail.protocol.mountable import ItemKind, Mountable
     from dovetail.protocol.recording_format import Recorder
@@ -112,9 +113,11 @@ class Dispatcher:
         limits: ServerLimits,
         lifespan: Lifespan | None,
         secret_keys: Sequence[str | bytes],
+        cluster: "ClusterWorker | None",
         recording: "str | Path | None",
         debug: bool,
     ) -> None:
+        self.cluster = cluster
         self.registry = registry
         self.visibility = visibility
         self.implementation = implementation
@@ -401,6 +404,8 @@ class Dispatcher:
         state.users.add(self if user is None else user)
         try:
             self.registry.warn_unused_rules()
+            if self.cluster is not None:
+                await self.cluster.start()
             if self.mounts is not None:
                 await self.mounts.start()
             if self._has_lifespan:
@@ -488,6 +493,8 @@ class Dispatcher:
         finally:
             if state.lifespan_run is not None:
                 state.lifespan_run.end()
+            if self.cluster is not None:
+                await self.cluster.close()
             self._state_by_loop.pop(state.loop, None)
             self._last_state = None
             state.closed_event.set()

@@ -47,9 +47,11 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from pathlib import Path
 
     from dovetail.extensions.tasks.task_options import TaskOptions
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.extension import Extension
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
+    from dovetail.protocol.shared_state import SharedState
     from dovetail.protocol.stats import ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import Predicate
@@ -98,6 +100,7 @@ class Server:
             automatically.
         extensions: Extensions of the protocol that the server serves and declares.
         tasks: Options for calls that run as tasks. You only need it to change the defaults of `TaskOptions`.
+        cluster: The state that several workers of this server share. Pass an object with the interface `SharedState`.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -126,6 +129,7 @@ class Server:
         capabilities: ServerCapabilities | None = None,
         extensions: "Sequence[Extension]" = (),
         tasks: "TaskOptions | None" = None,
+        cluster: "SharedState | None" = None,
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
@@ -180,6 +184,7 @@ class Server:
             limits=limits,
             lifespan=normalize_lifespan(self, lifespan),
             secret_keys=secret_keys,
+            cluster=None if cluster is None else _create_worker(cluster, secret_keys),
             recording=recording,
             debug=debug,
         )
@@ -853,6 +858,14 @@ def _lists_restricted(auth: Any) -> bool:
     from dovetail.oauth.guard.guard import Guard, get_credential_checker
 
     return isinstance(auth, Guard) and get_credential_checker(auth).list_restricted
+
+
+def _create_worker(cluster: "SharedState", secret_keys: Sequence[str | bytes]) -> "ClusterWorker":
+    from dovetail.protocol.cluster_worker import ClusterWorker
+
+    if not secret_keys:
+        raise ValueError("cluster= requires secret_keys=. All workers of the server must have the same keys")
+    return ClusterWorker(cluster, secret_keys)
 
 
 def _check_auth(auth: Any) -> Any:

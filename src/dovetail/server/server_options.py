@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import ServerLimits
     from dovetail.protocol.middleware import Middleware
     from dovetail.protocol.principal import Authenticator
+    from dovetail.protocol.shared_state import SharedState
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.item_options import CacheHint
     from dovetail.server.large_results import LargeResultSettings
@@ -51,6 +52,7 @@ class ServerOptions(TypedDict, total=False):
     capabilities: "ServerCapabilities | None"
     extensions: "Sequence[Extension]"
     tasks: "TaskOptions | None"
+    cluster: "SharedState | None"
     recording: "str | Path | None"
     debug: bool
 

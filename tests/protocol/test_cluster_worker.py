@@ -1,0 +1,62 @@
+"""Test that a worker joins its cluster with the server, and passes messages to their handlers."""
+
+import asyncio
+
+import pytest
+
+from dovetail import Server
+from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.shared_state import Message
+
+KEYS = ["a key with enough bytes"]
+
+
+def test_a_cluster_requires_secret_keys() -> None:
+    with pytest.raises(ValueError, match="secret_keys"):
+        Server("test", cluster=MemoryBackend())
+
+
+async def test_a_server_joins_its_cluster_until_it_stops() -> None:
+    backend = MemoryBackend()
+    app = Server("test", cluster=backend, secret_keys=KEYS)
+    await app.start()
+    assert await backend.list_workers() == {backend.worker}
+    await backend.publish("unknown", b"")  # The server ignores messages of unknown kinds.
+    await app.stop()
+
+
+async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
+    worker = ClusterWorker(MemoryBackend(), KEYS)
+    received: list[Message] = []
+    worker.add_handler("a", received.append)
+    await worker.start()
+    await worker.start()  # A second start does nothing.
+    await worker.state.publish("b", b"1")
+    await worker.state.publish("a", b"2")
+    await asyncio.sleep(0)
+    assert [message.body for message in received] == [b"2"]
+    await worker.close()
+    assert not worker.is_started
+
+
+def test_a_kind_has_one_handler() -> None:
+    worker = ClusterWorker(MemoryBackend(), KEYS)
+    worker.add_handler("a", print)
+    with pytest.raises(ValueError, match="'a'"):
+        worker.add_handler("a", print)
+
+
+def test_a_failing_gap_handler_does_not_stop_the_others() -> None:
+    worker = ClusterWorker(MemoryBackend(), KEYS)
+    calls: list[int] = []
+
+    def fail() -> None:
+        raise OSError
+
+    worker.add_gap_handler(fail)
+    remove = worker.add_gap_handler(lambda: calls.append(1))
+    worker.handle_gap()
+    remove()
+    worker.handle_gap()
+    assert calls == [1]
