@@ -26,12 +26,19 @@ async def test_a_server_joins_its_cluster_until_it_stops() -> None:
     await app.stop()
 
 
+async def test_a_server_joins_its_cluster_once() -> None:
+    app = Server("test", cluster=MemoryBackend(), secret_keys=KEYS)
+    await asyncio.gather(app.start(), app.start("another user"))
+    with pytest.raises(RuntimeError, match="event loop"):
+        await asyncio.to_thread(asyncio.run, app.start())
+    await app.stop()
+
+
 async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
     worker = ClusterWorker(MemoryBackend(), KEYS)
     received: list[Message] = []
     worker.add_handler("a", received.append)
     await worker.start()
-    await worker.start()  # A second start does nothing.
     await worker.state.publish("b", b"1")
     await worker.state.publish("a", b"2")
     await asyncio.sleep(0)
@@ -56,7 +63,9 @@ def test_a_failing_gap_handler_does_not_stop_the_others() -> None:
 
     worker.add_gap_handler(fail)
     remove = worker.add_gap_handler(lambda: calls.append(1))
-    worker.handle_gap()
+    with pytest.raises(ExceptionGroup):
+        worker.handle_gap()
     remove()
-    worker.handle_gap()
+    with pytest.raises(ExceptionGroup):
+        worker.handle_gap()
     assert calls == [1]

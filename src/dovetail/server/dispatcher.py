@@ -118,6 +118,8 @@ class Dispatcher:
         debug: bool,
     ) -> None:
         self.cluster = cluster
+        self._cluster_loop: asyncio.AbstractEventLoop | None = None
+        self._cluster_lock = asyncio.Lock()
         self.registry = registry
         self.visibility = visibility
         self.implementation = implementation
@@ -405,7 +407,7 @@ class Dispatcher:
         try:
             self.registry.warn_unused_rules()
             if self.cluster is not None:
-                await self.cluster.start()
+                await self._join_cluster(self.cluster)
             if self.mounts is not None:
                 await self.mounts.start()
             if self._has_lifespan:
@@ -413,6 +415,15 @@ class Dispatcher:
         except BaseException:
             await self._release_user(state, self if user is None else user)
             raise
+
+    async def _join_cluster(self, cluster: "ClusterWorker") -> None:
+        loop = asyncio.get_running_loop()
+        if self._cluster_loop not in (None, loop):
+            raise RuntimeError("a server with cluster= can only run in one event loop")
+        self._cluster_loop = loop
+        async with self._cluster_lock:
+            if not cluster.is_started:
+                await cluster.start()
 
     def _get_lifespan_run(self, state: LoopState) -> LifespanRun:
         run = state.lifespan_run
@@ -493,7 +504,8 @@ class Dispatcher:
         finally:
             if state.lifespan_run is not None:
                 state.lifespan_run.end()
-            if self.cluster is not None:
+            if self.cluster is not None and self._cluster_loop is state.loop:
+                self._cluster_loop = None
                 await self.cluster.close()
             self._state_by_loop.pop(state.loop, None)
             self._last_state = None
