@@ -47,11 +47,19 @@ async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
     assert not worker.is_started
 
 
-def test_a_kind_has_one_handler() -> None:
+def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
     worker = ClusterWorker(MemoryBackend(), KEYS)
-    worker.add_handler("a", print)
-    with pytest.raises(ValueError, match="'a'"):
-        worker.add_handler("a", print)
+    received: list[Message] = []
+
+    def fail(message: Message) -> None:
+        raise OSError
+
+    worker.add_handler("a", fail)
+    worker.add_handler("a", received.append)
+    message = Message("a", b"", "sender")
+    with pytest.raises(ExceptionGroup):
+        worker.receive(message)
+    assert received == [message]
 
 
 def test_a_failing_gap_handler_does_not_stop_the_others() -> None:

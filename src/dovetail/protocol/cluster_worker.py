@@ -1,6 +1,7 @@
 """This process as one worker of a cluster: its shared state, its keys, and the handlers of messages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from dovetail.protocol.shared_state import Message, SharedState
@@ -17,7 +18,7 @@ class ClusterWorker:
     def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes]) -> None:
         self.state = state
         self.secret_keys = secret_keys
-        self._handlers: dict[str, MessageHandler] = {}
+        self._handlers: dict[str, list[MessageHandler]] = {}
         self._gap_handlers: dict[object, Callable[[], None]] = {}
         self.is_started = False
 
@@ -37,10 +38,11 @@ class ClusterWorker:
         await self.state.close()
 
     def add_handler(self, kind: str, handler: MessageHandler) -> None:
-        """Handle all messages of one kind. Messages can arrive twice."""
-        if kind in self._handlers:
-            raise ValueError(f"messages of kind {kind!r} already have a handler")
-        self._handlers[kind] = handler
+        """Handle all messages of one kind. Messages can arrive twice.
+
+        A kind can have several handlers, because a server can have several endpoints.
+        """
+        self._handlers.setdefault(kind, []).append(handler)
 
     def add_gap_handler(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Call a function after a gap in the change log. Return a function that removes it."""
@@ -55,19 +57,24 @@ class ClusterWorker:
     # The methods of SharedStateListener.
 
     def receive(self, message: Message) -> None:
-        """Pass a message to the handler of its kind."""
-        handler = self._handlers.get(message.kind)
+        """Pass a message to the handlers of its kind. If some of them fail, the others run, and then their errors are
+        raised.
+        """
         # A worker with a newer release may send kinds of messages that this release does not know.
-        if handler is not None:
-            handler(message)
+        handlers = self._handlers.get(message.kind, ())
+        _call_all([partial(handler, message) for handler in handlers], f"could not handle a message {message.kind!r}")
 
     def handle_gap(self) -> None:
         """Call all gap handlers. If some of them fail, the others run, and then their errors are raised."""
-        errors: list[Exception] = []
-        for handler in tuple(self._gap_handlers.values()):
-            try:
-                handler()
-            except Exception as exc:
-                errors.append(exc)
-        if errors:
-            raise ExceptionGroup("could not handle a gap in the change log", errors)
+        _call_all(tuple(self._gap_handlers.values()), "could not handle a gap in the change log")
+
+
+def _call_all(functions: Iterable[Callable[[], None]], problem: str) -> None:
+    errors: list[Exception] = []
+    for function in functions:
+        try:
+            function()
+        except Exception as exc:
+            errors.append(exc)
+    if errors:
+        raise ExceptionGroup(problem, errors)
