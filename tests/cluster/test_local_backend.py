@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ async def backend(private_folder: Path) -> AsyncGenerator[LocalBackend]:
 async def test_an_id_is_used_once_by_several_processes(processes: list[WorkerProcess]) -> None:
     names = [str(number) for number in range(300)]
     for process in processes:
-        process.send("use_many", names, 0)
+        process.send("use_many", names, time.time() + 3600)
     used = [name for process in processes for name in process.receive()]
     assert sorted(used) == sorted(names)
 
@@ -68,7 +69,7 @@ async def test_the_stream_of_a_killed_worker_gets_one_last_event(
     backend: LocalBackend, processes: list[WorkerProcess]
 ) -> None:
     writer = processes[0]
-    assert writer.call("append", "stream", 1, "one", header="request 7")
+    assert writer.call("append", "stream", 1, "one", header="request 7") == "added"
     writer.kill()
     events = backend.follow("stream", 0)
     assert await anext(events) == StreamEvent(1, b"one")
@@ -81,7 +82,7 @@ async def test_the_stream_of_a_killed_worker_gets_one_last_event(
 
 
 async def test_a_finished_stream_outlives_its_worker(backend: LocalBackend, processes: list[WorkerProcess]) -> None:
-    assert processes[0].call("append", "stream", 1, "one", header="", is_last=True)
+    assert processes[0].call("append", "stream", 1, "one", header="", is_last=True) == "added"
     processes[0].kill()
     assert [event.data async for event in backend.follow("stream", 0)] == [b"one"]
 

@@ -10,9 +10,11 @@ import pytest
 
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import Recorder, wait_for, wait_until
-from cluster.redis_servers import RedisServer
+from cluster.redis_servers import RedisServer, make_epoch_older
+from dovetail.cluster.envelope import hash_name
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.shared_state import (
+    CLOCK_MARGIN_S,
     MAX_INLINE_BYTES,
     HistoryLost,
     SharedState,
@@ -116,8 +118,8 @@ async def test_no_worker_counts_as_lost_after_the_server_was_emptied(start: Star
 @pytest.mark.parametrize("loss", ["emptied", "restarted"])
 async def test_ids_from_before_a_loss_are_refused(start: Start, redis_server: RedisServer, loss: str) -> None:
     backend, _ = await start()
-    issued_at = time.time() + 0.001
-    await wait_until(lambda: time.time() > issued_at)
+    make_epoch_older(redis_server)
+    issued_at = time.time()
     assert await backend.use_once("id", issued_at, 60)
     if loss == "emptied":
         redis_server.execute("FLUSHALL")
@@ -127,15 +129,23 @@ async def test_ids_from_before_a_loss_are_refused(start: Start, redis_server: Re
         await wait_for(lambda: _can_read(backend), RECOVERY_S)
     with pytest.raises(HistoryLost):
         await backend.use_once("id", issued_at, 60)
-    later = time.time()
-    await wait_until(lambda: time.time() > later)
-    assert await backend.use_once("later id", time.time() + 0.001, 60)
+    with pytest.raises(HistoryLost):  # The clocks of two machines may differ.
+        await backend.use_once("later id", time.time() + CLOCK_MARGIN_S - 30, 60)
+    assert await backend.use_once("later id", time.time() + CLOCK_MARGIN_S + 1, 60)
+
+
+async def test_a_used_id_is_stored_longer_than_it_is_valid(start: Start, redis_server: RedisServer) -> None:
+    """The worker with the slowest clock must still find it."""
+    backend, _ = await start()
+    await backend.use_once("id", time.time() + 3600, 10)
+    remaining_ms = int((redis_server.execute("PTTL", f"{{test}}:used:{hash_name('id')}") or b"").strip(b":"))
+    assert CLOCK_MARGIN_S < remaining_ms / 1000 <= CLOCK_MARGIN_S + 10
 
 
 async def test_a_new_worker_also_refuses_ids_from_before_a_loss(start: Start, redis_server: RedisServer) -> None:
     backend, _ = await start()
-    issued_at = time.time() + 0.001
-    await wait_until(lambda: time.time() > issued_at)
+    make_epoch_older(redis_server)
+    issued_at = time.time()
     assert await backend.use_once("id", issued_at, 60)
     await backend.close()
     redis_server.execute("FLUSHALL")

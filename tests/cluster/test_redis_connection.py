@@ -13,7 +13,7 @@ import pytest
 from certificates import write_certificate
 from cluster.conftest import Start
 from cluster.recorder import wait_for, wait_until
-from cluster.redis_servers import BINARIES, RedisServer
+from cluster.redis_servers import BINARIES, RedisServer, make_epoch_older
 from dovetail.cluster.redis_connection import RedisAddress, parse_redis_url
 from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable
 
@@ -200,8 +200,8 @@ async def test_a_failover_keeps_data_and_distrusts_old_ids(
 ) -> None:
     primary, replica, sentinel_port = replicated
     backend, recorder = await start(f"redis+sentinel://127.0.0.1:{sentinel_port}/main")
-    issued_at = time.time() + 0.001
-    await wait_until(lambda: time.time() > issued_at)
+    make_epoch_older(primary)
+    issued_at = time.time()
     assert await backend.use_once("id", issued_at, 60)
     assert await backend.write("a", b"x", 60) is not None
     await wait_until(lambda: replica.execute("EXISTS", "{test}:epoch") == b":1")

@@ -32,7 +32,7 @@ async def test_an_id_is_used_once_by_several_processes(processes: list[WorkerPro
 async def test_a_killed_worker_counts_as_lost_after_some_seconds(start: Start, processes: list[WorkerProcess]) -> None:
     backend, _ = await start()
     lost = processes[0]
-    assert lost.call("append", "stream", 1, "one", header="request 7")
+    assert lost.call("append", "stream", 1, "one", header="request 7") == "added"
     assert await backend.send(lost.worker, "answer", b"")
     await asyncio.sleep(
         LIFETIME_S + 0.2
@@ -56,7 +56,7 @@ async def test_a_worker_that_was_paused_cannot_continue_a_stream_that_was_ended(
 ) -> None:
     backend, _ = await start()
     paused = processes[0]
-    assert paused.call("append", "stream", 1, "one", header="")
+    assert paused.call("append", "stream", 1, "one", header="") == "added"
     await asyncio.sleep(LIFETIME_S + 0.2)
     paused.pause()
 
@@ -68,7 +68,7 @@ async def test_a_worker_that_was_paused_cannot_continue_a_stream_that_was_ended(
 
     async def is_refused() -> bool:
         # At first, the worker may think that Redis did not answer while the worker was paused.
-        return paused.call("append", "stream", 2, "two", is_last=True) is False
+        return paused.call("append", "stream", 2, "two", is_last=True) == "ended"
 
     await wait_for(is_refused)
     assert [event.data async for event in backend.follow("stream", 0)] == [b"one", b"lost"]

@@ -27,6 +27,7 @@ from dovetail.cluster.envelope import (
     parse_cursor,
     unpack_message,
 )
+from dovetail.cluster.gcra import check_rate
 from dovetail.cluster.local_database import LocalDatabase
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
@@ -35,7 +36,9 @@ from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
-    MAX_CHANGES,
+    MAX_READ_CHANGES,
+    AppendOutcome,
+    HistoryLost,
     Message,
     SharedStateListener,
     SharedStateStatus,
@@ -140,8 +143,12 @@ class LocalBackend:
         self._check_available()
         key = hash_name(name)
         row = self._database.read(partial(statements.read_value, key))
-        data = None if row is None else self._envelope.decode(row[1], f"value {key}")
-        return None if row is None or data is None else StoredValue(data, row[0])
+        if row is None:
+            return None
+        data = self._envelope.decode(row[1], f"value {key}")
+        if data is None:
+            raise SharedStateUnavailable("this worker cannot read the value. Workers need the same keys and clocks")
+        return StoredValue(data, row[0])
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
         """Store a value and return its version. Return None if the stored version is not `expected`."""
@@ -150,23 +157,46 @@ class LocalBackend:
         encoded = self._envelope.encode(data, f"value {key}", ttl)
         return await self._change(statements.write_value, key, encoded, ttl, expected)
 
+    async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
+        """Store a value with its old version. Return False if the stored version is not lower."""
+        check_size(data)
+        key = hash_name(name)
+        encoded = self._envelope.encode(data, f"value {key}", ttl)
+        return await self._change(statements.restore_value, key, encoded, version, ttl)
+
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
         """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         return await self._change(statements.delete_value, hash_name(name), expected)
 
     # Limits.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
-        return await self._change(statements.use_id, hash_name(name), ttl)
+        is_first = await self._change(statements.use_id, hash_name(name), valid_from, ttl, attempt)
+        if is_first is None:
+            raise HistoryLost("this ID may have been used before the workers started")
+        return is_first
 
-    async def take(self, name: str, rate: float, burst: float) -> float:
+    async def is_used(self, name: str) -> bool:
+        """Return whether the use of an ID is recorded."""
+        self._check_available()
+        return self._database.read(partial(statements.is_used, hash_name(name)))
+
+    async def take(self, name: str, rate: float, burst: float, cost: float = 1.0) -> float:
         """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
-        return await self._change(statements.take, hash_name(name), rate, burst)
+        check_rate(rate, burst, cost)
+        return await self._change(statements.take, hash_name(name), rate, burst, cost)
 
-    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float | None) -> bool:
         """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
-        return await self._change(statements.acquire, hash_name(name), holder, limit, ttl)
+        key, worker = hash_name(name), self.worker if ttl is None else None
+        if await self._change(statements.acquire, key, holder, limit, worker, ttl):
+            return True
+        workers: list[str] = self._database.read(partial(statements.list_place_workers, key))
+        lost = [worker for worker in workers if await self._is_lost(worker)]
+        for lost_worker in lost:
+            await self._change(statements.delete_places, lost_worker)
+        return bool(lost) and await self._change(statements.acquire, key, holder, limit, worker, ttl)
 
     async def release(self, name: str, holder: str) -> None:
         """Free the place of a holder."""
@@ -204,11 +234,13 @@ class LocalBackend:
         return f"{self._epoch}.{self._database.read(statements.find_last_change)}"
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor. Return None if some of them were deleted."""
+        """Return the messages after a cursor. Return None if some of them were deleted, or if there are too many."""
         self._check_available()
         after = parse_cursor(cursor, self._epoch)
-        rows = None if after is None else self._database.read(partial(statements.read_changes, after, MAX_CHANGES))
-        if rows is None:
+        if after is None:
+            return None
+        rows = self._database.read(partial(statements.read_changes, after, MAX_READ_CHANGES + 1))
+        if rows is None or len(rows) > MAX_READ_CHANGES:
             return None
         decoded = [(id, self._envelope.decode(data, "changes")) for id, data in rows]
         messages = [unpack_message(data, f"{self._epoch}.{id}") for id, data in decoded if data is not None]
@@ -285,8 +317,8 @@ class LocalBackend:
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
-    ) -> bool:
-        """Add the event with the next number. Return False if the stream has ended or does not exist."""
+    ) -> AppendOutcome:
+        """Add the event with the next number. Return "added", or why the event was not added."""
         check_size(data)
         self._check_available()
         key = hash_name(stream)
@@ -294,11 +326,11 @@ class LocalBackend:
             await self._change(statements.delete_stream, evicted)
         sealed = self._envelope.encode(data, f"event {key} {number}", self._limits.max_ttl)
         sealed_header = None if header is None else self._envelope.encode(header, f"stream {key}", self._limits.max_ttl)
-        followers = await self._change(
+        outcome, followers = await self._change(
             statements.append, key, self.worker, self._limits, number, sealed, sealed_header, is_last
         )
-        await self._wake_followers(key, followers or ())
-        return followers is not None
+        await self._wake_followers(key, followers)
+        return outcome
 
     async def _wake_followers(self, key: str, followers: Sequence[str]) -> None:
         for worker in followers:
@@ -321,18 +353,23 @@ class LocalBackend:
             events.append(StreamEvent(number, data, bool(is_last)))
         return StreamPart(row[0], header, events, row[3])
 
-    async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+    async def follow(self, stream: str, after: int, *, writer: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
 
         async def read(after: int) -> StreamPart | None:
             return await self.read_stream(stream, after)
 
+        async def exists() -> bool:
+            self._check_available()
+            return self._database.read(partial(statements.has_stream, key))
+
         is_first = self._followers.add(key, wakeup)
         try:
             if is_first:
                 await self._change(statements.add_follower, key, self.worker)
-            async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
+            following = follow_stream(after, wakeup, read=read, is_lost=self._is_lost, exists=exists, writer=writer)
+            async with aclosing(following) as events:
                 async for event in events:
                     yield event
         finally:
@@ -342,7 +379,7 @@ class LocalBackend:
 
     async def _is_lost(self, worker: str) -> bool:
         self._check_available()
-        return not self._socket.is_alive(worker)
+        return not is_worker_name(worker) or not self._socket.is_alive(worker)
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
         """End the stream of a lost worker with a last event. Return False if the stream has already ended."""

@@ -22,13 +22,12 @@ _PURGE_BATCH: Final = 1000
 
 # All times come from the monotonic clock, which is the same in all processes of a machine.
 _SCHEMA: Final = """
-CREATE TABLE epoch (id TEXT NOT NULL);
-INSERT INTO epoch VALUES (lower(hex(randomblob(6))));
+CREATE TABLE epoch (id TEXT NOT NULL, created_at REAL NOT NULL);
 CREATE TABLE shared_values (name TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL, expires_at REAL)
     WITHOUT ROWID;
-CREATE TABLE used_ids (name TEXT PRIMARY KEY, expires_at REAL) WITHOUT ROWID;
+CREATE TABLE used_ids (name TEXT PRIMARY KEY, attempt TEXT NOT NULL, expires_at REAL) WITHOUT ROWID;
 CREATE TABLE rates (name TEXT PRIMARY KEY, full_at REAL, expires_at REAL) WITHOUT ROWID;
-CREATE TABLE places (name TEXT, holder TEXT, expires_at REAL, PRIMARY KEY (name, holder)) WITHOUT ROWID;
+CREATE TABLE places (name TEXT, holder TEXT, worker TEXT, expires_at REAL, PRIMARY KEY (name, holder)) WITHOUT ROWID;
 CREATE TABLE inbox (id INTEGER PRIMARY KEY AUTOINCREMENT, worker TEXT NOT NULL, data BLOB NOT NULL, expires_at REAL);
 CREATE TABLE changes (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL);
 CREATE TABLE streams (
@@ -64,7 +63,9 @@ class LocalDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = _prepare(open_database(path, _SCHEMA, ()), lock_timeout_s=0.0)
+        self._connection = _prepare(open_database(path, _SCHEMA, ()), lock_timeout_s=_LOCK_TIMEOUT_S)
+        _transact(self._connection, _start_epoch)
+        self._connection.execute("PRAGMA busy_timeout = 0")
         self._file_id = path.stat().st_ino
         self._waiting_connection: sqlite3.Connection | None = None
         self._executor: ThreadPoolExecutor | None = (
@@ -142,6 +143,11 @@ def _transact(connection: sqlite3.Connection, work: Work[T]) -> T:
             connection.execute("ROLLBACK")
         raise
     return result
+
+
+def _start_epoch(connection: sqlite3.Connection, now: float) -> None:
+    statement = "INSERT INTO epoch SELECT lower(hex(randomblob(6))), ? WHERE NOT EXISTS (SELECT 1 FROM epoch)"
+    connection.execute(statement, (now,))
 
 
 def _purge(connection: sqlite3.Connection, now: float) -> None:

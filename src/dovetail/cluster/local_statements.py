@@ -8,7 +8,14 @@ import time
 from typing import Any, Final
 
 from dovetail.cluster.gcra import take_cell
-from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, StreamLimits
+from dovetail.protocol.shared_state import (
+    CLOCK_MARGIN_S,
+    MAX_CHANGES,
+    MAX_INBOX_BYTES,
+    MAX_INBOX_MESSAGES,
+    AppendOutcome,
+    StreamLimits,
+)
 
 MESSAGE_TTL_S: Final = 60.0
 MESSAGE_BATCH: Final = 100
@@ -35,36 +42,67 @@ def write_value(
     return version
 
 
+def restore_value(key: str, data: bytes, version: int, ttl: float, connection: Connection, now: float) -> bool:
+    row = read_value(key, connection, now)
+    if row is not None and row[0] >= version:
+        return False
+    connection.execute("INSERT OR REPLACE INTO shared_values VALUES (?, ?, ?, ?)", (key, version, data, now + ttl))
+    return True
+
+
 def delete_value(key: str, expected: int | None, connection: Connection, now: float) -> bool:
     statement = "DELETE FROM shared_values WHERE name = ? AND expires_at > ? AND (? IS NULL OR version = ?)"
     return connection.execute(statement, (key, now, expected, expected)).rowcount > 0
 
 
-def use_id(key: str, ttl: float, connection: Connection, now: float) -> bool:
-    statement = (
-        "INSERT INTO used_ids VALUES (?, ?) ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at "
-        "WHERE used_ids.expires_at <= ?"
-    )
-    return connection.execute(statement, (key, now + ttl, now)).rowcount > 0
+def use_id(key: str, valid_from: float, ttl: float, attempt: str, connection: Connection, now: float) -> bool | None:
+    """Record the use of an ID. Return None if the ID may have been used before this file existed."""
+    row = connection.execute("SELECT attempt FROM used_ids WHERE name = ? AND expires_at > ?", (key, now)).fetchone()
+    if row is not None:
+        return attempt != "" and row[0] == attempt
+    created_at = connection.execute("SELECT created_at FROM epoch").fetchone()[0]
+    if valid_from - CLOCK_MARGIN_S < time.time() - (now - created_at):
+        return None
+    connection.execute("INSERT OR REPLACE INTO used_ids VALUES (?, ?, ?)", (key, attempt, now + ttl + CLOCK_MARGIN_S))
+    return True
 
 
-def take(key: str, rate: float, burst: float, connection: Connection, now: float) -> float:
+def is_used(key: str, connection: Connection, now: float) -> bool:
+    statement = "SELECT 1 FROM used_ids WHERE name = ? AND expires_at > ?"
+    return connection.execute(statement, (key, now)).fetchone() is not None
+
+
+def take(key: str, rate: float, burst: float, cost: float, connection: Connection, now: float) -> float:
     row = connection.execute("SELECT full_at FROM rates WHERE name = ?", (key,)).fetchone()
-    full_at, wait = take_cell(None if row is None else row[0], now, rate, burst)
-    if not wait:
+    full_at, wait = take_cell(None if row is None else row[0], now, rate, burst, cost)
+    if cost and not wait:
         connection.execute("INSERT OR REPLACE INTO rates VALUES (?, ?, ?)", (key, full_at, full_at))
     return wait
 
 
-def acquire(key: str, holder: str, limit: int, ttl: float, connection: Connection, now: float) -> bool:
+def acquire(
+    key: str, holder: str, limit: int, worker: str | None, expires_in: float | None, connection: Connection, now: float
+) -> bool:
+    """Give a place to a holder until it expires, or until `worker` ends."""
     connection.execute("DELETE FROM places WHERE name = ? AND expires_at <= ?", (key, now))
     statement = "SELECT count(*) FROM places WHERE name = ? AND holder != ?"
     if connection.execute(statement, (key, holder)).fetchone()[0] >= limit:
         is_holder = connection.execute("SELECT 1 FROM places WHERE name = ? AND holder = ?", (key, holder)).fetchone()
         if is_holder is None:
             return False
-    connection.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?)", (key, holder, now + ttl))
+    expires_at = None if expires_in is None else now + expires_in
+    connection.execute("INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)", (key, holder, worker, expires_at))
     return True
+
+
+def list_place_workers(key: str, connection: Connection, now: float) -> list[str]:
+    statement = "SELECT DISTINCT worker FROM places WHERE name = ? AND worker IS NOT NULL"
+    return [worker for (worker,) in connection.execute(statement, (key,))]
+
+
+def delete_places(worker: str, connection: Connection, now: float) -> None:
+    """Free all places of a lost worker."""
+    connection.execute("DELETE FROM places WHERE worker = ?", (worker,))
 
 
 def release(key: str, holder: str, connection: Connection, now: float) -> None:
@@ -124,23 +162,42 @@ def append(
     is_last: bool,
     connection: Connection,
     now: float,
-) -> list[str] | None:
-    """Add an event. Return the workers that follow the stream, or None if the event was not added."""
-    statement = "SELECT first_number, last_number, stored_bytes, ended_by, expires_at FROM streams WHERE name = ?"
+) -> tuple[AppendOutcome, list[str]]:
+    """Add an event. Return the outcome and the workers that follow the stream."""
+    statement = (
+        "SELECT first_number, last_number, stored_bytes, ended_by, expires_at, writer FROM streams WHERE name = ?"
+    )
     row = connection.execute(statement, (key,)).fetchone()
     if row is None or row[4] <= now:
-        if header is None:
-            return None
+        if header is None or number != 1:
+            return "missing", []
         delete_stream(key, connection, now)
         connection.execute("INSERT INTO streams VALUES (?, ?, ?, 1, 0, 0, NULL, 0)", (key, worker, header))
-        row = (1, 0, 0, None)
-    first, last, stored_bytes, ended_by = row[:4]
-    if ended_by not in (None, worker):
-        return None
+        row = (1, 0, 0, None, 0.0, worker)
+    first, last, stored_bytes, ended_by, _, writer = row
+    if writer != worker or ended_by not in (None, worker):
+        return "ended", []
     if number <= last:
-        return []
-    if ended_by is not None or number != last + 1:
-        return None
+        return "added", []
+    if ended_by is not None:
+        return "ended", []
+    if number != last + 1:
+        return "missing", []
+    _add_event(key, worker, limits, (first, number, stored_bytes), data, is_last, connection, now)
+    return "added", _list_followers(key, connection)
+
+
+def _add_event(
+    key: str,
+    worker: str,
+    limits: StreamLimits,
+    state: tuple[int, int, int],
+    data: bytes,
+    is_last: bool,
+    connection: Connection,
+    now: float,
+) -> None:
+    first, number, stored_bytes = state
     connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (key, number, data, is_last))
     stored_bytes += len(data)
     while first < number and (number - first >= limits.max_events or stored_bytes > limits.max_bytes):
@@ -152,7 +209,6 @@ def append(
         "WHERE name = ?",
         (first, number, stored_bytes, worker if is_last else None, now + limits.get_ttl(is_last=is_last), key),
     )
-    return _list_followers(key, connection)
 
 
 def read_stream(key: str, after: int, connection: Connection, now: float) -> Any:
@@ -172,10 +228,20 @@ def end_lost_stream(
     key: str, worker: str, limits: StreamLimits, number: int, data: bytes, connection: Connection, now: float
 ) -> list[str] | None:
     """Add a last event to the open stream of a lost worker. Return None if the stream has changed."""
-    state = read_open_stream(key, connection, now)
-    if state is None or state[1] + 1 != number:
+    statement = (
+        "SELECT first_number, stored_bytes FROM streams "
+        "WHERE name = ? AND expires_at > ? AND ended_by IS NULL AND last_number = ?"
+    )
+    row = connection.execute(statement, (key, now, number - 1)).fetchone()
+    if row is None:
         return None
-    return append(key, worker, limits, number, data, None, True, connection, now)
+    _add_event(key, worker, limits, (row[0], number, row[1]), data, True, connection, now)
+    return _list_followers(key, connection)
+
+
+def has_stream(key: str, connection: Connection, now: float) -> bool:
+    statement = "SELECT 1 FROM streams WHERE name = ? AND expires_at > ?"
+    return connection.execute(statement, (key, now)).fetchone() is not None
 
 
 def read_open_stream(key: str, connection: Connection, now: float) -> tuple[str, int] | None:

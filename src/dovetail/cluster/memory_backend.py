@@ -1,4 +1,7 @@
-"""The shared state of one process, in its memory. Nothing is encoded or encrypted, and there is only one worker."""
+"""The shared state of one process, in its memory. Nothing is encoded or encrypted.
+
+`MemoryBackend(other)` joins another back end of the same event loop, so that one process can have several workers.
+"""
 
 import asyncio
 import time
@@ -8,13 +11,20 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from dovetail.cluster.envelope import check_message, check_size, create_worker_name, parse_cursor
-from dovetail.cluster.gcra import take_cell
+from dovetail.cluster.gcra import check_rate, take_cell
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
+from dovetail.log import log
 from dovetail.protocol.shared_state import (
+    CLOCK_MARGIN_S,
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
+    MAX_INBOX_BYTES,
+    MAX_INBOX_MESSAGES,
+    MAX_READ_CHANGES,
+    AppendOutcome,
+    HistoryLost,
     Message,
     SharedStateListener,
     SharedStateStatus,
@@ -55,192 +65,311 @@ class _Table:
         self._entries.pop(name, None)
 
 
+class _Place(Struct):
+    worker: str | None  # the worker that the place belongs to, or None if the place expires
+    expires_at: float
+
+
 class _Stream(Struct):
+    writer: str
     header: bytes
     events: deque[StreamEvent]
     stored_bytes: int = 0
     last_number: int = 0
-    is_ended: bool = False
+    ended_by: str | None = None
+
+
+class _Hub:
+    """What all workers of the process share."""
+
+    def __init__(self) -> None:
+        self.epoch = create_worker_name()
+        self.created_at = time.monotonic()
+        self.workers: dict[str, MemoryBackend] = {}
+        self.values, self.used, self.rates, self.places, self.streams = (_Table() for _ in range(5))
+        self.last_version = 0
+        self.changes: deque[Message] = deque(maxlen=MAX_CHANGES)
+        self.change_count = 0
+        self.followers = StreamFollowers()
 
 
 class MemoryBackend:
-    """Keeps the shared state in memory. It is lost when the process ends."""
+    """Keeps the shared state in memory. It is lost when the process ends.
 
-    def __init__(self, stream_limits: StreamLimits = DEFAULT_STREAM_LIMITS) -> None:
-        self.worker = create_worker_name()
+    Args:
+        other: Another worker of the same process and event loop. The new worker shares its state.
+        stream_limits: How much of each stream is stored.
+    """
+
+    def __init__(
+        self, other: "MemoryBackend | None" = None, *, stream_limits: StreamLimits = DEFAULT_STREAM_LIMITS
+    ) -> None:
+        self.worker = ""
+        self._hub: _Hub = _Hub() if other is None else other._hub
         self._limits = stream_limits
-        self._listener: SharedStateListener | None = None
-        self._values, self._used, self._rates, self._places, self._streams = (_Table() for _ in range(5))
-        self._last_version = 0
-        self._changes: deque[Message] = deque(maxlen=MAX_CHANGES)
-        self._change_count = 0
         self._budget = StreamBudget(stream_limits)
-        self._followers = StreamFollowers()
+        self._problem: str | None = "the back end is not started"
+        self._inbox: deque[Message] = deque()
+        self._inbox_bytes = 0
 
     async def start(self, listener: SharedStateListener) -> None:
-        """Set the listener."""
+        """Set the listener, and announce this worker."""
+        self.worker = create_worker_name()
         self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._hub.workers[self.worker] = self
+        self._problem = None
 
     async def close(self) -> None:
-        """Remove the listener."""
-        self._listener = None
+        """Remove this worker. Its messages are lost."""
+        self._problem = "the back end is closed"
+        self._hub.workers.pop(self.worker, None)
+        self._inbox.clear()
+        self._inbox_bytes = 0
 
     def get_status(self) -> SharedStateStatus:
-        """Return the status. The memory back end is always available."""
-        return SharedStateStatus(is_available=True)
+        """Return the status. The memory back end is available until it is closed."""
+        return SharedStateStatus(
+            is_available=self._problem is None, problem=self._problem, worker_count=max(1, len(self._hub.workers))
+        )
 
     async def list_workers(self) -> frozenset[str]:
-        """Return the name of this worker."""
-        return frozenset({self.worker})
+        """Return the names of all workers that are alive."""
+        return frozenset(self._open_hub().workers)
+
+    def _open_hub(self) -> _Hub:
+        if self._problem is not None:
+            raise SharedStateUnavailable(self._problem)
+        return self._hub
+
+    # Values.
 
     async def read(self, name: str) -> StoredValue | None:
         """Return a value, or None if the name has no value."""
-        return self._values.find(name, time.monotonic())
+        return self._open_hub().values.find(name, time.monotonic())
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
         """Store a value and return its version. Return None if the stored version is not `expected`."""
         check_size(data)
-        now = time.monotonic()
-        present: StoredValue | None = self._values.find(name, now)
+        hub, now = self._open_hub(), time.monotonic()
+        present: StoredValue | None = hub.values.find(name, now)
         if expected is not None and expected != (0 if present is None else present.version):
             return None
-        self._last_version += 1
-        self._values.put(name, StoredValue(data, self._last_version), now, ttl)
-        return self._last_version
+        version = hub.last_version + 1
+        hub.values.put(name, StoredValue(data, version), now, ttl)
+        hub.last_version = version
+        return version
+
+    async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
+        """Store a value with its old version. Return False if the stored version is not lower."""
+        check_size(data)
+        hub, now = self._open_hub(), time.monotonic()
+        present: StoredValue | None = hub.values.find(name, now)
+        if present is not None and present.version >= version:
+            return False
+        hub.values.put(name, StoredValue(data, version), now, ttl)
+        hub.last_version = max(hub.last_version, version)
+        return True
 
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
         """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
-        present: StoredValue | None = self._values.find(name, time.monotonic())
+        hub = self._open_hub()
+        present: StoredValue | None = hub.values.find(name, time.monotonic())
         if present is None or expected not in (None, present.version):
             return False
-        self._values.remove(name)
+        hub.values.remove(name)
         return True
 
-    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+    # Limits.
+
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
-        now = time.monotonic()
-        if self._used.find(name, now):
-            return False
-        self._used.put(name, True, now, ttl)
+        hub, now = self._open_hub(), time.monotonic()
+        present: str | None = hub.used.find(name, now)
+        if present is not None:
+            return attempt != "" and present == attempt
+        if valid_from - CLOCK_MARGIN_S < time.time() - (now - hub.created_at):
+            raise HistoryLost("this ID may have been used before the server started")
+        hub.used.put(name, attempt, now, ttl + CLOCK_MARGIN_S)
         return True
 
-    async def take(self, name: str, rate: float, burst: float) -> float:
+    async def is_used(self, name: str) -> bool:
+        """Return whether the use of an ID is recorded."""
+        return self._open_hub().used.find(name, time.monotonic()) is not None
+
+    async def take(self, name: str, rate: float, burst: float, cost: float = 1.0) -> float:
         """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
-        now = time.monotonic()
-        full_at, wait = take_cell(self._rates.find(name, now), now, rate, burst)
-        self._rates.put(name, full_at, now, full_at - now)
+        check_rate(rate, burst, cost)
+        hub, now = self._open_hub(), time.monotonic()
+        full_at, wait = take_cell(hub.rates.find(name, now), now, rate, burst, cost)
+        if cost and not wait:
+            hub.rates.put(name, full_at, now, full_at - now)
         return wait
 
-    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float | None) -> bool:
         """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
-        now = time.monotonic()
-        expiries: dict[str, float] = self._places.find(name, now) or {}
-        places = {other: expires_at for other, expires_at in expiries.items() if expires_at > now}
+        hub, now = self._open_hub(), time.monotonic()
+        stored: dict[str, _Place] = hub.places.find(name, now) or {}
+        places = {
+            other: place
+            for other, place in stored.items()
+            if place.expires_at > now and (place.worker is None or place.worker in hub.workers)
+        }
         if holder not in places and len(places) >= limit:
             return False
-        places[holder] = now + ttl
-        self._places.put(name, places, now, max(places.values()) - now)
+        if ttl is None:
+            places[holder] = _Place(self.worker, float("inf"))
+        else:
+            places[holder] = _Place(None, now + ttl)
+        hub.places.put(name, places, now, max(place.expires_at for place in places.values()) - now)
         return True
 
     async def release(self, name: str, holder: str) -> None:
         """Free the place of a holder."""
-        places: dict[str, float] | None = self._places.find(name, time.monotonic())
+        hub, now = self._open_hub(), time.monotonic()
+        places: dict[str, _Place] | None = hub.places.find(name, now)
         if places is not None:
             places.pop(holder, None)
+            if not places:
+                hub.places.remove(name)
+
+    # Messages.
 
     async def send(self, worker: str, kind: str, body: bytes) -> bool:
-        """Send a message to this worker. Return False for any other name."""
+        """Send a message to one worker. Return False if this worker has ended."""
         check_message(kind, body)
-        if worker != self.worker or self._listener is None:
+        receiver = self._open_hub().workers.get(worker)
+        if receiver is None:
             return False
-        self._deliver(Message(kind, body, self.worker))
+        if len(receiver._inbox) >= MAX_INBOX_MESSAGES or receiver._inbox_bytes + len(body) > MAX_INBOX_BYTES:
+            raise SharedStateUnavailable(f"worker {worker} has too many unread messages")
+        receiver._inbox.append(Message(kind, body, self.worker))
+        receiver._inbox_bytes += len(body)
+        # Call the listener later, so that it never runs inside `send`.
+        self._loop.call_soon(receiver._read_inbox)
         return True
+
+    def _read_inbox(self) -> None:
+        if self._inbox:
+            message = self._inbox.popleft()
+            self._inbox_bytes -= len(message.body)
+            self._deliver(message)
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Add a message to the change log and return its cursor."""
         check_message(kind, body, MAX_CHANGE_BYTES)
-        self._change_count += 1
-        cursor = f"{self.worker}.{self._change_count}"
-        message = Message(kind, body, self.worker, cursor)
-        self._changes.append(message)
-        self._deliver(message)
-        return cursor
+        hub = self._open_hub()
+        hub.change_count += 1
+        message = Message(kind, body, self.worker, f"{hub.epoch}.{hub.change_count}")
+        hub.changes.append(message)
+        for receiver in hub.workers.values():
+            self._loop.call_soon(receiver._deliver, message)
+        return f"{hub.epoch}.{hub.change_count}"
 
     async def get_cursor(self) -> str:
         """Return the cursor of the newest message in the change log."""
-        return f"{self.worker}.{self._change_count}"
+        hub = self._open_hub()
+        return f"{hub.epoch}.{hub.change_count}"
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor. Return None if some of them were deleted."""
-        after = parse_cursor(cursor, self.worker)
-        missing = -1 if after is None else self._change_count - after
-        return list(self._changes)[len(self._changes) - missing :] if 0 <= missing <= len(self._changes) else None
+        """Return the messages after a cursor. Return None if some of them were deleted, or if there are too many."""
+        hub = self._open_hub()
+        after = parse_cursor(cursor, hub.epoch)
+        missing = -1 if after is None else hub.change_count - after
+        if not 0 <= missing <= min(len(hub.changes), MAX_READ_CHANGES):
+            return None
+        return [hub.changes[index] for index in range(-missing, 0)]
 
     def _deliver(self, message: Message) -> None:
-        # Call the listener later, so that it never runs inside `send` or `publish`.
-        if self._listener is not None:
-            asyncio.get_running_loop().call_soon(self._listener.receive, message)
+        if self._problem is not None:
+            return
+        try:
+            self._listener.receive(message)
+        except Exception as exc:  # An error of the listener must not stop other messages.
+            log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
+
+    # Streams.
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
-    ) -> bool:
-        """Add the event with the next number. Return False if the stream has ended or does not exist."""
+    ) -> AppendOutcome:
+        """Add the event with the next number. Return "added", or why the event was not added."""
         check_size(data)
-        now = time.monotonic()
-        stored: _Stream | None = self._streams.find(stream, now)
+        hub, now = self._open_hub(), time.monotonic()
+        stored: _Stream | None = hub.streams.find(stream, now)
         if stored is None:
-            if header is None:
-                return False
-            stored = _Stream(header, deque())
+            if header is None or number != 1:
+                return "missing"
+            stored = _Stream(self.worker, header, deque())
+        if stored.writer != self.worker or stored.ended_by not in (None, self.worker):
+            return "ended"
         if number <= stored.last_number:
-            return True
-        if stored.is_ended or number != stored.last_number + 1:
-            return False
+            return "added"
+        if stored.ended_by is not None:
+            return "ended"
+        if number != stored.last_number + 1:
+            return "missing"
         for evicted in self._budget.add(stream, len(data), now, is_last=is_last):
-            self._streams.remove(evicted)
-        self._streams.put(stream, stored, now, self._limits.get_ttl(is_last=is_last))
-        stored.events.append(StreamEvent(number, data, is_last))
+            hub.streams.remove(evicted)
+            hub.followers.wake(evicted)
+        self._add_event(stream, stored, data, now, is_last=is_last)
+        return "added"
+
+    def _add_event(self, stream: str, stored: _Stream, data: bytes, now: float, *, is_last: bool) -> None:
+        self._hub.streams.put(stream, stored, now, self._limits.get_ttl(is_last=is_last))
+        stored.last_number += 1
+        stored.events.append(StreamEvent(stored.last_number, data, is_last))
         stored.stored_bytes += len(data)
-        stored.last_number, stored.is_ended = number, is_last
+        stored.ended_by = self.worker if is_last else None
         while len(stored.events) > 1 and (
             len(stored.events) > self._limits.max_events or stored.stored_bytes > self._limits.max_bytes
         ):
             stored.stored_bytes -= len(stored.events.popleft().data)
-        self._followers.wake(stream)
-        return True
+        self._hub.followers.wake(stream)
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
         """Return the events with a number above `after`. Return None if one of them is not stored."""
-        stored: _Stream | None = self._streams.find(stream, time.monotonic())
+        stored: _Stream | None = self._open_hub().streams.find(stream, time.monotonic())
         if stored is None or not stored.events or not stored.events[0].number - 1 <= after <= stored.last_number:
             return None
         events = list(stored.events)[after - stored.last_number or len(stored.events) :]
-        return StreamPart(self.worker, stored.header, events, stored.is_ended)
+        return StreamPart(stored.writer, stored.header, events, stored.ended_by is not None)
 
-    async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+    async def follow(self, stream: str, after: int, *, writer: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield the events with a number above `after`. Wait for new events until the stream ends."""
-        wakeup = asyncio.Event()
-        self._followers.add(stream, wakeup)
+        followers, wakeup = self._open_hub().followers, asyncio.Event()
 
         async def read(after: int) -> StreamPart | None:
             return await self.read_stream(stream, after)
 
+        async def exists() -> bool:
+            return self._open_hub().streams.find(stream, time.monotonic()) is not None
+
+        followers.add(stream, wakeup)
         try:
-            async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
+            following = follow_stream(after, wakeup, read=read, is_lost=self._is_lost, exists=exists, writer=writer)
+            async with aclosing(following) as events:
                 async for event in events:
                     yield event
         finally:
-            self._followers.remove(stream, wakeup)
+            followers.remove(stream, wakeup)
 
     async def _is_lost(self, worker: str) -> bool:
-        return False
+        return worker not in self._open_hub().workers
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
-        """Return False, because the only worker is alive."""
-        return False
+        """End the stream of a lost worker with a last event. Return False if the stream has already ended."""
+        check_size(data)
+        hub, now = self._open_hub(), time.monotonic()
+        stored: _Stream | None = hub.streams.find(stream, now)
+        if stored is None or stored.ended_by is not None or stored.writer in hub.workers:
+            return False
+        self._add_event(stream, stored, data, now, is_last=True)
+        return True
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream and its events."""
-        self._streams.remove(stream)
+        hub = self._open_hub()
+        hub.streams.remove(stream)
         self._budget.forget(stream)
-        self._followers.wake(stream)
+        hub.followers.wake(stream)

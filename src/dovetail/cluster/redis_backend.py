@@ -23,6 +23,7 @@ from dovetail.cluster.envelope import (
     pack_message,
     unpack_message,
 )
+from dovetail.cluster.gcra import check_rate
 from dovetail.cluster.redis_connection import open_client, parse_redis_url
 from dovetail.cluster.redis_link import RedisLink, create_id
 from dovetail.cluster.redis_reader import READ_BLOCK_S, RedisReader
@@ -32,6 +33,8 @@ from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
     MAX_INLINE_BYTES,
+    MAX_READ_CHANGES,
+    AppendOutcome,
     HistoryLost,
     Message,
     SharedStateListener,
@@ -116,8 +119,12 @@ class RedisBackend:
         """Return a value, or None if the name has no value."""
         key = hash_name(name)
         version, encoded = await self._link.execute("HMGET", f"{self._prefix}value:{key}", "version", "data")
-        data = None if encoded is None else self._envelope.decode(encoded, f"value {key}")
-        return None if data is None else StoredValue(data, int(version))
+        if encoded is None:
+            return None
+        data = self._envelope.decode(encoded, f"value {key}")
+        if data is None:
+            raise SharedStateUnavailable("this worker cannot read the value. Workers need the same keys and clocks")
+        return StoredValue(data, int(version))
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
         """Store a value and return its version. Return None if the stored version is not `expected`."""
@@ -127,30 +134,45 @@ class RedisBackend:
         version = await self._link.run(scripts.WRITE, key, encoded, _to_ms(ttl), "" if expected is None else expected)
         return None if version is None else int(version)
 
+    async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
+        """Store a value with its old version. Return False if the stored version is not lower."""
+        check_size(data)
+        key = hash_name(name)
+        encoded = self._envelope.encode(data, f"value {key}", ttl)
+        return bool(await self._link.run(scripts.RESTORE, key, encoded, _to_ms(ttl), version))
+
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
         """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         return bool(await self._link.run(scripts.DELETE, hash_name(name), "" if expected is None else expected))
 
     # Limits.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
-        outcome = await self._link.run(scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id())
+        outcome = await self._link.run(
+            scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id(), attempt
+        )
         if outcome == b"unknown":
             raise HistoryLost("Redis has lost its records, so this ID may have been used")
         return outcome == b"first"
 
-    async def take(self, name: str, rate: float, burst: float) -> float:
-        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
-        return float(await self._link.run(scripts.TAKE, hash_name(name), rate, burst))
+    async def is_used(self, name: str) -> bool:
+        """Return whether the use of an ID is recorded."""
+        return bool(await self._link.execute("EXISTS", f"{self._prefix}used:{hash_name(name)}"))
 
-    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+    async def take(self, name: str, rate: float, burst: float, cost: float = 1.0) -> float:
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
+        check_rate(rate, burst, cost)
+        return float(await self._link.run(scripts.TAKE, hash_name(name), rate, burst, cost))
+
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float | None) -> bool:
         """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
-        return bool(await self._link.run(scripts.ACQUIRE, hash_name(name), holder, limit, _to_ms(ttl)))
+        worker, ttl_ms = (self.worker, 0) if ttl is None else ("", _to_ms(ttl))
+        return bool(await self._link.run(scripts.ACQUIRE, hash_name(name), holder, limit, ttl_ms, worker, create_id()))
 
     async def release(self, name: str, holder: str) -> None:
         """Free the place of a holder."""
-        await self._link.execute("ZREM", f"{self._prefix}places:{hash_name(name)}", holder)
+        await self._link.run(scripts.RELEASE, hash_name(name), holder)
 
     # Messages.
 
@@ -194,10 +216,12 @@ class RedisBackend:
         return b".".join(await self._link.run(scripts.GET_CURSOR, create_id())).decode()
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages after a cursor. Return None if some of them were deleted."""
+        """Return the messages after a cursor. Return None if some of them were deleted, or if there are too many."""
         epoch, number, position = _parse_cursor(cursor)
         present_epoch, present_number, entries = await self._link.run(scripts.READ_CHANGES, position, create_id())
         numbers = [int(fields[1]) for _, fields in entries]
+        if len(entries) > MAX_READ_CHANGES:
+            return None
         if epoch != present_epoch.decode() or numbers != list(range(number + 1, int(present_number) + 1)):
             return None
         messages: list[Message] = []
@@ -212,8 +236,8 @@ class RedisBackend:
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
-    ) -> bool:
-        """Add the event with the next number. Return False if the stream has ended or does not exist."""
+    ) -> AppendOutcome:
+        """Add the event with the next number. Return "added", or why the event was not added."""
         check_size(data)
         if self._link.problem is not None:  # The budget must not count an event that cannot be stored.
             raise SharedStateUnavailable(self._link.problem)
@@ -239,7 +263,7 @@ class RedisBackend:
         )
         if outcome != b"added":
             await self._delete_large(field, value)
-        return outcome != b"refused"
+        return "ended" if outcome == b"ended" else "missing" if outcome == b"missing" else "added"
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
         """Return the events with a number above `after`. Return None if one of them is not stored."""
@@ -260,7 +284,7 @@ class RedisBackend:
         last_read = events[-1].number if events else after
         return StreamPart(reply[0].decode(), header, events, bool(reply[3]) and last_read == reply[2])
 
-    async def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+    async def follow(self, stream: str, after: int, *, writer: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
         followers_key = f"{self._prefix}followers:{key}"
@@ -268,12 +292,16 @@ class RedisBackend:
         async def read(after: int) -> StreamPart | None:
             return await self.read_stream(stream, after)
 
+        async def exists() -> bool:
+            return bool(await self._link.execute("EXISTS", f"{self._prefix}stream:{key}"))
+
         is_first = self._followers.add(key, wakeup)
         try:
             if is_first:
                 await self._link.execute("SADD", followers_key, self.worker)
                 await self._link.execute("EXPIRE", followers_key, math.ceil(self._limits.open_ttl))
-            async with aclosing(follow_stream(after, wakeup, read=read, is_lost=self._is_lost)) as events:
+            following = follow_stream(after, wakeup, read=read, is_lost=self._is_lost, exists=exists, writer=writer)
+            async with aclosing(following) as events:
                 async for event in events:
                     yield event
         finally:

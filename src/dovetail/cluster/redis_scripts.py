@@ -6,7 +6,13 @@ script is the lifetime of a heartbeat. Scripts return times as text, because Red
 
 from typing import Final
 
-from dovetail.protocol.shared_state import MAX_CHANGES, MAX_INBOX_BYTES, MAX_INBOX_MESSAGES
+from dovetail.protocol.shared_state import (
+    CLOCK_MARGIN_S,
+    MAX_CHANGES,
+    MAX_INBOX_BYTES,
+    MAX_INBOX_MESSAGES,
+    MAX_READ_CHANGES,
+)
 
 MESSAGE_TTL_S: Final = 60.0
 _IDLE_TTL_S: Final = 7 * 86400  # The keys of a deployment without workers are deleted after this time.
@@ -112,6 +118,16 @@ redis.call('PEXPIRE', key, ARGV[4])
 return version
 """
 
+# ARGV: name, data, ttl in ms, version
+RESTORE: Final = f"""
+{_PRELUDE}
+local key = prefix .. 'value:' .. ARGV[2]
+if tonumber(redis.call('HGET', key, 'version') or '0') >= tonumber(ARGV[5]) then return 0 end
+redis.call('HSET', key, 'version', ARGV[5], 'data', ARGV[3])
+redis.call('PEXPIRE', key, ARGV[4])
+return 1
+"""
+
 # ARGV: name, expected version or ''
 DELETE: Final = f"""
 {_PRELUDE}
@@ -120,40 +136,66 @@ if ARGV[3] ~= '' and redis.call('HGET', key, 'version') ~= ARGV[3] then return 0
 return redis.call('UNLINK', key)
 """
 
-# ARGV: name, earliest time of use, ttl in ms, new epoch id
+# ARGV: name, earliest time of use, ttl in ms, new epoch id, attempt or ''
 USE_ONCE: Final = f"""
 {_PRELUDE}
 local key = prefix .. 'used:' .. ARGV[2]
 local _, since = read_epoch(ARGV[5])
-if redis.call('EXISTS', key) == 1 then return 'used' end
-if tonumber(ARGV[3]) <= since then return 'unknown' end
-redis.call('SET', key, '', 'PX', ARGV[4])
+local attempt = redis.call('GET', key)
+if attempt then return attempt ~= '' and attempt == ARGV[6] and 'first' or 'used' end
+if tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since then return 'unknown' end
+redis.call('SET', key, ARGV[6], 'PX', tonumber(ARGV[4]) + {CLOCK_MARGIN_S * 1000:.0f})
 return 'first'
 """
 
-# ARGV: name, rate, burst. The same algorithm as `take_cell` in gcra.py
+# ARGV: name, rate, burst, cost. The same algorithm as `take_cell` in gcra.py
 TAKE: Final = f"""
 {_PRELUDE}
 local key = prefix .. 'rate:' .. ARGV[2]
-local interval = 1 / tonumber(ARGV[3])
+local interval, cost = 1 / tonumber(ARGV[3]), tonumber(ARGV[5])
 local tolerance = math.max(tonumber(ARGV[4]), 1) * interval
 local start = math.max(now, math.min(tonumber(redis.call('GET', key) or now), now + tolerance))
-local wait = start + interval - now - tolerance
-if wait > 0.000001 then return string.format('%.6f', wait) end
-local full_at = start + interval
+local wait = start + (cost == 0 and 1 or cost) * interval - now - tolerance
+if cost >= 0 and wait > 0.000001 then return string.format('%.6f', wait) end
+if cost == 0 then return '0' end
+local full_at = math.max(now, start + cost * interval)
 redis.call('SET', key, string.format('%.6f', full_at), 'PX', math.max(1, math.ceil((full_at - now) * 1000)))
 return '0'
 """
 
-# ARGV: name, holder, limit, ttl in ms
+# ARGV: name, holder, limit, ttl in ms, or 0 if the place belongs to a worker, the worker, new epoch id
 ACQUIRE: Final = f"""
 {_PRELUDE}
-local key = prefix .. 'places:' .. ARGV[2]
+local key, owners = prefix .. 'places:' .. ARGV[2], prefix .. 'place_workers:' .. ARGV[2]
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.6f', now))
-if not redis.call('ZSCORE', key, ARGV[3]) and redis.call('ZCARD', key) >= tonumber(ARGV[4]) then return 0 end
-redis.call('ZADD', key, string.format('%.6f', now + ARGV[5] / 1000), ARGV[3])
-redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), tonumber(ARGV[5])))
+local limit, ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
+if not redis.call('ZSCORE', key, ARGV[3]) and redis.call('ZCARD', key) >= limit then
+  local holders = redis.call('HGETALL', owners)
+  for index = 1, #holders, 2 do
+    if judge(holders[index + 1], ARGV[7]) == 'lost' then
+      redis.call('ZREM', key, holders[index])
+      redis.call('HDEL', owners, holders[index])
+    end
+  end
+  if redis.call('ZCARD', key) >= limit then return 0 end
+end
+if ARGV[6] ~= '' then
+  ttl = {_IDLE_TTL_S} * 1000
+  redis.call('HSET', owners, ARGV[3], ARGV[6])
+  redis.call('PEXPIRE', owners, ttl)
+else
+  redis.call('HDEL', owners, ARGV[3])
+end
+redis.call('ZADD', key, string.format('%.6f', now + ttl / 1000), ARGV[3])
+redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), ttl)))
 return 1
+"""
+
+# ARGV: name, holder
+RELEASE: Final = f"""
+{_PRELUDE}
+redis.call('ZREM', prefix .. 'places:' .. ARGV[2], ARGV[3])
+redis.call('HDEL', prefix .. 'place_workers:' .. ARGV[2], ARGV[3])
 """
 
 # ARGV: worker, field ('data' or 'large'), value, new epoch id, size
@@ -202,7 +244,7 @@ READ_CHANGES: Final = f"""
 local epoch = read_epoch(ARGV[3])
 return {{
   epoch, redis.call('GET', prefix .. 'change_count') or '0',
-  redis.call('XRANGE', prefix .. 'changes', '(' .. ARGV[2], '+', 'COUNT', {MAX_CHANGES})
+  redis.call('XRANGE', prefix .. 'changes', '(' .. ARGV[2], '+', 'COUNT', {MAX_READ_CHANGES + 1})
 }}
 """
 
@@ -255,13 +297,14 @@ APPEND: Final = f"""
 local stream, number, worker = ARGV[2], tonumber(ARGV[3]), ARGV[8]
 local meta = read_meta(stream)
 if not meta then
-  if not ARGV[12] then return 'refused' end
+  if not ARGV[12] or number ~= 1 then return 'missing' end
   redis.call('HSET', prefix .. 'stream:' .. stream, 'writer', worker, 'header', ARGV[12])
-  meta = {{first = 1, last = 0, stored_bytes = 0}}
+  meta = {{first = 1, last = 0, stored_bytes = 0, writer = worker}}
 end
-if meta.ended_by and meta.ended_by ~= worker then return 'refused' end
+if meta.writer ~= worker or meta.ended_by and meta.ended_by ~= worker then return 'ended' end
 if number <= meta.last then return 'repeated' end
-if meta.ended_by or number ~= meta.last + 1 then return 'refused' end
+if meta.ended_by then return 'ended' end
+if number ~= meta.last + 1 then return 'missing' end
 add_event(
   stream, meta, number, ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7], worker, ARGV[9], tonumber(ARGV[10]),
   tonumber(ARGV[11])

@@ -49,27 +49,38 @@ async def follow_stream(
     *,
     read: Callable[[int], Awaitable[StreamPart | None]],
     is_lost: Callable[[str], Awaitable[bool]],
+    exists: Callable[[], Awaitable[bool]],
+    writer: str | None,
 ) -> AsyncGenerator[StreamEvent]:
-    """Yield the events with a number above `after` until the stream ends. `is_lost` checks whether a worker is lost."""
+    """Yield the events with a number above `after` until the stream ends. `is_lost` checks whether a worker is lost.
+
+    With `writer`, wait while `exists` returns False and this worker is alive.
+    """
     is_writer_lost = False
     while True:
         wakeup.clear()
+        is_awaited = writer is not None and not await exists()
         part = await read(after)
-        if part is None:
+        if part is not None:
+            for event in part.events:
+                yield event
+                after = event.number
+            if part.is_ended:
+                return
+            lost = WorkerLost(part.writer, part.header)
+            writer = None
+            if part.events:
+                is_writer_lost = False
+                continue
+        elif is_awaited and writer is not None:
+            lost = WorkerLost(writer, b"")
+        else:
             return
-        for event in part.events:
-            yield event
-            after = event.number
-        if part.is_ended:
-            return
-        if part.events:
-            is_writer_lost = False
-            continue
         if is_writer_lost:
-            raise WorkerLost(part.writer, part.header)
+            raise lost
         try:
             async with asyncio.timeout(_CHECK_INTERVAL_S):
                 await wakeup.wait()
         except TimeoutError:
             # Read the stream once more, because a lost writer may have added events before it ended.
-            is_writer_lost = await is_lost(part.writer)
+            is_writer_lost = await is_lost(lost.worker)

@@ -5,7 +5,7 @@ no answer sends its message again, so a message that arrives twice must do no ha
 """
 
 from collections.abc import AsyncGenerator
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.wire.base import Struct
@@ -14,8 +14,13 @@ MAX_INLINE_BYTES: Final = 256 * KiB  # Messages and events above this size get t
 MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or an event
 MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log
 MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
+MAX_READ_CHANGES: Final = 1000  # `read_changes` returns at most this many messages.
 MAX_INBOX_MESSAGES: Final = 256  # the maximum number of messages that wait for one worker
 MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of all messages that wait for one worker
+CLOCK_MARGIN_S: Final = 60.0  # the maximum difference between the clocks of two machines
+
+# The result of `append`. "ended": another worker has ended the stream. "missing": the stream or a number is not stored.
+AppendOutcome = Literal["added", "ended", "missing"]
 
 
 class SharedStateUnavailable(Exception):
@@ -27,8 +32,11 @@ class SharedStateUnavailable(Exception):
     retry_after: float = 1.0  # the number of seconds after which a caller should try again
 
 
-class HistoryLost(SharedStateUnavailable):
-    """Raised if an ID may already have been used, because the back end has lost its records."""
+class HistoryLost(Exception):
+    """Raised if an ID may already have been used, because the back end has lost its records.
+
+    The same ID will be refused again, so the caller needs a new ID.
+    """
 
 
 class WorkerLost(Exception):
@@ -144,7 +152,11 @@ class SharedState(Protocol):
     # Values, for example sessions and grants.
 
     async def read(self, name: str) -> StoredValue | None:
-        """Return a value, or None if the name has no value."""
+        """Return a value, or None if the name has no value.
+
+        Raises:
+            SharedStateUnavailable: this worker cannot decrypt or parse the value, for example during a key rotation.
+        """
         ...
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
@@ -155,34 +167,51 @@ class SharedState(Protocol):
         """
         ...
 
+    async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
+        """Store a value with the version that it had before the back end lost it.
+
+        Return False if the stored value has the same or a higher version. It stays as it is.
+        """
+        ...
+
     async def delete(self, name: str, *, expected: int | None = None) -> bool:
         """Delete a value. With `expected`, only delete a value of this version. Return whether a value was deleted."""
         ...
 
     # Limits, for example on the use of an ID or the number of sessions.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use.
 
-        `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. Subtract a
-        tolerance, because the clock of another machine may differ. `ttl` must last until the ID expires.
+        `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. `ttl` must last
+        until the ID expires. The back end adds a margin of `CLOCK_MARGIN_S` to both.
+
+        To try again after SharedStateUnavailable, pass the same random `attempt` both times. The same attempt
+        returns True again.
 
         Raises:
             HistoryLost: the back end has lost its records since `valid_from`.
         """
         ...
 
-    async def take(self, name: str, rate: float, burst: float) -> float:
+    async def is_used(self, name: str) -> bool:
+        """Return whether the use of an ID is recorded."""
+        ...
+
+    async def take(self, name: str, rate: float, burst: float, cost: float = 1.0) -> float:
         """Count an event and return 0. If there are more than `rate` events per second, return the seconds to wait.
 
-        A burst of `burst` events is allowed.
+        A burst of `burst` events is allowed. An event counts `cost` times, at most `burst`. With the cost 0, nothing
+        is counted, and the result is the time to wait for an event of cost 1. A negative cost takes back events that
+        were counted.
         """
         ...
 
-    async def acquire(self, name: str, holder: str, limit: int, ttl: float) -> bool:
+    async def acquire(self, name: str, holder: str, limit: int, ttl: float | None) -> bool:
         """Give one of `limit` places to a holder for `ttl` seconds. If the holder already has a place, extend the time.
 
-        Return False if all places are taken. With the limit 1, this is a lock.
+        With `ttl=None`, the place belongs to this worker. It becomes free when the worker ends. Return False if all
+        places are taken. With the limit 1, this is a lock.
         """
         ...
 
@@ -211,18 +240,23 @@ class SharedState(Protocol):
         ...
 
     async def read_changes(self, cursor: str) -> list[Message] | None:
-        """Return the messages of the change log after a cursor. Return None if some of them were deleted."""
+        """Return the messages of the change log after a cursor.
+
+        Return None if some of them were deleted, or if there are more than `MAX_READ_CHANGES`.
+        """
         ...
 
     # Streams. Every worker can read the stored events of a stream, and send them to a client that reconnects.
 
     async def append(
         self, stream: str, number: int, data: bytes, *, header: bytes | None = None, is_last: bool = False
-    ) -> bool:
+    ) -> AppendOutcome:
         """Add the event with the next number. With `header`, open the stream first if it does not exist.
 
-        Return False if the stream has ended or does not exist, or if the number is not the next one. An event that
-        was already added counts as added, so a caller can try again after SharedStateUnavailable.
+        Return "added" if the event is stored. An event that was already added counts as added, so a caller can try
+        again after SharedStateUnavailable. Return "ended" if the stream has ended or has another writer: drop the
+        event, because a reader has already got another end. Return "missing" if the stream or an earlier event is not
+        stored any more: the reply can go on without storage.
         """
         ...
 
@@ -230,13 +264,16 @@ class SharedState(Protocol):
         """Return the events with a number above `after`. Return None if one of them is not stored."""
         ...
 
-    def follow(self, stream: str, after: int) -> AsyncGenerator[StreamEvent]:
+    def follow(self, stream: str, after: int, *, writer: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield the events with a number above `after`. Wait for new events until the stream ends.
 
-        Close the generator if you stop early. It also ends if the stream is deleted, or if this reader is too slow.
+        With `writer`, also wait until this worker opens the stream. Without it, a stream that does not exist has no
+        events. Close the generator if you stop early. It also ends if the stream is deleted, or if this reader is too
+        slow.
 
         Raises:
-            WorkerLost: the writer has ended before the stream did. Call `end_lost_stream`, and follow again.
+            WorkerLost: the writer has ended before the stream did. Call `end_lost_stream`, and follow again. The
+                header is empty if the writer did not open the stream.
         """
         ...
 
