@@ -305,6 +305,13 @@ class ChangeListener(Protocol):
         """Receive one change. This method runs in the listener's event loop and must not block."""
         ...
 
+    def deliver_all(self) -> None:
+        """Receive every change to which the listener has subscribed, because some changes were missed.
+
+        This method runs in the listener's event loop and must not block.
+        """
+        ...
+
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
         """Send a notification if it is for this listener's session. Return False if it is for another session.
 

@@ -18,6 +18,7 @@ TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
 PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
 RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
+EVERYTHING = ""  # used instead of a method if anything may have changed, because changes were missed
 
 # This maps each kind of item to the list that contains it.
 LIST_BY_KIND: Mapping[str, Literal["tools", "prompts", "resources"]] = {
@@ -69,6 +70,12 @@ def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
         subscription_filter.prompts_list_changed,
         subscription_filter.resources_list_changed,
     )
+
+
+def get_declared_list_methods(capabilities: ServerCapabilities) -> frozenset[str]:
+    """Return the notification methods for all lists that a server has."""
+    every_list = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+    return get_list_methods(restrict_filter(every_list, capabilities))
 
 
 @cache  # Subscriptions with the same filter share one frozenset.

@@ -22,6 +22,7 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 
 if TYPE_CHECKING:
     from dovetail.protocol.mountable import ChangeCallback
+    from dovetail.server.cluster_changes import ClusterChanges
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -35,6 +36,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, _LoopListeners] = {}
         self._callbacks: dict[object, ChangeCallback] = {}
+        self.cluster_changes: ClusterChanges | None = None  # sends changes to the other workers of a cluster
 
     def __len__(self) -> int:
         return sum(len(loop_listeners.listeners) for loop_listeners in tuple(self._listeners_by_loop.values()))
@@ -69,13 +71,28 @@ class Subscriptions:
         return loop_listeners is not None and bool(loop_listeners.listeners)
 
     def publish(self, method: str, uri: str | None = None) -> None:
-        """Send a change to all listeners that subscribed to it. A URI is normalized first.
-
-        Each event loop runs a callback, which delivers the change to the listeners of that loop. The callback runs in
-        an empty context, not in the publisher's.
+        """Send a change to all listeners that subscribed to it, in all workers of a cluster. A URI is normalized
+        first.
         """
-        call_all(self._callbacks, method, uri)
         key = None if uri is None else uri_key(uri)
+        call_all(self._callbacks, method, uri)
+        self._deliver(method, key)
+        if self.cluster_changes is not None:
+            self.cluster_changes.publish(method, key)
+
+    def receive(self, method: str, key: str | None) -> None:
+        """Send a change of another worker to the listeners in this process. EVERYTHING means that any change may have
+        been missed.
+        """
+        for callback_method in topics.LIST_CHANGED_METHODS.values() if method == topics.EVERYTHING else (method,):
+            call_all(self._callbacks, callback_method, key)
+        self._deliver(method, key)
+
+    def _deliver(self, method: str, key: str | None) -> None:
+        """Run a callback in each event loop, which delivers the change to the listeners of that loop.
+
+        The callback runs in an empty context, not in the publisher's.
+        """
         for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
             try:
                 loop.call_soon_threadsafe(loop_listeners.deliver, method, key, context=contextvars.Context())
@@ -92,6 +109,8 @@ class Subscriptions:
                 )
             except RuntimeError:
                 self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
+        if self.cluster_changes is not None:
+            self.cluster_changes.send_to_session(session_id, method, message)
 
 
 class _LoopListeners:
@@ -130,10 +149,14 @@ class _LoopListeners:
 
     def _call_listener(self, listener: ChangeListener, method: str, key: str | None) -> None:
         try:
-            if listener in self.listeners and listener.is_subscribed(method, key):
+            if listener not in self.listeners:
+                return
+            if method == topics.EVERYTHING:
+                listener.deliver_all()
+            elif listener.is_subscribed(method, key):
                 listener.deliver(method, key)
         except Exception as exc:  # Other listeners must get the change despite this error.
-            log.error("could not deliver %s to a listener", method, exc_info=exc)
+            log.error("could not deliver %s to a listener", method or "all changes", exc_info=exc)
 
 
 class ChangeStream:
@@ -163,6 +186,15 @@ class ChangeStream:
     def deliver(self, method: str, uri: str | None) -> None:
         """Send a change to the client. If earlier changes are waiting, queue it."""
         self._pending[method, uri] = None
+        self._worker.wake()
+
+    def deliver_all(self) -> None:
+        """Send every change to which the client has subscribed."""
+        for method in topics.LIST_CHANGED_METHODS.values():
+            if method in self._list_methods:
+                self._pending[method, None] = None
+        for key in self._uris_by_key:
+            self._pending[topics.RESOURCE_UPDATED, key] = None
         self._worker.wake()
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:

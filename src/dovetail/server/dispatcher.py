@@ -424,6 +424,7 @@ class Dispatcher:
         async with self._cluster_lock:
             if not cluster.is_started:
                 await cluster.start()
+            self.registry.join_cluster(cluster)
 
     def _get_lifespan_run(self, state: LoopState) -> LifespanRun:
         run = state.lifespan_run
@@ -506,6 +507,7 @@ class Dispatcher:
                 state.lifespan_run.end()
             if self.cluster is not None and self._cluster_loop is state.loop:
                 self._cluster_loop = None
+                await self.registry.leave_cluster()
                 await self.cluster.close()
             self._state_by_loop.pop(state.loop, None)
             self._last_state = None

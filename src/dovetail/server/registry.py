@@ -27,6 +27,7 @@ from dovetail.wire.meta import is_reserved, is_valid_key
 from dovetail.wire.resources import Resource as ResourceDeclaration
 
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
@@ -384,6 +385,24 @@ class Registry:
         """Notify listeners about a change on a mounted server."""
         self._page_cache.clear()
         self.subscriptions.publish(method, uri)
+
+    def join_cluster(self, cluster: "ClusterWorker") -> None:
+        """Share changes with the other workers of a cluster, until `leave_cluster` is called."""
+        from dovetail.server.cluster_changes import ClusterChanges
+
+        if self.subscriptions.cluster_changes is None:
+            self.subscriptions.cluster_changes = ClusterChanges(cluster, self.receive_change)
+        self.subscriptions.cluster_changes.start()
+
+    async def leave_cluster(self) -> None:
+        """Send the last changes to the other workers, and stop sharing changes."""
+        if self.subscriptions.cluster_changes is not None:
+            await self.subscriptions.cluster_changes.close()
+
+    def receive_change(self, method: str, uri: str | None) -> None:
+        """Handle a change on another worker of the cluster. EVERYTHING means that any change may have been missed."""
+        self._page_cache.clear()
+        self.subscriptions.receive(method, uri)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
         from dovetail.server.lint import lint_tool

@@ -17,6 +17,7 @@ from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import IncomingExchange, ResponseBuffer, Service, check_meta_size
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
+from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, get_declared_list_methods
 from dovetail.transports.client_requests import ClientRequests
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
@@ -358,6 +359,15 @@ class DuplexServer:
                 self._pending_changes[method, subscribed_uri] = None
         if self._notify_task is None or self._notify_task.done():
             self._notify_task = self._loop.create_task(self._send_changes())
+
+    def deliver_all(self) -> None:
+        """Notify the client of every change to which it has subscribed, because some changes were missed."""
+        session = self._session
+        if session is not None and session.is_ready:
+            for method in get_declared_list_methods(self._service.capabilities()):
+                self.deliver(method, None)
+            for key in tuple(session.subscriptions or ()):
+                self.deliver(RESOURCE_UPDATED, key)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
         """Send a notification if this connection belongs to the session with this ID.

@@ -13,6 +13,7 @@ from dovetail.protocol.exchange import IncomingExchange, Service
 from dovetail.protocol.handshake import HandshakeState, encode_change
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, get_declared_list_methods
 from dovetail.transports.client_requests import ClientRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
@@ -118,6 +119,14 @@ class HandshakeSession:
                 self._pending_changes[method, subscribed_uri] = None
             elif self._can_receive(subscribed_uri):
                 stream.append(encode_change(method, subscribed_uri))
+
+    def deliver_all(self) -> None:
+        """Send every change to which the client has subscribed, because some changes were missed."""
+        if self.service is not None:
+            for method in get_declared_list_methods(self.service.capabilities()):
+                self.deliver(method, None)
+            for key in tuple(self.handshake.subscriptions or ()):
+                self.deliver(RESOURCE_UPDATED, key)
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
         """Send a notification on the GET stream. Return False if the notification is for another session.
