@@ -37,7 +37,7 @@ from dovetail.protocol.subscription_filter import (
 )
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
-from dovetail.wire.base import EmptyResult, Result
+from dovetail.wire.base import EmptyResult, Result, Struct
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
@@ -71,15 +71,26 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
     return max(published or handshake_revisions, key=get_order)
 
 
+class ResourceWatcher(Struct, frozen=True):
+    """The caller for which the resources of mounted servers are watched."""
+
+    service: Service
+    principal: Principal | None
+    origin: str | None
+
+
 class HandshakeState:
     """The caller and the subscriptions of one client session."""
 
-    __slots__ = ("_stop_by_key", "caller", "is_implicit", "is_ready", "subscriptions")
+    __slots__ = ("_stop_by_key", "caller", "is_ready", "subscriptions", "watcher", "watches_resources")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        self.is_implicit = False  # True if the session exists for only one request and cannot have subscriptions
+        # False if nobody listens for updates of subscribed resources, for example because the session lasts for one
+        # request.
+        self.watches_resources = True
+        self.watcher: ResourceWatcher | None = None  # watches all subscribed resources. Only in a cluster
         # Each function ends one subscription to a mounted server.
         self._stop_by_key: dict[str, Callable[[], None]] | None = None
         self.subscriptions: dict[str, list[str]] | None = None  # maps normalized URIs to the URIs that the client sent
@@ -177,15 +188,37 @@ class HandshakeState:
                 raise InvalidRequest(
                     f"Invalid request: the URIs of a session's subscriptions exceed {MAX_SUBSCRIPTION_BYTES} bytes"
                 )
-            if not spellings and not self.is_implicit:
-                stop = service.watch_resource(uri, exchange.caller.principal, exchange.origin)
-                if stop is not None:
-                    self._stop_by_key = self._stop_by_key or {}
-                    self._stop_by_key[key] = stop
+            if not spellings and self.watches_resources:
+                self._watch(key, uri, service, exchange.caller.principal, exchange.origin)
             self.subscriptions[key] = [*spellings, uri]
+
+    def _watch(self, key: str, uri: str, service: Service, principal: Principal | None, origin: str | None) -> None:
+        stop = service.watch_resource(uri, principal, origin)
+        if stop is not None:
+            self._stop_by_key = self._stop_by_key or {}
+            self._stop_by_key[key] = stop
+
+    def update_watches(self) -> None:
+        """Watch the resources that are subscribed now, and no others. Without a watcher, do nothing."""
+        if self.watcher is None:
+            return
+        subscriptions, stop_by_key = self.subscriptions or {}, self._stop_by_key or {}
+        for key in stop_by_key.keys() - subscriptions.keys():
+            stop_by_key.pop(key)()
+        for key, spellings in subscriptions.items():
+            if key not in stop_by_key and spellings:
+                self._watch(key, spellings[0], self.watcher.service, self.watcher.principal, self.watcher.origin)
+
+    def stop_watching(self) -> None:
+        """Remove the watcher, and stop watching all resources."""
+        self.watcher = None
+        stop_by_key, self._stop_by_key = self._stop_by_key, None
+        for stop in (stop_by_key or {}).values():
+            stop()
 
     def close(self) -> None:
         """End the subscriptions of this session."""
+        self.watcher = None
         stop_by_key, self._stop_by_key, self.subscriptions = self._stop_by_key, None, None
         for stop in (stop_by_key or {}).values():
             stop()
@@ -233,7 +266,7 @@ def create_implicit_session(revision: str | None, principal: Principal | None = 
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
-    session.is_ready = session.is_implicit = True
+    session.is_ready, session.watches_resources = True, False
     return session
 
 
@@ -266,10 +299,11 @@ Waiter = TypeVar("Waiter")
 class PendingRequests(Generic[Waiter]):
     """The requests from a server to a client that have no response yet."""
 
-    __slots__ = ("_last_id", "_progress_tokens", "_waiters")
+    __slots__ = ("_create_id", "_last_number", "_progress_tokens", "_waiters")
 
-    def __init__(self) -> None:
-        self._last_id = 0
+    def __init__(self, create_id: Callable[[int], RequestId] | None = None) -> None:
+        self._create_id = create_id  # returns the ID of the request with a number. By default, the ID is the number
+        self._last_number = 0
         self._waiters: dict[RequestId, Waiter] = {}
         self._progress_tokens: dict[RequestId, RequestId] = {}
 
@@ -280,13 +314,14 @@ class PendingRequests(Generic[Waiter]):
 
     def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
         """Create a request with a new ID. Return the ID and the encoded request."""
-        self._last_id += 1
-        self._waiters[self._last_id] = waiter
+        self._last_number += 1
+        id = self._last_number if self._create_id is None else self._create_id(self._last_number)
+        self._waiters[id] = waiter
         meta = params.get("_meta")
         token = meta.get(PROGRESS_TOKEN) if type(meta) is dict else None
         if token is not None:
-            self._progress_tokens[self._last_id] = token
-        return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
+            self._progress_tokens[id] = token
+        return id, jsonrpc.encode_request(id, method, params)
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
         """Convert the parameters of a progress notification from the draft version to the newest format.
@@ -294,8 +329,9 @@ class PendingRequests(Generic[Waiter]):
         The draft has the ID of the request instead of a progress token, and one object for the progress.
         """
         progress, id = params.get("progress"), params.get("requestId")
-        if type(progress) is not dict or type(id) is not int:
+        if type(progress) is not dict or type(id) not in (int, str):
             return params
+        assert isinstance(id, int | str)
         details = {name: progress[name] for name in ("total", "message") if name in progress}
         return {PROGRESS_TOKEN: self._progress_tokens.get(id), "progress": progress.get("current")} | details
 
@@ -305,7 +341,7 @@ class PendingRequests(Generic[Waiter]):
         Return None if the request ID is unknown.
         """
         id = message.get("id")
-        waiter = self._remove(id) if type(id) is int else None
+        waiter = self._remove(id) if type(id) in (int, str) else None
         if waiter is None:
             return None
         error = message.get("error")
@@ -317,7 +353,7 @@ class PendingRequests(Generic[Waiter]):
         """Stop waiting for a response. Return whether the request was open."""
         return self._remove(id) is not None
 
-    def _remove(self, id: RequestId) -> Waiter | None:
+    def _remove(self, id: Any) -> Waiter | None:
         self._progress_tokens.pop(id, None)
         return self._waiters.pop(id, None)
 

@@ -1,6 +1,7 @@
 """The requests of a server to one client of the handshake era, and the futures that wait for the responses."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.errors import ConnectionLost, RemoteError
@@ -14,8 +15,8 @@ class ClientRequests:
 
     __slots__ = ("_end_reason", "_pending")
 
-    def __init__(self) -> None:
-        self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests()
+    def __init__(self, create_id: Callable[[int], RequestId] | None = None) -> None:
+        self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests(create_id)
         self._end_reason: str | None = None  # why the connection has ended. None while it is open
 
     @property

@@ -107,7 +107,9 @@ class Endpoint:
         )
         self._timers = ResponseTimers(service.limits.keep_alive_interval)
         self._disconnect_timer = SharedTimer(_DISCONNECT_WATCH_DELAY_S)
-        self._sessions = HandshakeSessionManager(service, self._budget, self._timers, is_stateful=sessions)
+        self._sessions = HandshakeSessionManager(
+            service, self._budget, self._timers, is_stateful=sessions, start=on_start
+        )
         self._sse_2024 = (
             SSE2024Server(service, self._path, public_url, self._budget)
             if http_sse and self._sessions.is_stateful

@@ -6,24 +6,48 @@ session is small, because rarely used parts are created on first use.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.errors import ConnectionLost
 from dovetail.protocol.exchange import IncomingExchange, Service
-from dovetail.protocol.handshake import HandshakeState, encode_change
+from dovetail.protocol.handshake import HandshakeState, ResourceWatcher, encode_change
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, get_declared_list_methods
 from dovetail.transports.client_requests import ClientRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
+
+if TYPE_CHECKING:  # Only servers in a cluster need this module.
+    from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord
 
 STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
 _MAX_PENDING_NOTIFICATIONS: Final = 16
 
 
+class SessionReader(Protocol):
+    """A response that reads the streams of a shared session."""
+
+    def close(self) -> None:
+        """End the response."""
+        ...
+
+
+class QuestionIds(Protocol):
+    """Creates the IDs of requests to the client of a shared session."""
+
+    def create_question_id(self, session: "HandshakeSession", number: int) -> str: ...
+    def create_progress_token(self, session: "HandshakeSession", token: RequestId) -> str: ...
+    def read_progress_token(self, session: "HandshakeSession", params: dict[str, Any]) -> dict[str, Any]: ...
+
+
 class HandshakeSession:
-    """The session of one client, in a protocol version with a handshake."""
+    """The session of one client, in a protocol version with a handshake.
+
+    In a cluster, this is one worker's copy of the session. `copy` then has the state that all workers share.
+    """
 
     __slots__ = (
         "_client_requests",
@@ -36,6 +60,7 @@ class HandshakeSession:
         "_stream_principal",
         "_streams_by_name",
         "address",
+        "copy",
         "created_at",
         "handshake",
         "has_priming_events",
@@ -43,6 +68,8 @@ class HandshakeSession:
         "is_closed",
         "last_used_at",
         "loop",
+        "question_ids",
+        "readers",
         "running_exchanges",
         "service",
     )
@@ -75,6 +102,16 @@ class HandshakeSession:
         self._stop_listening: Callable[[], None] | None = None
         self.service: Service | None = None  # the service, set when the handshake is complete
         self._stream_principal: Principal | None = None  # the caller that opened the GET stream
+        # The rest is only used in a cluster.
+        self.copy: SessionCopy | None = None
+        self.question_ids: QuestionIds | None = None
+        self.readers: set[SessionReader] | None = None  # the open responses that read streams of the session
+
+    @property
+    def record(self) -> "SessionRecord":
+        """Return the last known record of a shared session."""
+        assert self.copy is not None
+        return self.copy.record
 
     @property
     def revision(self) -> str:
@@ -88,7 +125,12 @@ class HandshakeSession:
         A call that waits for the client does not count as running.
         """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
-        return not is_working and not self._read_streams
+        return not is_working and not self._read_streams and not self.readers
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether this worker has no call, no question and no reader of the session."""
+        return not self.running_exchanges and not self._read_streams and not self.readers
 
     @property
     def _streams(self) -> Mapping[str, EventStream]:
@@ -97,7 +139,7 @@ class HandshakeSession:
     @property
     def reader_count(self) -> int:
         """Return the number of streams with a reader."""
-        return len(self._read_streams or ())
+        return len(self._read_streams or ()) + len(self.readers or ())
 
     def mark_ready(self, service: Service) -> None:
         """Mark the handshake as complete, and listen for changes."""
@@ -195,8 +237,12 @@ class HandshakeSession:
         """Send a request to the client on an open response stream. The client answers with another POST."""
         if self.is_closed:
             raise ConnectionLost("The session ended")
-        self._client_requests = self._client_requests or ClientRequests()
+        if self._client_requests is None:
+            self._client_requests = self._create_client_requests()
         self._request_streams = self._request_streams or {}
+        if self.question_ids is not None and (token := (params.get("_meta") or {}).get(PROGRESS_TOKEN)) is not None:
+            token = self.question_ids.create_progress_token(self, token)
+            params = params | {"_meta": params["_meta"] | {PROGRESS_TOKEN: token}}
         id, data, future = self._client_requests.create(method, params)
         self._request_streams[future] = stream
         try:
@@ -207,9 +253,17 @@ class HandshakeSession:
             if (cancellation := self._client_requests.abandon(id)) is not None:
                 await emit(cancellation)
 
+    def _create_client_requests(self) -> ClientRequests:
+        question_ids = self.question_ids
+        if question_ids is None:
+            return ClientRequests()
+        return ClientRequests(lambda number: question_ids.create_question_id(self, number))
+
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
         """Convert the parameters of a progress notification to the format of the newest protocol version."""
-        return params if self._client_requests is None else self._client_requests.read_progress(params)
+        if self._client_requests is not None:
+            params = self._client_requests.read_progress(params)
+        return params if self.question_ids is None else self.question_ids.read_progress_token(self, params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
         """Fail a request to the client if the stream of the request had no reader for `max_age` seconds."""
@@ -230,11 +284,23 @@ class HandshakeSession:
             raise CallerBusy("Too many requests are running in this session")
         self.running_exchanges.add(exchange)
 
-    def cancel(self, id: Any) -> None:
-        """Cancel the running request with this ID."""
+    def cancel(self, id: Any) -> bool:
+        """Cancel the running request with this ID. Return whether there is one."""
+        is_running = False
         for exchange in tuple(self.running_exchanges or ()):
             if exchange.id == id and type(exchange.id) is type(id):
+                is_running = True
                 exchange.end("cancelled")
+        return is_running
+
+    def start_watching(self, service: Service, principal: Principal | None, origin: str | None) -> None:
+        """Watch the subscribed resources of mounted servers. In a cluster, only the worker with the GET stream does."""
+        self.handshake.watcher = ResourceWatcher(service, principal, origin)
+        self.handshake.update_watches()
+
+    def stop_watching(self) -> None:
+        """Stop watching the subscribed resources of mounted servers."""
+        self.handshake.stop_watching()
 
     def close(self) -> None:
         """End all calls, requests and streams of the session."""
@@ -246,6 +312,8 @@ class HandshakeSession:
             self._client_requests.close("The session ended")
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
+        for reader in tuple(self.readers or ()):
+            reader.close()
         # `finish` may delete streams, so the loop uses a copy.
         for stream in tuple(self._streams.values()):
             stream.finish()

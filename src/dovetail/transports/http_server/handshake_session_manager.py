@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.error_context import clip
@@ -46,6 +46,10 @@ from dovetail.wire.base import replace
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, STATELESS_REVISIONS, is_stateless
 
+if TYPE_CHECKING:  # Only servers in a cluster need this module.
+    from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.transports.http_server.shared_sessions import SharedSessions
+
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
 _MAX_EVICTION_STEPS: Final = 100
@@ -65,6 +69,7 @@ class HandshakeSessionManager:
         timers: ResponseTimers,
         *,
         is_stateful: bool,
+        start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # the allowed values of the MCP-Protocol-Version header
         self._versions = frozenset(
@@ -83,6 +88,12 @@ class HandshakeSessionManager:
         self._has_logged_unknown = False  # Any client can send an unknown session ID, so the warning is logged once.
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
+        self._cluster = service.cluster if self.is_stateful else None
+        self._start = start
+        # The sessions that all workers share. Without a cluster, this is None.
+        self._shared_sessions = (
+            None if self._cluster is None else _share_sessions(service, self._cluster, self._sessions)
+        )
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -101,11 +112,15 @@ class HandshakeSessionManager:
         """Return the awaitable that handles a POST request."""
         message = request.message
         if type(message) is list:
-            return self._handle_batch(request, message)
+            if self._shared_sessions is not None:
+                return self._handle_shared_batch(request, message, self._shared_sessions)
+            return self._handle_batch(request, message, self._find_session(request))
         try:
             kind = jsonrpc.classify(message)
             if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
                 refresh_description = self._service.refresh_description
+                if self._shared_sessions is not None:
+                    return self._initialize_shared(request, refresh_description, self._shared_sessions)
                 if refresh_description is None:
                     return self._initialize(request)
                 return self._refresh_and_initialize(request, refresh_description)
@@ -113,6 +128,8 @@ class HandshakeSessionManager:
                 raise _unsupported_error(request.headers, self._service.protocol_versions)
         except ProtocolError as exc:
             return _send_refusal(request, jsonrpc.read_id(message), exc)
+        if self._shared_sessions is not None:
+            return self._handle_shared_message(request, kind, self._shared_sessions)
         session = self._find_session(request)
         if kind == "request":
             return self._handle_request(request, session)
@@ -146,7 +163,11 @@ class HandshakeSessionManager:
         message = request.message
         try:
             exchange = self._admit(request, session, message)
-            session_result = session.handshake.handle_session_request(exchange, self._service)
+            session_result = (
+                session.handshake.handle_session_request(exchange, self._service)
+                if self._shared_sessions is None
+                else await self._shared_sessions.handle_session_request(session, exchange)
+            )
             if session_result is not None:
                 await send_json(
                     request.send,
@@ -154,7 +175,7 @@ class HandshakeSessionManager:
                     handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes),
                     request.cors_headers,
                 )
-                if exchange.method == "shutdown":
+                if exchange.method == "shutdown" and self._shared_sessions is None:
                     self._end_session(session)
                 return
             session.add_running(exchange, self._limits.max_calls_per_connection)
@@ -245,9 +266,8 @@ class HandshakeSessionManager:
             exchange.size = request.size
             self._service.receive_notification(exchange)
 
-    async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
+    async def _handle_batch(self, request: EndpointRequest, messages: list[Any], session: HandshakeSession) -> None:
         """Handle a batch of messages. Only protocol version 2025-03 has batches. spec: handshake/basic#batching"""
-        session = self._find_session(request)
         problem = None
         if not session.handshake.allows_batches:
             problem = "this protocol version does not support batches"
@@ -279,6 +299,10 @@ class HandshakeSessionManager:
     ) -> bytes | None:
         try:
             kind = jsonrpc.classify(message)
+            shared_sessions = self._shared_sessions
+            if kind != "request" and shared_sessions is not None:
+                await self._handle_shared_notification(request, session, message, kind, shared_sessions)
+                return None
             if kind == "notice":
                 self._handle_notification(request, session, message)
                 return None
@@ -286,11 +310,17 @@ class HandshakeSessionManager:
                 session.handle_response(message)
                 return None
             exchange = self._admit(request, session, message)
-            session_result = session.handshake.handle_session_request(exchange, self._service)
+            session_result = (
+                session.handshake.handle_session_request(exchange, self._service)
+                if shared_sessions is None
+                else await shared_sessions.handle_session_request(session, exchange)
+            )
             if session_result is not None:
                 return handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
             session.add_running(exchange, self._limits.max_calls_per_connection)
             return await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
+        except Refusal as exc:  # The shared state is not available.
+            return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), ServerBusy(exc.message))
         except ProtocolError as exc:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
@@ -299,8 +329,16 @@ class HandshakeSessionManager:
         _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
+        if self._shared_sessions is not None:
+            session = await self._find_shared_session(request, self._shared_sessions)
+            async with self._shared_sessions.count_stream(request.principal, request.client_address):
+                await self._read_streams(request, session)
+            return
         session = self._find_session(request)
         self._check_streams(request.principal, request.client_address)
+        await self._read_streams(request, session)
+
+    async def _read_streams(self, request: EndpointRequest, session: HandshakeSession) -> None:
         last_event_id = request.headers.get(LAST_EVENT_HEADER)
         if last_event_id is None:
             stream = self._get_standalone_stream(session)
@@ -343,18 +381,107 @@ class HandshakeSessionManager:
     async def handle_delete(self, request: EndpointRequest) -> None:
         """Handle a DELETE request. A client sends it to end its session."""
         _check_has_sessions(request)
-        self._end_session(self._find_session(request))
+        if self._shared_sessions is None:
+            self._end_session(self._find_session(request))
+        else:
+            session = await self._find_shared_session(request, self._shared_sessions)
+            await self._shared_sessions.end(session)
         await send_body(request.send, 204, request.cors_headers, b"")
 
-    def _find_session(self, request: EndpointRequest) -> HandshakeSession:
-        headers, principal = request.headers, request.principal
-        version = headers.get(VERSION_HEADER, self._default_version)
+    # Sessions that the workers of a cluster share.
+
+    async def _initialize_shared(
+        self,
+        request: EndpointRequest,
+        refresh_description: Callable[[], Awaitable[None]] | None,
+        shared_sessions: "SharedSessions",
+    ) -> None:
+        await self._join_cluster()
+        if refresh_description is not None:
+            await refresh_description()
+        try:
+            handshake = handshake_protocol.open_session(request.message, self._service, request.principal)
+            response = handshake_protocol.encode_introduction(request.message["id"], handshake, self._service)
+        except ProtocolError as exc:
+            await _send_refusal(request, jsonrpc.read_id(request.message), exc)
+            return
+        session = await shared_sessions.create(handshake, request.client_address)
+        headers = [*request.cors_headers, (SESSION_HEADER, session.id.encode())]
+        writer = ResponseWriter(request.send, request.response_mode, headers, self._timers, self._event_log.budget)
+        await writer.finish(response)
+
+    async def _join_cluster(self) -> None:
+        """Join the cluster if the HTTP server has not started the application."""
+        if self._cluster is not None and not self._cluster.is_started and self._start is not None:
+            await self._start()
+
+    async def _find_shared_session(
+        self, request: EndpointRequest, shared_sessions: "SharedSessions", *, reads_record: bool = True
+    ) -> HandshakeSession:
+        await self._join_cluster()
+        version = request.headers.get(VERSION_HEADER)
+        self._check_version(version)
+        id = request.headers.get(SESSION_HEADER)
+        if id is None:
+            raise Refusal(400, "Mcp-Session-Id is required. Open a session with initialize")
+        session = await shared_sessions.find(id.decode("latin-1"), request.principal, reads_record=reads_record)
+        _check_session_version(version, session)
+        return session
+
+    async def _handle_shared_message(
+        self, request: EndpointRequest, kind: str, shared_sessions: "SharedSessions"
+    ) -> None:
+        # An answer to a question needs no current state, and must arrive while the shared state is away.
+        session = await self._find_shared_session(request, shared_sessions, reads_record=kind != "response")
+        if kind == "request":
+            await self._handle_request(request, session)
+            return
+        await self._handle_shared_notification(request, session, request.message, kind, shared_sessions)
+        await send_body(request.send, 202, request.cors_headers, b"")
+
+    async def _handle_shared_notification(
+        self,
+        request: EndpointRequest,
+        session: HandshakeSession,
+        message: dict[str, Any],
+        kind: str,
+        shared_sessions: "SharedSessions",
+    ) -> None:
+        """Handle a notification, or the response to a question."""
+        if kind != "notice":
+            await shared_sessions.handle_response(session, message)
+            return
+        match message["method"]:
+            case "notifications/initialized" | "initialized":
+                await shared_sessions.mark_ready(session)
+            case "notifications/cancelled":
+                await shared_sessions.cancel(session, (message.get("params") or {}).get("requestId"))
+            case "notifications/progress" if not await shared_sessions.handle_progress(session, message):
+                pass  # Another worker asked, or nobody.
+            case _:
+                self._handle_notification(request, session, message)
+
+    async def _handle_shared_batch(
+        self, request: EndpointRequest, messages: list[Any], shared_sessions: "SharedSessions"
+    ) -> None:
+        session = await self._find_shared_session(request, shared_sessions)
+        await self._handle_batch(request, messages, session)
+
+    # Sessions of one process.
+
+    def _check_version(self, version: bytes | None) -> None:
         if version is not None and version not in self._versions:
             raise Refusal(
                 400,
                 f"Unsupported protocol version {clip(version.decode('latin-1'), 64)}. MCP-Protocol-Version must be "
                 f"one of {', '.join(self._service.protocol_versions)}",
             )
+
+    def _find_session(self, request: EndpointRequest) -> HandshakeSession:
+        headers, principal = request.headers, request.principal
+        version = headers.get(VERSION_HEADER, self._default_version)
+        if version is not None and version not in self._versions:
+            self._check_version(version)
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self.is_stateful:
@@ -377,10 +504,7 @@ class HandshakeSessionManager:
                 )
             raise Refusal(404, "Unknown session. Open a session with initialize")
         if version is not None and version != session.revision.encode():
-            raise Refusal(
-                400,
-                f"Unsupported protocol version {version.decode('latin-1')}. This session uses {session.revision}",
-            )
+            _check_session_version(version, session)
         session.last_used_at = now
         self._sessions.move_to_end(session.id)
         return session
@@ -466,12 +590,30 @@ class HandshakeSessionManager:
         return is_unopened or is_unused or age > limits.session_lifetime
 
     async def close(self) -> None:
-        """End all sessions."""
+        """End all sessions. Sessions that other workers share continue there."""
+        if self._shared_sessions is not None:
+            await self._shared_sessions.close()
+            return
         sweep_timer = self._sweep_timers.pop(asyncio.get_running_loop(), None)
         if sweep_timer is not None:
             sweep_timer.cancel()
         for session in list(self._sessions.values()):
             self._end_session(session)
+
+
+def _share_sessions(
+    service: Service, cluster: "ClusterWorker", sessions: OrderedDict[str, HandshakeSession]
+) -> "SharedSessions":
+    from dovetail.transports.http_server.shared_sessions import SharedSessions
+
+    return SharedSessions(service, cluster, sessions)
+
+
+def _check_session_version(version: bytes | None, session: HandshakeSession) -> None:
+    if version is not None and version != session.revision.encode():
+        raise Refusal(
+            400, f"Unsupported protocol version {version.decode('latin-1')}. This session uses {session.revision}"
+        )
 
 
 def _check_has_sessions(request: EndpointRequest) -> None:

@@ -1,0 +1,737 @@
+"""The sessions that the workers of a cluster share. Each request of a session can reach any worker.
+
+The session ID contains the parts of a session that never change. The other parts are one record, which is read once for
+each request. A `HandshakeSession` is one worker's copy of a session, with the calls and streams of this worker. If a
+worker drops its copy, the session does not end.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from dovetail.errors import ParseError
+from dovetail.log import log
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.exchange import Caller, IncomingExchange, Service
+from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL, HandshakeState
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.routed_id import RoutedIds
+from dovetail.protocol.session_id import (
+    MAX_CLIENT_BYTES,
+    SessionClient,
+    SessionIdentity,
+    SessionIdSealer,
+    decode_client,
+    hash_principal,
+)
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord, decode_record, encode_record
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.codec import decode, encode
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.meta import PROGRESS_TOKEN
+from dovetail.wire.revisions import is_stateless
+
+_KEY_BYTES: Final = 16
+_FIRST_VERSION: Final = 1
+_MAX_EVICTION_STEPS: Final = 100
+_MAX_CHANGE_ATTEMPTS: Final = 20
+_MAX_CANCELS_PER_SECOND: Final = 10  # Each cancellation goes to all workers.
+_MAX_MISSING: Final = 1000
+# The time that other workers have to store the record of a session again after a loss.
+_RESTORE_TIME_S: Final = 5.0
+_ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
+_RETRY_DELAY_S: Final = 0.5
+_SWEEP_INTERVAL_S: Final = 5.0
+
+_ANSWER: Final = "session-answer"
+_PROGRESS: Final = "session-progress"
+_CANCEL: Final = "session-cancel"
+_CHANGED: Final = "session-changed"
+_APPLIED: Final = "session-applied"
+_ENDED: Final = "session-ended"
+
+_RETRY_HEADERS: Final = [(b"retry-after", b"1")]
+
+
+class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A message between workers about one session."""
+
+    session: str  # the key of the session
+    data: msgspec.Raw = msgspec.Raw(b"null")  # the message of the client, or the record of the session
+    id: RequestId = ""  # the ID of the request to cancel, or of the message to acknowledge
+    version: int = 0  # the version of the record
+
+
+_decode_message: Final = msgspec.json.Decoder(SessionMessage).decode
+
+
+class SharedSessions:
+    """The sessions of a cluster, as one endpoint of one worker sees them."""
+
+    def __init__(
+        self, service: Service, cluster: ClusterWorker, sessions: "OrderedDict[str, HandshakeSession]"
+    ) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._cluster = cluster
+        self._state = cluster.state
+        self._sealer = SessionIdSealer(cluster.secret_keys, service.implementation.name)
+        self._ids = RoutedIds(cluster.secret_keys)
+        self._sessions = sessions  # this worker's copies by session ID. The least recently used one is first
+        self._sessions_by_key: dict[str, HandshakeSession] = {}
+        # The sessions without a record, and when this worker first noticed that.
+        self._missing_since: OrderedDict[str, float] = OrderedDict()
+        # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
+        self._gap_at = float("-inf")
+        self._epoch: str | None = None  # the part of a cursor that changes if the back end has lost data
+        self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
+        self._acknowledgments: dict[str, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_saving = False
+        self._stream_counts: Counter[str] = Counter()  # the open streams of each caller at this worker
+        self._has_handlers = False
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        # If the record is touched after a quarter of the idle time, it must live for five quarters.
+        self._touch_interval = service.limits.session_idle_timeout / 4
+        self._record_ttl = service.limits.session_idle_timeout * 1.25
+
+    # Finding and opening sessions.
+
+    async def create(self, handshake: HandshakeState, address: str | None) -> HandshakeSession:
+        """Open a session for a client that sent `initialize`."""
+        caller, now = handshake.caller, time.time()
+        caller.session_id = os.urandom(_KEY_BYTES).hex()
+        client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
+        encoded_client = encode(client)
+        is_large = len(encoded_client) > MAX_CLIENT_BYTES
+        identity = SessionIdentity(
+            key=caller.session_id,
+            protocol_version=caller.protocol_version,
+            created_at=int(now),
+            expires_at=int(now + self._limits.session_lifetime) + 1,
+            principal_digest=hash_principal(caller.principal),
+            address=None if caller.principal is not None else address,
+            client=None if is_large else client,
+        )
+        record = SessionRecord(touched_at=int(now))
+        self._make_room()
+        await self._take_place(identity)
+        copy = SessionCopy(identity, record, _FIRST_VERSION)
+        try:
+            if is_large:
+                await self._state.write(_get_client_name(identity.key), encoded_client, self._limits.session_lifetime)
+            version = await self._state.write(
+                _get_name(identity.key), encode_record(record), self._limits.initialize_timeout, expected=0
+            )
+            copy.version = version or _FIRST_VERSION
+        except SharedStateUnavailable as exc:
+            if is_large:
+                raise _create_unavailable_error(exc) from None
+            copy.is_unsaved = True
+        session = self._add(self._sealer.seal(identity), handshake, copy)
+        if copy.is_unsaved:
+            self._save_later(session)
+        return session
+
+    async def find(self, id: str, principal: Principal | None, *, reads_record: bool = True) -> HandshakeSession:
+        """Return this worker's copy of a session, with its current state. Raise Refusal if the session has ended."""
+        session = self._sessions.get(id)
+        if session is None:
+            session = await self._open(id, principal)
+        # A session of another caller gets the same error as an unknown session.
+        elif session.handshake.caller.principal != principal:
+            raise _create_unknown_error()
+        copy = session.copy
+        assert copy is not None
+        session.last_used_at = asyncio.get_running_loop().time()
+        if id in self._sessions:
+            self._sessions.move_to_end(id)
+        now = time.time()
+        if now >= copy.identity.expires_at:
+            self._drop(session)
+            raise _create_unknown_error()
+        if reads_record:
+            # While the back end is away, this worker uses the last state that it knows.
+            with contextlib.suppress(SharedStateUnavailable):
+                await self.refresh(session)
+                if now - copy.record.touched_at > self._touch_interval:
+                    await self._touch(session)
+        if copy.record.is_ended:
+            raise _create_unknown_error()
+        return session
+
+    async def _open(self, id: str, principal: Principal | None) -> HandshakeSession:
+        """Create this worker's copy of a session that another worker has opened."""
+        identity = self._sealer.open(id, time.time())
+        if (
+            identity is None
+            or identity.principal_digest != hash_principal(principal)
+            or identity.protocol_version not in self._service.protocol_versions
+            or is_stateless(identity.protocol_version)
+        ):
+            raise _create_unknown_error()
+        self._make_room()
+        client = identity.client or await self._read_client(identity)
+        if (session := self._sessions.get(id)) is not None:
+            return session  # Another request has opened the session meanwhile.
+        caller = Caller(
+            identity.protocol_version,
+            False,
+            client.capabilities,
+            DEFAULT_LOG_LEVEL,
+            principal,
+            client.client_info,
+            identity.key,
+        )
+        return self._add(id, HandshakeState(caller), SessionCopy(identity, SessionRecord(), 0))
+
+    async def _read_client(self, identity: SessionIdentity) -> SessionClient:
+        with _refuse_if_unavailable():
+            stored = await self._state.read(_get_client_name(identity.key))
+            if stored is None:
+                await self._refuse_missing(identity)
+            return decode_client(stored.data)
+
+    def _add(self, id: str, handshake: HandshakeState, copy: SessionCopy) -> HandshakeSession:
+        handshake.watches_resources = False
+        session = HandshakeSession(id, handshake, copy.identity.address, asyncio.get_running_loop())
+        session.copy = copy
+        session.question_ids = self
+        self._sessions[id] = self._sessions_by_key[copy.identity.key] = session
+        self._start()
+        return session
+
+    def _make_room(self) -> None:
+        """Drop the copy of an idle session to make room for another one. Raise Refusal if all sessions are busy."""
+        for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
+            if len(self._sessions) < self._limits.max_sessions:
+                return
+            session = next(iter(self._sessions.values()))
+            if session.is_unused:
+                self._drop(session)
+            else:
+                self._sessions.move_to_end(session.id)
+        if len(self._sessions) >= self._limits.max_sessions:
+            raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
+
+    def _drop(self, session: HandshakeSession) -> None:
+        copy = session.copy
+        assert copy is not None
+        self._unsaved.pop(session, None)
+        self._sessions.pop(session.id, None)
+        self._sessions_by_key.pop(copy.identity.key, None)
+        session.close()
+
+    # The records.
+
+    async def refresh(self, session: HandshakeSession) -> None:
+        """Read the record of a session, and apply it to this worker's copy.
+
+        Raises:
+            SharedStateUnavailable: The record cannot be read now.
+            Refusal: The session has expired.
+        """
+        copy = session.copy
+        assert copy is not None
+        stored = await self._state.read(_get_name(copy.identity.key))
+        if stored is None:
+            await self._restore_missing(session, copy)
+        elif stored.version > copy.version:
+            self._apply(session, decode_record(stored.data), stored.version)
+        elif stored.version < copy.version and not copy.lock.locked():
+            # A replica without the last changes has replaced the back end.
+            await self._restore(copy)
+
+    async def update_record(
+        self, session: HandshakeSession, change: Callable[[SessionRecord], SessionRecord]
+    ) -> SessionRecord:
+        """Change the record of a session, and return the new record.
+
+        `change` is called again if another worker has changed the record at the same time.
+
+        Raises:
+            SharedStateUnavailable: The record cannot be changed now.
+        """
+        copy = session.copy
+        assert copy is not None
+        async with copy.lock:
+            if copy.version == 0 or copy.is_unsaved:
+                await self._reload(session, copy)
+            for _ in range(_MAX_CHANGE_ATTEMPTS):
+                record = change(copy.record)
+                if record == copy.record:
+                    return record
+                record = replace(record, touched_at=int(time.time()))
+                version = await self._state.write(
+                    _get_name(copy.identity.key), encode_record(record), self._get_ttl(record), expected=copy.version
+                )
+                if version is not None:
+                    self._apply(session, record, version)
+                    break
+                await self._reload(session, copy)
+            else:
+                raise SharedStateUnavailable("other workers change the same session all the time")
+        if record.stream_worker not in ("", self._cluster.name):
+            await self._inform(record.stream_worker, copy)
+        return record
+
+    async def _reload(self, session: HandshakeSession, copy: SessionCopy) -> None:
+        stored = await self._state.read(_get_name(copy.identity.key))
+        if stored is None or stored.version < copy.version:
+            await self._restore_missing(session, copy)
+        elif stored.version != copy.version or copy.is_unsaved:
+            copy.is_unsaved = False
+            self._apply(session, decode_record(stored.data), stored.version)
+
+    def _apply(self, session: HandshakeSession, record: SessionRecord, version: int) -> None:
+        copy = session.copy
+        assert copy is not None
+        copy.record, copy.version = record, version
+        load_record(session, record)
+        if record.is_ended and not session.is_closed:
+            session.close()
+
+    async def _restore_missing(self, session: HandshakeSession, copy: SessionCopy) -> None:
+        """Store a record again that the back end has lost. Raise Refusal if this worker does not know the record."""
+        age = time.time() - copy.record.touched_at
+        if copy.version == 0 or age > self._get_ttl(copy.record):
+            self._drop(session)
+            await self._refuse_missing(copy.identity)
+        await self._restore(copy)
+
+    async def _restore(self, copy: SessionCopy) -> None:
+        key = copy.identity.key
+        if copy.identity.client is None and (session := self._sessions_by_key.get(key)) is not None:
+            caller = session.handshake.caller
+            client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
+            ttl = max(1.0, copy.identity.expires_at - time.time())
+            await self._state.write(_get_client_name(key), encode(client), ttl, expected=0)
+        data, version = encode_record(copy.record), copy.version
+        await self._state.restore(_get_name(key), data, version, self._get_ttl(copy.record))
+        copy.is_unsaved = False
+
+    async def _refuse_missing(self, identity: SessionIdentity) -> NoReturn:
+        """Raise Refusal for a session without a record.
+
+        If the record cannot have expired, the back end has lost it. The session then gets the status 503 for a short
+        time, because another worker may know the record and store it again.
+        """
+        # The back end may have lost its data a moment ago, before it could report the gap.
+        epoch = (await self._state.get_cursor()).rpartition(".")[0]
+        now = asyncio.get_running_loop().time()
+        if epoch != self._epoch:
+            self._epoch, self._gap_at = epoch, now
+        can_be_expired = time.time() - identity.created_at > self._limits.initialize_timeout
+        if not can_be_expired or now - self._gap_at < _RESTORE_TIME_S:
+            since = self._missing_since.setdefault(identity.key, now)
+            if len(self._missing_since) > _MAX_MISSING:
+                self._missing_since.popitem(last=False)
+            if now - since < _RESTORE_TIME_S:
+                raise Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
+        raise _create_unknown_error()
+
+    def _get_ttl(self, record: SessionRecord) -> float:
+        if record.is_ready or record.is_ended:
+            return self._record_ttl
+        return self._limits.initialize_timeout
+
+    async def _touch(self, session: HandshakeSession) -> None:
+        """Extend the life of a session."""
+        now = int(time.time())
+        await self.update_record(session, lambda record: replace(record, touched_at=now))
+        copy = session.copy
+        if copy is not None and (owner := self._get_owner(copy.identity)) is not None:
+            await self._state.acquire(owner[0], copy.identity.key, owner[1], self._record_ttl)
+
+    # Changes of a session.
+
+    async def mark_ready(self, session: HandshakeSession) -> None:
+        """Record that the client has completed the handshake."""
+        session.handshake.is_ready = True
+        try:
+            await self._save_ready(session)
+        except SharedStateUnavailable:
+            self._save_later(session)
+
+    async def _save_ready(self, session: HandshakeSession) -> None:
+        cursor = await self._state.get_cursor()
+        self._epoch = self._epoch or cursor.rpartition(".")[0]
+        await self.update_record(
+            session,
+            lambda record: record if record.is_ready else replace(record, is_ready=True, seen=record.seen or cursor),
+        )
+        copy = session.copy
+        if copy is not None and (owner := self._get_owner(copy.identity)) is not None:
+            await self._state.acquire(owner[0], copy.identity.key, owner[1], self._record_ttl)
+
+    async def handle_session_request(self, session: HandshakeSession, exchange: IncomingExchange) -> Any:
+        """Return the result of a request about the session, such as `resources/subscribe`. Otherwise return None."""
+        handshake = session.handshake
+        if exchange.method == "shutdown":
+            await self.end(session)
+        if exchange.method not in ("logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
+            return handshake.handle_session_request(exchange, self._service)
+        result = None
+
+        def change(record: SessionRecord) -> SessionRecord:
+            nonlocal result
+            load_record(session, record)
+            result = handshake.handle_session_request(exchange, self._service)
+            subscriptions = handshake.subscriptions or None
+            return replace(
+                record,
+                log_level=handshake.caller.log_level,
+                subscriptions=None if subscriptions is None else dict(subscriptions),
+            )
+
+        copy = session.copy
+        assert copy is not None
+        try:
+            with _refuse_if_unavailable():
+                await self.update_record(session, change)
+        finally:
+            load_record(session, copy.record)
+        return result
+
+    async def end(self, session: HandshakeSession) -> None:
+        """End a session at all workers."""
+        copy = session.copy
+        assert copy is not None
+        key = copy.identity.key
+        with _refuse_if_unavailable():
+            await self.update_record(session, lambda record: replace(record, is_ended=True, subscriptions=None))
+        with contextlib.suppress(SharedStateUnavailable):
+            await self._state.publish(_ENDED, encode(SessionMessage(session=key)))
+            if (owner := self._get_owner(copy.identity)) is not None:
+                await self._state.release(owner[0], key)
+            if copy.identity.client is None:
+                await self._state.delete(_get_client_name(key))
+
+    async def _inform(self, worker: str, copy: SessionCopy) -> None:
+        """Send a changed record to the worker that has the GET stream, and wait until it has applied the record.
+
+        Otherwise the client could miss a change that happens directly after `resources/subscribe`.
+        """
+        id = os.urandom(8).hex()
+        data = msgspec.Raw(encode(copy.record))
+        message = SessionMessage(session=copy.identity.key, data=data, id=id, version=copy.version)
+        future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
+        try:
+            if await self._state.send(worker, _CHANGED, encode(message)):
+                async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
+                    await future
+        except (SharedStateUnavailable, TimeoutError):
+            pass  # The other worker reads the record with the next request of the session.
+        finally:
+            del self._acknowledgments[id]
+
+    # Limits on sessions and streams.
+
+    def _get_owner(self, identity: SessionIdentity) -> tuple[str, int] | None:
+        """Return the name and the limit of the sessions that count together. Callers on this machine have no limit."""
+        if identity.principal_digest is not None:
+            return f"sessions of principal {identity.principal_digest}", self._limits.max_sessions_per_principal
+        if identity.address is not None:
+            return f"sessions of address {identity.address}", self._limits.max_sessions_per_address
+        return None
+
+    async def _take_place(self, identity: SessionIdentity) -> None:
+        owner = self._get_owner(identity)
+        if owner is None:
+            return
+        name, limit = owner
+        try:
+            is_allowed = await self._state.acquire(name, identity.key, limit, self._limits.initialize_timeout)
+        except SharedStateUnavailable:
+            is_allowed = self._count_own(identity) < self._get_share(limit)
+        if not is_allowed:
+            is_principal = identity.principal_digest is not None
+            message = "Too many sessions" if is_principal else "Too many sessions from this address"
+            raise Refusal(429, message, [(b"retry-after", b"60")])
+
+    def _count_own(self, identity: SessionIdentity) -> int:
+        owner = identity.principal_digest, identity.address
+        identities = (session.copy.identity for session in self._sessions.values() if session.copy is not None)
+        return sum((other.principal_digest, other.address) == owner for other in identities)
+
+    def _get_share(self, limit: int) -> int:
+        """Return the part of a limit that this worker may use while it cannot ask the others."""
+        return max(1, limit // max(1, self._state.get_status().worker_count))
+
+    @contextlib.asynccontextmanager
+    async def count_stream(self, principal: Principal | None, address: str | None) -> AsyncGenerator[None]:
+        """Count an open stream of a caller. Raise Refusal if the caller has too many streams."""
+        owner = hash_principal(principal) if principal is not None else address
+        if owner is None:
+            yield
+            return
+        name, holder, limit = f"streams of {owner}", os.urandom(8).hex(), self._limits.max_streams_per_principal
+        try:
+            is_allowed = await self._state.acquire(name, holder, limit, None)
+        except SharedStateUnavailable:
+            is_allowed = self._stream_counts[owner] < self._get_share(limit)
+        if not is_allowed:
+            raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
+        self._stream_counts[owner] += 1
+        try:
+            yield
+        finally:
+            self._stream_counts[owner] -= 1
+            if not self._stream_counts[owner]:
+                del self._stream_counts[owner]
+            with contextlib.suppress(SharedStateUnavailable):
+                await self._state.release(name, holder)
+
+    # Questions to clients. Their answers can arrive at any worker.
+
+    def create_question_id(self, session: HandshakeSession, number: int) -> str:
+        """Return the ID of a request to a client."""
+        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, str(number))
+
+    def create_progress_token(self, session: HandshakeSession, token: RequestId) -> str:
+        """Return a progress token from which every worker learns which worker waits for the progress."""
+        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, f"p{token}")
+
+    async def handle_response(self, session: HandshakeSession, message: dict[str, Any]) -> None:
+        """Pass the client's response to the worker that asked. Ignore responses to unknown requests."""
+        await self._route(session, message.get("id"), _ANSWER, message)
+
+    async def handle_progress(self, session: HandshakeSession, message: dict[str, Any]) -> bool:
+        """Pass a progress notification to the worker that asked. Return True if this worker must handle it."""
+        params = message.get("params") or {}
+        # The draft of the protocol has the ID of the request instead of a token.
+        return await self._route(session, params.get("requestId", params.get(PROGRESS_TOKEN)), _PROGRESS, message)
+
+    async def _route(self, session: HandshakeSession, id: object, kind: str, message: dict[str, Any]) -> bool:
+        key = session.handshake.caller.session_id
+        route = self._ids.read(id, key)
+        if route is None:
+            return False
+        if route[0] != self._cluster.name:
+            body = encode(SessionMessage(session=key, data=msgspec.Raw(encode(message))))
+            with _refuse_if_unavailable():
+                await self._state.send(route[0], kind, body)
+            return False
+        if kind == _ANSWER:
+            session.handle_response(message)
+        return True
+
+    def read_progress_token(self, session: HandshakeSession, params: dict[str, Any]) -> dict[str, Any]:
+        """Replace a token of `create_progress_token` by the token of the function that waits for the progress."""
+        route = self._ids.read(params.get(PROGRESS_TOKEN), session.handshake.caller.session_id)
+        return params if route is None else params | {PROGRESS_TOKEN: route[1].removeprefix("p")}
+
+    async def cancel(self, session: HandshakeSession, id: object) -> None:
+        """Cancel a request at the worker that runs it."""
+        copy = session.copy
+        if session.cancel(id) or copy is None or type(id) not in (int, str):
+            return
+        second = int(session.loop.time())
+        if second != copy.cancel_second:
+            copy.cancel_second, copy.cancel_count = second, 0
+        copy.cancel_count += 1
+        if copy.cancel_count <= _MAX_CANCELS_PER_SECOND:
+            # If the back end is away, the cancellation is lost. A client cannot rely on it anyway.
+            with contextlib.suppress(SharedStateUnavailable):
+                await self._state.publish(_CANCEL, encode(SessionMessage(session=copy.identity.key, id=id)))  # pyright: ignore[reportArgumentType]
+
+    # Messages from other workers.
+
+    def _start(self) -> None:
+        if self._sweep_timer is None:
+            self._schedule_sweep()
+        if self._has_handlers:
+            return
+        self._has_handlers = True
+        self._gap_at = asyncio.get_running_loop().time()
+        handlers: dict[str, Callable[[HandshakeSession, SessionMessage], None]] = {
+            _ANSWER: self._receive_answer,
+            _PROGRESS: self._receive_progress,
+            _CANCEL: self._receive_cancel,
+            _ENDED: self._receive_end,
+        }
+        for kind, handler in handlers.items():
+            self._add_handler(kind, handler)
+        self._cluster.add_handler(_CHANGED, self._receive_change)
+        self._cluster.add_handler(_APPLIED, self._receive_acknowledgment)
+        self._cluster.add_gap_handler(self._handle_gap)
+
+    def _add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> None:
+        def receive(message: Message) -> None:
+            body = _decode_message(message.body)
+            session = self._sessions_by_key.get(body.session)
+            if session is not None:
+                handler(session, body)
+
+        self._cluster.add_handler(kind, receive)
+
+    def _receive_answer(self, session: HandshakeSession, message: SessionMessage) -> None:
+        with contextlib.suppress(ParseError):
+            session.handle_response(decode(bytes(message.data)))
+
+    def _receive_progress(self, session: HandshakeSession, message: SessionMessage) -> None:
+        with contextlib.suppress(ParseError):
+            exchange = session.handshake.admit_notification(decode(bytes(message.data)))
+            exchange.params = session.read_progress(exchange.params)
+            self._service.receive_notification(exchange)
+
+    def _receive_cancel(self, session: HandshakeSession, message: SessionMessage) -> None:
+        session.cancel(message.id)
+
+    def _receive_end(self, session: HandshakeSession, message: SessionMessage) -> None:
+        copy = session.copy
+        if copy is not None:
+            copy.record = replace(copy.record, is_ended=True)
+        session.close()
+
+    def _receive_change(self, message: Message) -> None:
+        body = _decode_message(message.body)
+        session = self._sessions_by_key.get(body.session)
+        if session is not None and session.copy is not None and body.version > session.copy.version:
+            self._apply(session, msgspec.json.decode(body.data, type=SessionRecord), body.version)
+        acknowledgment = SessionMessage(session=body.session, id=body.id)
+        self._start_task(self._send(message.sender, _APPLIED, acknowledgment))
+
+    def _receive_acknowledgment(self, message: Message) -> None:
+        future = self._acknowledgments.get(str(_decode_message(message.body).id))
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    async def _send(self, worker: str, kind: str, message: SessionMessage) -> None:
+        with contextlib.suppress(SharedStateUnavailable):
+            await self._state.send(worker, kind, encode(message))
+
+    # Work in the background.
+
+    def _handle_gap(self) -> None:
+        self._gap_at = asyncio.get_running_loop().time()
+        self._start_task(self._restore_all())
+
+    async def _restore_all(self) -> None:
+        """Store the records of all sessions again that this worker knows."""
+        for session in tuple(self._sessions.values()):
+            copy = session.copy
+            if copy is None or copy.version == 0 or time.time() - copy.record.touched_at > self._get_ttl(copy.record):
+                continue
+            try:
+                await self._restore(copy)
+            except SharedStateUnavailable:
+                self._save_later(session)
+
+    def _save_later(self, session: HandshakeSession) -> None:
+        self._unsaved[session] = None
+        if not self._is_saving:
+            self._is_saving = True
+            self._start_task(self._save_unsaved())
+
+    async def _save_unsaved(self) -> None:
+        try:
+            while self._unsaved:
+                await asyncio.sleep(_RETRY_DELAY_S)
+                with contextlib.suppress(SharedStateUnavailable):
+                    while self._unsaved:
+                        session = next(iter(self._unsaved))
+                        await self._save(session)
+                        self._unsaved.pop(session, None)
+        finally:
+            self._is_saving = False
+
+    async def _save(self, session: HandshakeSession) -> None:
+        copy = session.copy
+        if copy is None or copy.version == 0:
+            return
+        await self._restore(copy)
+        with contextlib.suppress(Refusal):
+            await self.refresh(session)
+            if session.handshake.is_ready and not copy.record.is_ready:
+                await self._save_ready(session)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish_task)
+
+    def _finish_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.error("could not update the shared sessions: %s", type(exc).__name__, exc_info=exc)
+
+    def _schedule_sweep(self) -> None:
+        limits = self._limits
+        delay = min(_SWEEP_INTERVAL_S, limits.session_idle_timeout / 4, limits.replay_ttl / 2)
+        self._sweep_timer = asyncio.get_running_loop().call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        """Drop the copies of sessions that were not used for a while, and extend the life of sessions in use."""
+        loop_time, now, limits = asyncio.get_running_loop().time(), time.time(), self._limits
+        for session in tuple(self._sessions.values()):
+            copy = session.copy
+            assert copy is not None
+            session.end_unread_requests(loop_time, limits.replay_ttl)
+            session.drop_old_streams(loop_time, limits.replay_ttl)
+            if now >= copy.identity.expires_at:
+                self._drop(session)
+            elif session.is_unused:
+                if loop_time - session.last_used_at > self._get_ttl(copy.record):
+                    self._drop(session)
+            elif not copy.record.is_ended and now - copy.record.touched_at > self._touch_interval:
+                self._start_task(self._touch_in_background(session))
+        self._schedule_sweep()
+
+    async def _touch_in_background(self, session: HandshakeSession) -> None:
+        with contextlib.suppress(SharedStateUnavailable, Refusal):
+            await self._touch(session)
+
+    async def close(self) -> None:
+        """Drop this worker's copies of all sessions. The sessions continue at other workers."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for session in tuple(self._sessions.values()):
+            self._drop(session)
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+def load_record(session: HandshakeSession, record: SessionRecord) -> None:
+    """Apply a record to this worker's copy of a session."""
+    handshake = session.handshake
+    handshake.is_ready = record.is_ready or handshake.is_ready
+    handshake.caller.log_level = record.log_level
+    handshake.subscriptions = None if record.subscriptions is None else dict(record.subscriptions)
+    handshake.update_watches()
+
+
+def _create_unknown_error() -> Refusal:
+    return Refusal(404, "Unknown session. Open a session with initialize")
+
+
+@contextlib.contextmanager
+def _refuse_if_unavailable() -> Generator[None]:
+    """Refuse a request that needs the shared state while the shared state is away."""
+    try:
+        yield
+    except SharedStateUnavailable as exc:
+        raise _create_unavailable_error(exc) from None
+
+
+def _create_unavailable_error(exc: SharedStateUnavailable) -> Refusal:
+    retry_after = b"%d" % max(1, int(exc.retry_after))
+    return Refusal(503, "The server cannot store changes at the moment. Try again", [(b"retry-after", retry_after)])
+
+
+def _get_name(key: str) -> str:
+    return f"session {key}"
+
+
+def _get_client_name(key: str) -> str:
+    return f"client of session {key}"

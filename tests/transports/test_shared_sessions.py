@@ -1,0 +1,447 @@
+"""Test sessions that several workers share. Each test runs two workers in one process."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.errors import RemoteError
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.session_record import decode_record
+from dovetail.wire.base import Result
+from transports.fake_service import (
+    BATCHING,
+    AsgiRequest,
+    FakeService,
+    PausedWork,
+    Work,
+    create_notification,
+    echo,
+    open_session,
+    post,
+    request,
+    run_pending_callbacks,
+    start_post,
+    text_result,
+    wait_until,
+)
+
+KEYS = ["a secret key of the cluster"]
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "draft")
+
+
+class Backend(MemoryBackend):
+    """A back end that tests can turn off."""
+
+    is_away = False
+    reads = 0
+
+    def _open_hub(self) -> Any:
+        if self.is_away:
+            raise SharedStateUnavailable("away")
+        return super()._open_hub()
+
+    async def read(self, name: str) -> Any:
+        self.reads += 1
+        return await super().read(name)
+
+
+class Worker:
+    """One worker: its service, its back end and its endpoint."""
+
+    def __init__(
+        self, other: "Worker | None", work: Work, options: Mapping[str, Any], limits: Mapping[str, Any]
+    ) -> None:
+        self.backend = Backend(None if other is None else other.backend)
+        self.service = FakeService(work, **limits)
+        self.service.cluster = self.cluster = ClusterWorker(self.backend, KEYS)
+        self.app = Endpoint(self.service, **options)
+
+
+class Cluster:
+    """Two workers that share their state."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+    async def open(
+        self, work: Work = echo, count: int = 2, options: Mapping[str, Any] | None = None, **limits: Any
+    ) -> list[Endpoint]:
+        for _ in range(count):
+            self.workers.append(Worker(self.workers[0] if self.workers else None, work, options or {}, limits))
+        for worker in self.workers:
+            await worker.cluster.start()
+        return [worker.app for worker in self.workers]
+
+    def turn_off(self, *, is_away: bool = True) -> None:
+        for worker in self.workers:
+            worker.backend.is_away = is_away
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.turn_off(is_away=False)
+    for worker in cluster.workers:
+        await worker.app.close()
+        await worker.cluster.close()
+
+
+async def authenticate(headers: Mapping[bytes, bytes]) -> str | None:
+    given = headers.get(b"authorization")
+    return given.decode() if given else None
+
+
+def text(answer: AsgiRequest) -> str:
+    return answer.last["result"]["content"][0]["text"]
+
+
+async def ask(exchange: IncomingExchange) -> Result:
+    assert exchange.ask is not None
+    try:
+        answer = await exchange.ask("elicitation/create", {"message": "name?"})
+    except RemoteError as exc:
+        return text_result(f"error {exc.code}")
+    return text_result(f"{answer}")
+
+
+# Session IDs
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_a_session_works_at_every_worker(cluster: Cluster, revision: str) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first, revision)
+    for number, app in zip(range(6), itertools.cycle([second, first]), strict=False):
+        answer = await post(app, request(id=number, text=f"call {number}"), session)
+        assert (answer.status, answer.last["id"], text(answer)) == (200, number, f"call {number}")
+    callers = [exchange.caller for worker in cluster.workers for exchange in worker.service.seen]
+    assert len({caller.session_id for caller in callers}) == 1
+    assert {caller.protocol_version for caller in callers} == {revision}
+    assert {caller.client_info.name for caller in callers if caller.client_info is not None} == {"test"}
+
+
+async def test_a_worker_that_starts_later_knows_the_session(cluster: Cluster) -> None:
+    (first,) = await cluster.open(count=1)
+    session = await open_session(first)
+    (_, second) = await cluster.open(count=1)
+    assert (await post(second, request(text="hello"), session)).status == 200
+
+
+async def test_a_session_survives_the_worker_that_opened_it(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await first.close()
+    await cluster.workers[0].cluster.close()
+    assert text(await post(second, request(text="hello"), session)) == "hello"
+
+
+async def test_a_session_id_is_short_visible_text_without_secrets(cluster: Cluster) -> None:
+    first, _ = await cluster.open(options={"authenticate": authenticate})
+    session = await open_session(first, headers={"authorization": "alice"})
+    id = session["mcp-session-id"]
+    assert id.isascii()
+    assert id.isprintable()
+    assert len(id) < 600
+    assert "alice" not in id
+
+
+async def test_large_capabilities_are_stored(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    experimental = {"large": {"text": "x" * 5000}}
+    session = await open_session(first, capabilities={"experimental": experimental})
+    assert len(session["mcp-session-id"]) < 600
+    assert (await post(second, request(), session)).status == 200
+    (exchange,) = cluster.workers[1].service.seen
+    assert exchange.caller.client_capabilities.experimental == experimental
+
+
+@pytest.mark.parametrize("principal", ["bob", None])
+async def test_another_principal_cannot_use_a_session(cluster: Cluster, principal: str | None) -> None:
+    first, second = await cluster.open(options={"authenticate": authenticate})
+    session = await open_session(first, headers={"authorization": "alice"})
+    stolen = {"mcp-session-id": session["mcp-session-id"]} | ({"authorization": principal} if principal else {})
+    for app in (first, second):
+        assert (await post(app, request(), stolen)).status == 404
+        assert (await AsgiRequest(app, "DELETE", headers=stolen).wait_done()).status == 404
+    assert (await post(second, request(), session)).status == 200
+    assert (await post(second, request(), stolen)).status == 404
+
+
+async def test_an_anonymous_session_cannot_be_used_with_credentials(cluster: Cluster) -> None:
+    first, second = await cluster.open(options={"authenticate": authenticate})
+    session = await open_session(first)
+    assert (await post(second, request(), session | {"authorization": "alice"})).status == 404
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "end": lambda id: id[:-2] + b"AA",
+    "short": lambda id: id[:40],
+    "empty": lambda id: b"",
+    "not ASCII": lambda id: b"\xe9" + id,
+    "long": lambda id: id * 50,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_changed_session_id_is_unknown(cluster: Cluster, change: str) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    changed = CHANGES[change](session["mcp-session-id"].encode())
+    headers = [(b"host", b"localhost:8000"), (b"accept", b"application/json, text/event-stream")]
+    headers += [(b"content-type", b"application/json"), (b"mcp-session-id", changed)]
+    answer = await AsgiRequest(second, body=b'{"jsonrpc":"2.0","id":1,"method":"ping"}', headers=headers).wait_done()
+    assert answer.status == 404
+
+
+async def test_a_session_of_another_server_is_unknown(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    other = FakeService()
+    other.implementation = cluster.workers[0].service.implementation.__class__(name="other", version="1")
+    other.cluster = cluster.workers[0].cluster
+    session = await open_session(Endpoint(other))
+    assert (await post(second, request(), session)).status == 404
+    assert (await post(first, request(), session)).status == 404
+
+
+async def test_a_session_ends_after_its_lifetime(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await cluster.open(session_lifetime=100.0)
+    session = await open_session(first)
+    assert (await post(first, request(), session)).status == 200
+    import time
+
+    later = time.time() + 200
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert (await post(first, request(), session)).status == 404
+    assert (await post(second, request(), session)).status == 404
+
+
+async def test_a_request_needs_a_session_id(cluster: Cluster) -> None:
+    first, _ = await cluster.open()
+    assert (await post(first, request())).status == 400
+
+
+async def test_a_request_in_another_version_is_refused(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first) | {"mcp-protocol-version": BATCHING}
+    assert (await post(second, request(), session)).status == 400
+    assert (await post(second, request(), session | {"mcp-protocol-version": "1999-01-01"})).status == 400
+
+
+# Records
+
+
+async def test_a_request_reads_the_record_once(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(second, request(), session)
+    backend = cluster.workers[1].backend
+    reads = backend.reads
+    await post(second, request(), session)
+    assert backend.reads == reads + 1
+
+
+async def test_a_stateless_request_reads_nothing(cluster: Cluster) -> None:
+    from transports.fake_service import stateless_request
+
+    first, _ = await cluster.open()
+    assert (await post(first, stateless_request())).status == 200
+    assert cluster.workers[0].backend.reads == 0
+
+
+async def test_the_log_level_applies_at_every_worker(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(second, request(), session)
+    answer = await post(first, request("logging/setLevel", level="error"), session)
+    assert answer.last["result"] == {}
+    await post(second, request(), session)
+    assert [exchange.caller.log_level for exchange in cluster.workers[1].service.seen][-1] == 4
+
+
+async def test_subscriptions_of_several_workers_are_kept_together(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    uris = [f"a://{number}" for number in range(20)]
+    calls = [
+        post(app, request("resources/subscribe", uri=uri), session)
+        for app, uri in zip(itertools.cycle([first, second]), uris, strict=False)
+    ]
+    assert all("result" in answer.last for answer in await asyncio.gather(*calls))
+    await post(first, request("resources/unsubscribe", uri="a://3"), session)
+    await post(first, request(), session)
+    key = cluster.workers[0].service.seen[-1].caller.session_id
+    stored = await cluster.workers[0].backend.read(f"session {key}")
+    assert stored is not None
+    subscriptions = decode_record(stored.data).subscriptions or {}
+    assert {spelling for spellings in subscriptions.values() for spelling in spellings} == {*uris} - {"a://3"}
+
+
+async def test_a_deleted_session_is_unknown_at_every_worker(cluster: Cluster) -> None:
+    work = PausedWork()
+    first, second = await cluster.open(work)
+    session = await open_session(first)
+    call = start_post(second, request(text="call"), session)
+    await wait_until(lambda: work.started)
+    assert (await AsgiRequest(first, "DELETE", headers=session).wait_done()).status == 204
+    await call.wait_done()
+    assert work.outcomes == {"call": "cancelled"}
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 404
+        assert (await AsgiRequest(app, "DELETE", headers=session).wait_done()).status == 404
+
+
+# Questions
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
+async def test_an_answer_arrives_at_another_worker(cluster: Cluster, revision: str) -> None:
+    first, second = await cluster.open(ask)
+    session = await open_session(first, revision)
+    call = start_post(first, request(id=5), session)
+    await wait_until(lambda: call.messages)
+    question = call.last
+    assert question["method"] == "elicitation/create"
+    assert type(question["id"]) is str
+    answer = await post(second, {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}, session)
+    assert answer.status == 202
+    await call.wait_done()
+    assert (call.last["id"], text(call)) == (5, "{'action': 'accept'}")
+
+
+async def test_an_error_arrives_at_another_worker(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask)
+    session = await open_session(first)
+    call = start_post(first, request(), session)
+    await wait_until(lambda: call.messages)
+    error = {"code": -1, "message": "no"}
+    assert (await post(second, {"jsonrpc": "2.0", "id": call.last["id"], "error": error}, session)).status == 202
+    assert text(await call.wait_done()) == "error -1"
+
+
+async def test_an_answer_arrives_at_the_worker_that_asked(cluster: Cluster) -> None:
+    first, _ = await cluster.open(ask)
+    session = await open_session(first)
+    call = start_post(first, request(), session)
+    await wait_until(lambda: call.messages)
+    cluster.turn_off()
+    assert (await post(first, {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, session)).status == 202
+    assert text(await call.wait_done()) == "{}"
+
+
+async def test_another_session_cannot_answer(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask)
+    session = await open_session(first)
+    call = start_post(first, request(), session)
+    await wait_until(lambda: call.messages)
+    answer = {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}
+    sent: list[str] = []
+    for worker in cluster.workers:
+        original = worker.backend.send
+
+        async def send(worker: str, kind: str, body: bytes, original: Any = original) -> bool:
+            sent.append(kind)
+            return await original(worker, kind, body)
+
+        worker.backend.send = send  # type: ignore[method-assign]
+    for app in (first, second):
+        other = await open_session(app)
+        for sender in (first, second):
+            assert (await post(sender, answer, other)).status == 202
+    await run_pending_callbacks()
+    assert not call.task.done()
+    assert sent == []
+    assert (await post(second, answer, session)).status == 202
+    await call.wait_done()
+
+
+@pytest.mark.parametrize("id", [1, "x", "", "a.b.c", None, "0" * 12 + ".1." + "A" * 16])
+async def test_an_answer_to_an_unknown_question_is_ignored(cluster: Cluster, id: Any) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {}}, session)).status in (202, 400)
+
+
+async def test_an_answer_to_a_lost_worker_is_accepted(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask)
+    session = await open_session(first)
+    call = start_post(first, request(), session)
+    await wait_until(lambda: call.messages)
+    id = call.last["id"]
+    await cluster.workers[0].cluster.close()
+    assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {}}, session)).status == 202
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("id", [7, "seven"])
+async def test_a_call_is_cancelled_from_another_worker(cluster: Cluster, id: Any) -> None:
+    work = PausedWork()
+    first, second = await cluster.open(work)
+    session = await open_session(first)
+    call = start_post(first, request(id=id, text="call"), session)
+    other = start_post(first, request(id=8, text="other"), session)
+    await wait_until(lambda: len(work.started) == 2)
+    assert (await post(second, create_notification("notifications/cancelled", requestId=id), session)).status == 202
+    await call.wait_done()
+    assert work.outcomes == {"call": "cancelled"}
+    work.release("other")
+    assert text(await other.wait_done()) == "other"
+
+
+async def test_another_session_cannot_cancel_a_call(cluster: Cluster) -> None:
+    work = PausedWork()
+    first, second = await cluster.open(work)
+    session = await open_session(first)
+    call = start_post(first, request(id=7, text="call"), session)
+    await wait_until(lambda: work.started)
+    other = await open_session(second)
+    for app in (first, second):
+        await post(app, create_notification("notifications/cancelled", requestId=7), other)
+    await run_pending_callbacks()
+    work.release("call")
+    assert text(await call.wait_done()) == "call"
+
+
+async def test_cancellations_of_unknown_calls_are_limited(cluster: Cluster) -> None:
+    first, _ = await cluster.open()
+    session = await open_session(first)
+    before = await cluster.workers[0].backend.get_cursor()
+    for number in range(50):
+        await post(first, create_notification("notifications/cancelled", requestId=number), session)
+    changes = await cluster.workers[0].backend.read_changes(before)
+    assert changes is not None
+    assert 10 <= len(changes) <= 30
+
+
+# Batches
+
+
+async def test_a_batch_works_at_every_worker(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first, BATCHING)
+    batch = [request(id=1, text="a"), request(id=2, text="b"), request("logging/setLevel", id=3, level="error")]
+    answer = await post(second, batch, session)
+    assert [response["id"] for response in answer.last] == [1, 2, 3]
+    await post(first, request(), session)
+    assert cluster.workers[0].service.seen[-1].caller.log_level == 4
+
+
+async def test_a_batch_answers_a_question_of_another_worker(cluster: Cluster) -> None:
+    async def work(exchange: IncomingExchange) -> Result:
+        return await (ask(exchange) if exchange.params.get("text") == "ask" else echo(exchange))
+
+    first, second = await cluster.open(work)
+    session = await open_session(first, BATCHING)
+    call = start_post(first, request(id=5, text="ask"), session)
+    await wait_until(lambda: call.messages)
+    await post(second, [{"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, request(text="b")], session)
+    assert text(await call.wait_done()) == "{}"
