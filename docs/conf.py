@@ -25,6 +25,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/prompts",
         "guide/types",
         "guide/schemas",
+        "guide/context",
         "guide/dependencies",
         "guide/middleware",
         "guide/elicitation-and-sampling",

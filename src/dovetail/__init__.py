@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import ServerLimits as ServerLimits
     from dovetail.protocol.limits import Timeouts as Timeouts
     from dovetail.server.context import Context as Context
+    from dovetail.server.context import current_principal as current_principal
+    from dovetail.server.context import get_context as get_context
     from dovetail.server.decorators import prompt as prompt
     from dovetail.server.decorators import resource as resource
     from dovetail.server.decorators import tool as tool
@@ -116,6 +118,8 @@ _MODULE_BY_NAME = {
     "ToolError": "dovetail.errors",
     "Transform": "dovetail.server.mounts.transforms",
     "TransportError": "dovetail.errors",
+    "current_principal": "dovetail.server.context",
+    "get_context": "dovetail.server.context",
     "prompt": "dovetail.server.decorators",
     "resource": "dovetail.server.decorators",
     "rule": "dovetail.host.policy.policy",

@@ -122,6 +122,7 @@ class IncomingExchange(Exchange, eq=False):
     parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
     last_progress: float | None = None  # the progress that was sent last
+    context: Any = None  # the Context of the running call, or None if no function has used it
 
     @property
     def is_task(self) -> bool:

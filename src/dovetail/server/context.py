@@ -6,6 +6,7 @@ the same for every protocol version and transport.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
@@ -29,11 +30,12 @@ from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, get_severity
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
+from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
 from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, SamplingMessage, ToolChoice
-from dovetail.wire.tools import Tool
+from dovetail.wire.tools import CallToolResult, Tool
 
 T = TypeVar("T")
 # Handles a request that a function sends to its server.
@@ -46,6 +48,45 @@ if TYPE_CHECKING:
     State = TypeVarWithDefault("State", default=Any)
 else:
     State = TypeVar("State")
+
+
+# The running exchange, and the function that creates its context. When the call ends, the list is emptied, so that
+# timers and tasks do not keep the exchange. A list is faster to create than an object.
+CURRENT_CALL: ContextVar[list[Any]] = ContextVar("current_call")
+
+
+def get_context() -> "Context[Any]":
+    """Return the context of the call that runs now.
+
+    Use it in functions that your tools, resources, prompts and middleware call, if you do not want to pass `ctx` on. It
+    also works in threads and tasks that the call starts, until the call ends.
+
+    Raises:
+        RuntimeError: no call is running.
+    """
+    exchange, create_context = _get_current_call("get_context")
+    return create_context(exchange) if exchange.context is None else exchange.context
+
+
+def current_principal() -> Principal | None:
+    """Return the caller of the call that runs now. Return None if the server does not authenticate callers.
+
+    Raises:
+        RuntimeError: no call is running.
+    """
+    return _get_current_call("current_principal")[0].caller.principal
+
+
+def _get_current_call(name: str) -> "tuple[IncomingExchange, Callable[[IncomingExchange], Context[Any]]]":
+    call = CURRENT_CALL.get(None)
+    if call is None:
+        raise RuntimeError(
+            f"{name}() can only be used during a call: in a tool, a resource, a prompt, middleware, or a function that "
+            "they call"
+        )
+    if not call:
+        raise RuntimeError(f"{name}() was used after the call had ended. Call it before you start a background task")
+    return call[0], call[1]
 
 
 class Headers(Mapping[str, str]):
@@ -340,6 +381,38 @@ class Context(Generic[State]):
         """
         return await self._request_item("resources/read", {"uri": uri}, ReadResourceResult, f"the resource {uri}")
 
+    async def call_tool(self, name: str, arguments: Mapping[str, object] | None = None) -> CallToolResult:
+        """Call a tool of this server, with the rights of the caller.
+
+        Middleware, access rules and limits of the tool apply as if the caller had sent the request. If the tool fails
+        or the arguments are invalid, `is_error` of the result is True. The tool never becomes a task.
+
+        Args:
+            arguments: The arguments of the tool, by name.
+
+        Raises:
+            ToolNotFound: the server has no such tool, or the caller may not see it.
+            InsufficientScope: the caller's token lacks scopes.
+            NotSupported: the tool asks the caller for input, which is not possible here in this protocol version.
+        """
+        params = {"name": name, "arguments": {} if arguments is None else to_plain(dict(arguments))}
+        return await self._request_item("tools/call", params, CallToolResult, f"the tool {name}")
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """Get a prompt of this server, with the rights of the caller. Middleware and access rules apply.
+
+        Args:
+            arguments: The arguments of the prompt, by name.
+
+        Raises:
+            PromptNotFound: the server has no such prompt, or the caller may not see it.
+            InsufficientScope: the caller's token lacks scopes.
+            ToolError: the arguments do not match the prompt.
+            NotSupported: the prompt asks the caller for input, which is not possible here in this protocol version.
+        """
+        params = {"name": name, "arguments": {} if arguments is None else dict(arguments)}
+        return await self._request_item("prompts/get", params, GetPromptResult, f"the prompt {name}")
+
     async def _request_item(self, method: str, params: dict[str, Any], result_type: type[T], item: str) -> T:
         assert self._handle_nested is not None
         result = await self._handle_nested(self._exchange, method, params)
@@ -349,7 +422,7 @@ class Context(Generic[State]):
             label = f"the result of {method}"
             result = decode_input_required(result, method) or decode_body(result, result_type, label)
         if not isinstance(result, result_type):
-            raise NotSupported(f"{item} asks the caller for input, so another function cannot read it")
+            raise NotSupported(f"{item} asks the caller for input, so another function cannot use it")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
@@ -425,6 +498,11 @@ class Context(Generic[State]):
         """
         if self._exchange.close_stream is not None:
             await self._exchange.close_stream(retry_ms)
+
+
+def get_input_requests(context: Context[Any]) -> InputRequests:
+    """Return the input requests of a call."""
+    return context._input_requests  # pyright: ignore[reportPrivateUsage]
 
 
 def _covers(declared: Any, required: Any) -> bool:

@@ -39,6 +39,7 @@ from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal, get_remaining_seconds
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.change_notices import ChangeStream
+from dovetail.server.context import CURRENT_CALL, get_input_requests
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.invocation import Runner
 from dovetail.server.item_handlers import ItemHandlers
@@ -155,6 +156,7 @@ class Dispatcher:
             handle_nested=self.handle_nested,
             debug=debug,
         )
+        self._create_context = items.create_context
         self._middleware: list[Middleware] = []
         self._extensions: ServerExtensions | None = None  # This attribute is None until an extension is added.
         self.inspects_results = registry.result_store is not None
@@ -322,13 +324,18 @@ class Dispatcher:
 
         For example, a mounting server forwards a request, or a function reads a resource.
         """
-        if not self._has_middleware:
-            return await self._wrapped_handlers[exchange.method](exchange)
-        previous_check, exchange.check = exchange.check, self._check_exchange
+        previous_check, previous_context = exchange.check, exchange.context
+        if self._has_middleware:
+            exchange.check = self._check_exchange
+        exchange.context = None  # The context of a mounting server has another lifespan.
+        current_call = [exchange, self._create_context]
+        token = CURRENT_CALL.set(current_call)
         try:
             return await self._wrapped_handlers[exchange.method](exchange)
         finally:
-            exchange.check = previous_check
+            CURRENT_CALL.reset(token)
+            current_call.clear()
+            exchange.check, exchange.context = previous_check, previous_context
 
     async def handle_nested(self, parent: IncomingExchange, method: str, params: dict[str, Any]) -> Result | bytes:
         """Handle a request from a function to its own server. `parent` is the request that runs the function.
@@ -448,8 +455,10 @@ class Dispatcher:
         if state.users and not state.is_closing:
             self._get_lifespan_run(state).open_added()
 
-    def _get_lifespan_value(self) -> Any:
-        run = self._get_state().lifespan_run
+    def _get_lifespan_value(self, exchange: IncomingExchange) -> Any:
+        # `get_context` may be called in a thread.
+        loop = asyncio.get_running_loop() if exchange.task is None else exchange.task.get_loop()
+        run = self._find_or_create_state(loop).lifespan_run
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState) -> None:
@@ -588,6 +597,8 @@ class Dispatcher:
         if self._has_middleware:
             exchange.check = self._check_exchange
         switch = self.task_switch
+        current_call = [exchange, self._create_context]
+        token = CURRENT_CALL.set(current_call)
         try:
             if switch is not None and exchange.method == "tools/call" and exchange.params.get("name") in switch.tools:
                 result = await switch.call(exchange, handler)
@@ -607,6 +618,14 @@ class Dispatcher:
                 return build_error_result(error.message)
             raise self._convert_exception(exchange, exc) from None
         finally:
+            try:  # noqa: SIM105 - `suppress` is slow
+                CURRENT_CALL.reset(token)
+            except ValueError:
+                pass  # The event loop is gone, so this runs in another context.
+            current_call.clear()
+            if exchange.context is not None:
+                get_input_requests(exchange.context).is_ended = True
+                exchange.context = None
             running_exchanges.discard(exchange)
             if exchange.questions:
                 state.waiting_calls.remove(origin)

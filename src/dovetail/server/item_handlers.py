@@ -26,7 +26,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestState, RequestStateSealer
 from dovetail.server.completer import build_completion, find_matching
-from dovetail.server.context import Context, NestedHandler
+from dovetail.server.context import CURRENT_CALL, Context, NestedHandler, get_input_requests
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded, ProgressHandlers
 from dovetail.server.invocation import Runner
@@ -61,7 +61,7 @@ class ItemHandlers:
         limits: ServerLimits,
         thread_pool: ThreadPool,
         sealer: RequestStateSealer,
-        get_lifespan_value: Callable[[], Any] | None,
+        get_lifespan_value: Callable[[IncomingExchange], Any] | None,
         handle_nested: NestedHandler,
         debug: bool,
     ) -> None:
@@ -101,6 +101,8 @@ class ItemHandlers:
         except ProtocolError:
             raise
         except BaseException as exc:
+            if (required := _build_required_result(exchange, exc)) is not None:
+                return required
             exchange.exception = error = unwrap_group(exc)
             if isinstance(error, ProtocolError):
                 raise error from None
@@ -119,9 +121,16 @@ class ItemHandlers:
         if created_task is not None:
             return created_task
         runner, thread_pool = task_support.get_runner(exchange, tool), task_support.get_thread_pool(exchange)
-        with task_support.report_alive(exchange):
-            value = await self._run_function(exchange, runner, tool.signature, arguments, thread_pool)
-            return tool.output.to_result(value)
+        # A call that can become a task runs with a copy of the exchange.
+        call = [exchange, self.create_context]
+        token = CURRENT_CALL.set(call)
+        try:
+            with task_support.report_alive(exchange):
+                value = await self._run_function(exchange, runner, tool.signature, arguments, thread_pool)
+                return tool.output.to_result(value)
+        finally:
+            CURRENT_CALL.reset(token)
+            call.clear()
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
         """Call a tool. Store the parts of the result that are too large to send."""
@@ -145,6 +154,10 @@ class ItemHandlers:
         except InvalidArguments:
             # If a template variable has the wrong type, no resource has this URI.
             raise ResourceNotFound(uri) from None
+        except BaseException as exc:
+            if (required := _build_required_result(exchange, exc)) is not None:
+                return required
+            raise
         if isinstance(value, Result):
             result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
         else:
@@ -172,7 +185,12 @@ class ItemHandlers:
             raise PromptNotFound(name) if type(name) is str else make_type_error("name", "a string")
         if arguments is not None and type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
-        value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
+        try:
+            value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
+        except BaseException as exc:
+            if (required := _build_required_result(exchange, exc)) is not None:
+                return required
+            raise
         if isinstance(value, Result) and not isinstance(value, GetPromptResult):
             return value
         try:
@@ -231,8 +249,15 @@ class ItemHandlers:
             self._debug,
             self.progress_handlers,
         )
-        lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
-        return Context(exchange, input_requests, self._server_name, lifespan_value, self._handle_nested), input_requests
+        lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value(exchange)
+        context = exchange.context = Context[Any](
+            exchange, input_requests, self._server_name, lifespan_value, self._handle_nested
+        )
+        return context, input_requests
+
+    def create_context(self, exchange: IncomingExchange) -> Context[Any]:
+        """Create the context of a call for `get_context`."""
+        return self._create_context(exchange)[0]
 
     def _run_function(
         self,
@@ -309,6 +334,17 @@ class ItemHandlers:
                 f"the function did not repeat its input requests {', '.join(unreached_keys)}. "
                 "The function runs again from the top after each response and must make the same input requests"
             )
+
+
+def _build_required_result(exchange: IncomingExchange, exc: BaseException) -> Result | None:
+    """Return the result that asks the client for input, if a function without `ctx` used `get_context` to ask.
+
+    Return None for all other exceptions.
+    """
+    is_group = isinstance(exc, BaseExceptionGroup) and exc.split(InputRoundEnded)[1] is None
+    if exchange.context is None or not (is_group or isinstance(exc, InputRoundEnded)):
+        return None
+    return get_input_requests(exchange.context).build_required_result()
 
 
 def _now() -> float:
