@@ -53,6 +53,16 @@ class RedisServer:
             except OSError:
                 return None
 
+    def read(self, *words: str) -> str:
+        """Send a command, and return the text of its reply."""
+        command = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5.0)
+            client.connect(self.path)
+            client.sendall(command)
+            with client.makefile("rb") as file:
+                return file.read(int(file.readline()[1:])).decode()
+
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
