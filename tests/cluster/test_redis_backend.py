@@ -119,8 +119,9 @@ async def test_no_worker_counts_as_lost_after_the_server_was_emptied(start: Star
 async def test_ids_from_before_a_loss_are_refused(start: Start, redis_server: RedisServer, loss: str) -> None:
     backend, _ = await start()
     make_epoch_older(redis_server)
-    issued_at = time.time()
+    issued_at, epoch = time.time(), backend.get_status().epoch
     assert await backend.use_once("id", issued_at, 60)
+    assert await backend.use_once("ticket", issued_at, 60, epoch=epoch)
     if loss == "emptied":
         redis_server.execute("FLUSHALL")
     else:
@@ -129,6 +130,14 @@ async def test_ids_from_before_a_loss_are_refused(start: Start, redis_server: Re
         await wait_for(lambda: _can_read(backend), RECOVERY_S)
     with pytest.raises(HistoryLost):
         await backend.use_once("id", issued_at, 60)
+    with pytest.raises(HistoryLost):
+        await backend.use_once("ticket", issued_at, 60, epoch=epoch)
+
+    async def has_new_epoch() -> bool:
+        return backend.get_status().epoch not in ("", epoch)
+
+    await wait_for(has_new_epoch, RECOVERY_S)
+    assert await backend.use_once("new ticket", time.time(), 60, epoch=backend.get_status().epoch)
     with pytest.raises(HistoryLost):  # The clocks of two machines may differ.
         await backend.use_once("later id", time.time() + CLOCK_MARGIN_S - 30, 60)
     assert await backend.use_once("later id", time.time() + CLOCK_MARGIN_S + 1, 60)

@@ -134,6 +134,18 @@ async def test_an_id_from_before_the_start_is_refused(start_worker: StartWorker)
     assert not await backend.is_used("id")
 
 
+@each_backend
+async def test_an_id_of_this_epoch_is_accepted_whatever_the_clocks_say(start_worker: StartWorker) -> None:
+    (first, _), (second, _) = await start_worker(), await start_worker()
+    epoch = first.get_status().epoch
+    assert epoch
+    assert epoch == second.get_status().epoch
+    assert await second.use_once("id", 0.0, 60, epoch=epoch)
+    assert not await first.use_once("id", 0.0, 60, epoch=epoch)
+    with pytest.raises(HistoryLost):
+        await first.use_once("another id", 0.0, 60, epoch="another epoch")
+
+
 @pytest.mark.parametrize("start_worker", ["memory", "local"], indirect=True)
 async def test_a_used_id_is_stored_longer_than_it_is_valid(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch

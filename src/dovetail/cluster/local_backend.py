@@ -80,6 +80,7 @@ class LocalBackend:
         self._problem: str | None = "the back end is not started"
         self._is_open = False
         self._worker_count = 1
+        self._epoch = ""
         self._last_change = 0
         self._is_draining = self._is_drain_due = False
         self._warning = ThrottledWarning()
@@ -120,7 +121,10 @@ class LocalBackend:
     def get_status(self) -> SharedStateStatus:
         """Return whether the file can be used."""
         return SharedStateStatus(
-            is_available=self._problem is None, problem=self._problem, worker_count=self._worker_count
+            is_available=self._problem is None,
+            problem=self._problem,
+            worker_count=self._worker_count,
+            epoch=self._epoch,
         )
 
     async def list_workers(self) -> frozenset[str]:
@@ -170,9 +174,11 @@ class LocalBackend:
 
     # Limits.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
+    async def use_once(
+        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
+    ) -> bool:
         """Record the use of an ID. Return True if this is the first use."""
-        is_first = await self._change(statements.use_id, hash_name(name), valid_from, ttl, attempt)
+        is_first = await self._change(statements.use_id, hash_name(name), valid_from, ttl, attempt, epoch)
         if is_first is None:
             raise HistoryLost("this ID may have been used before the workers started")
         return is_first

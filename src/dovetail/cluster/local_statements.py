@@ -55,13 +55,15 @@ def delete_value(key: str, expected: int | None, connection: Connection, now: fl
     return connection.execute(statement, (key, now, expected, expected)).rowcount > 0
 
 
-def use_id(key: str, valid_from: float, ttl: float, attempt: str, connection: Connection, now: float) -> bool | None:
+def use_id(
+    key: str, valid_from: float, ttl: float, attempt: str, epoch: str, connection: Connection, now: float
+) -> bool | None:
     """Record the use of an ID. Return None if the ID may have been used before this file existed."""
     row = connection.execute("SELECT attempt FROM used_ids WHERE name = ? AND expires_at > ?", (key, now)).fetchone()
     if row is not None:
         return attempt != "" and row[0] == attempt
-    created_at = connection.execute("SELECT created_at FROM epoch").fetchone()[0]
-    if valid_from - CLOCK_MARGIN_S < time.time() - (now - created_at):
+    present_epoch, created_at = connection.execute("SELECT id, created_at FROM epoch").fetchone()
+    if epoch != present_epoch and valid_from - CLOCK_MARGIN_S < time.time() - (now - created_at):
         return None
     connection.execute("INSERT OR REPLACE INTO used_ids VALUES (?, ?, ?)", (key, attempt, now + ttl + CLOCK_MARGIN_S))
     return True

@@ -130,7 +130,10 @@ class MemoryBackend:
     def get_status(self) -> SharedStateStatus:
         """Return the status. The memory back end is available until it is closed."""
         return SharedStateStatus(
-            is_available=self._problem is None, problem=self._problem, worker_count=max(1, len(self._hub.workers))
+            is_available=self._problem is None,
+            problem=self._problem,
+            worker_count=max(1, len(self._hub.workers)),
+            epoch=self._hub.epoch,
         )
 
     async def list_workers(self) -> frozenset[str]:
@@ -182,13 +185,15 @@ class MemoryBackend:
 
     # Limits.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
+    async def use_once(
+        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
+    ) -> bool:
         """Record the use of an ID. Return True if this is the first use."""
         hub, now = self._open_hub(), time.monotonic()
         present: str | None = hub.used.find(name, now)
         if present is not None:
             return attempt != "" and present == attempt
-        if valid_from - CLOCK_MARGIN_S < time.time() - (now - hub.created_at):
+        if epoch != hub.epoch and valid_from - CLOCK_MARGIN_S < time.time() - (now - hub.created_at):
             raise HistoryLost("this ID may have been used before the server started")
         hub.used.put(name, attempt, now, ttl + CLOCK_MARGIN_S)
         return True

@@ -107,6 +107,7 @@ class RedisBackend:
             is_available=self._link.problem is None,
             problem=self._link.problem or self._link.refusal or self._link.settings_problem,
             worker_count=self._link.worker_count,
+            epoch=self._link.epoch,
         )
 
     async def list_workers(self) -> frozenset[str]:
@@ -147,10 +148,12 @@ class RedisBackend:
 
     # Limits.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
+    async def use_once(
+        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
+    ) -> bool:
         """Record the use of an ID. Return True if this is the first use."""
         outcome = await self._link.run(
-            scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id(), attempt
+            scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id(), attempt, epoch
         )
         if outcome == b"unknown":
             raise HistoryLost("Redis has lost its records, so this ID may have been used")

@@ -52,6 +52,11 @@ class RedisLink:
         self._commands: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def epoch(self) -> str:
+        """Return the ID of the epoch that Redis reported last, or "" if it is not known."""
+        return self._epoch or ""
+
     async def open(self, worker: str, start_epoch: EpochCallback, *, is_required: bool) -> None:
         """Connect to Redis and announce this worker.
 

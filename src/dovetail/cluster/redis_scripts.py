@@ -136,14 +136,14 @@ if ARGV[3] ~= '' and redis.call('HGET', key, 'version') ~= ARGV[3] then return 0
 return redis.call('UNLINK', key)
 """
 
-# ARGV: name, earliest time of use, ttl in ms, new epoch id, attempt or ''
+# ARGV: name, earliest time of use, ttl in ms, new epoch id, attempt or '', epoch in which the ID was created or ''
 USE_ONCE: Final = f"""
 {_PRELUDE}
 local key = prefix .. 'used:' .. ARGV[2]
-local _, since = read_epoch(ARGV[5])
+local epoch, since = read_epoch(ARGV[5])
 local attempt = redis.call('GET', key)
 if attempt then return attempt ~= '' and attempt == ARGV[6] and 'first' or 'used' end
-if tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since then return 'unknown' end
+if ARGV[7] ~= epoch and tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since then return 'unknown' end
 redis.call('SET', key, ARGV[6], 'PX', tonumber(ARGV[4]) + {CLOCK_MARGIN_S * 1000:.0f})
 return 'first'
 """

@@ -110,6 +110,7 @@ class SharedStateStatus(Struct, frozen=True, kw_only=True):
     is_available: bool
     problem: str | None = None  # the reason why the back end cannot be used, or a problem with its settings
     worker_count: int = 1  # the number of workers at the last count
+    epoch: str = ""  # an ID that changes whenever the back end loses records, or "" if it is not known
 
 
 class SharedStateListener(Protocol):
@@ -180,11 +181,15 @@ class SharedState(Protocol):
 
     # Limits, for example on the use of an ID or the number of sessions.
 
-    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "") -> bool:
+    async def use_once(
+        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
+    ) -> bool:
         """Record the use of an ID. Return True if this is the first use.
 
         `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. `ttl` must last
-        until the ID expires. The back end adds a margin of `CLOCK_MARGIN_S` to both.
+        until the ID expires. The back end adds a margin of `CLOCK_MARGIN_S` to both. If a worker has created the ID,
+        pass the epoch of that moment (`SharedStateStatus.epoch`). In the same epoch nothing was lost, so the ID is
+        accepted, whatever the clocks say.
 
         To try again after SharedStateUnavailable, pass the same random `attempt` both times. The same attempt
         returns True again.
