@@ -174,9 +174,7 @@ class LocalBackend:
 
     # Limits.
 
-    async def use_once(
-        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
-    ) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
         is_first = await self._change(statements.use_id, hash_name(name), valid_from, ttl, attempt, epoch)
         if is_first is None:

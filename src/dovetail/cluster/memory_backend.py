@@ -185,9 +185,7 @@ class MemoryBackend:
 
     # Limits.
 
-    async def use_once(
-        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
-    ) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
         hub, now = self._open_hub(), time.monotonic()
         present: str | None = hub.used.find(name, now)

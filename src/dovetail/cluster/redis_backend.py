@@ -148,9 +148,7 @@ class RedisBackend:
 
     # Limits.
 
-    async def use_once(
-        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
-    ) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use."""
         outcome = await self._link.run(
             scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id(), attempt, epoch

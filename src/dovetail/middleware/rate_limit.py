@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable, Collection
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.middleware.caller_and_outcome import get_caller_key
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.middleware import CallNext
-from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
+
+if TYPE_CHECKING:
+    from dovetail.protocol.cluster_worker import ClusterWorker
 
 
 def get_limit_key(exchange: Exchange) -> str:
@@ -27,7 +30,8 @@ class RateLimit:
     """Middleware that limits the number of requests from each caller.
 
     On a server, requests above the limit are rejected with `ServerBusy`, which says when to try again. On a client,
-    they wait.
+    they wait. In a cluster, all workers count together. While their shared state is away, each worker allows its share
+    of the limit.
 
     Args:
         requests: The maximum number of requests in one period.
@@ -58,13 +62,27 @@ class RateLimit:
         if burst is not None and burst < 1:
             raise ValueError("burst must be at least 1")
         self._limiter = RateLimiter(requests, per, burst=burst)
+        self._shared_limiter: SharedRateLimiter | None = None  # None on servers that are not in a cluster
+        self._limit = requests, per, burst
         self._get_key = key
         self._methods = frozenset(methods)
+
+    def _join_cluster(self, cluster: "ClusterWorker", name: str) -> None:  # pyright: ignore[reportUnusedFunction]
+        """Count the requests of all workers together. `name` identifies this limit at all workers.
+
+        The dispatcher calls this method.
+        """
+        requests, per, burst = self._limit
+        self._shared_limiter = SharedRateLimiter(cluster.state, name, requests, per, burst=burst)
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         # Do not count a task, because the request that created the task was already counted.
         if exchange.method in self._methods and not exchange.is_task:
-            wait = self._limiter.take(self._get_key(exchange), monotonic(), borrow=exchange.is_outgoing)
+            key = self._get_key(exchange)
+            if self._shared_limiter is None or exchange.is_outgoing:
+                wait = self._limiter.take(key, monotonic(), borrow=exchange.is_outgoing)
+            else:
+                wait = await self._shared_limiter.take(key, monotonic())
             if wait and not exchange.is_outgoing:
                 raise CallerBusy("You have made too many requests", retry_after=wait)
             if wait:

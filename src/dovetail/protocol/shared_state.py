@@ -181,9 +181,7 @@ class SharedState(Protocol):
 
     # Limits, for example on the use of an ID or the number of sessions.
 
-    async def use_once(
-        self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = ""
-    ) -> bool:
+    async def use_once(self, name: str, valid_from: float, ttl: float, *, attempt: str = "", epoch: str = "") -> bool:
         """Record the use of an ID. Return True if this is the first use.
 
         `valid_from` is the earliest time at which the ID can have been used, in seconds since 1970. `ttl` must last

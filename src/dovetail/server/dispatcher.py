@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.server.access_rules import AccessRule
+    from dovetail.server.call_places import CallPlaces
     from dovetail.server.extension_handlers import ServerExtensions
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
@@ -121,6 +122,10 @@ class Dispatcher:
         self.cluster = cluster
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
+        # These attributes are None if the server is not in a cluster.
+        self._call_places: CallPlaces | None = None
+        self._subscription_places: CallPlaces | None = None
+        self._shared_limits: tuple[ClusterWorker, str] | None = None  # also set if a mounting server is in a cluster
         self.registry = registry
         self.visibility = visibility
         self.implementation = implementation
@@ -220,6 +225,7 @@ class Dispatcher:
         self._middleware.append(validate_middleware(function))
         self._connect_middleware(function)
         self._wrap_handlers()
+        self._connect_cluster()
 
     def _connect_middleware(self, function: Middleware) -> None:
         self.inspects_results = self.inspects_results or reads_results(function)
@@ -252,6 +258,7 @@ class Dispatcher:
         for function in parts.middleware:
             self._connect_middleware(function)
         self._wrap_handlers()
+        self._connect_cluster()
         if parts.lifespan is not None:
             self._add_lifespan(parts.lifespan)
 
@@ -307,7 +314,28 @@ class Dispatcher:
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
-        return self.mounts.add(target, name_map, access_rule)
+        unmount = self.mounts.add(target, name_map, access_rule)
+        self._connect_cluster()
+        return unmount
+
+    def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
+        """Share the limits of middleware, and the open calls of mounted servers, with all workers.
+
+        `path` identifies this server at all workers, because the same cluster may have several servers.
+        """
+        self._shared_limits = cluster, path
+        self._connect_cluster()
+
+    def _connect_cluster(self) -> None:
+        if self._shared_limits is None:
+            return
+        cluster, path = self._shared_limits
+        functions = (*self._middleware, *(() if self._extensions is None else self._extensions.middleware))
+        for index, function in enumerate(functions):
+            if callable(join_cluster := getattr(function, "_join_cluster", None)):
+                join_cluster(cluster, f"rate:{path}:{index}")
+        if self.mounts is not None:
+            self.mounts.share_limits(cluster, path)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
         """Use the mounting server's keys for request states, unless this server has secret keys."""
@@ -431,7 +459,19 @@ class Dispatcher:
         async with self._cluster_lock:
             if not cluster.is_started:
                 await cluster.start()
+            if self._call_places is None:
+                self._create_places(cluster)
+                self.share_limits(cluster, self.name)
             self.registry.join_cluster(cluster)
+
+    def _create_places(self, cluster: "ClusterWorker") -> None:
+        from dovetail.server.call_places import CallPlaces
+
+        limits = self.limits
+        self._call_places = CallPlaces(cluster, f"calls:{self.name}", limits.max_calls_per_principal)
+        self._subscription_places = CallPlaces(
+            cluster, f"subscriptions:{self.name}", limits.max_subscriptions_per_principal
+        )
 
     def _get_lifespan_run(self, state: LoopState) -> LifespanRun:
         run = state.lifespan_run
@@ -582,7 +622,9 @@ class Dispatcher:
             self._check_large_messages(exchange, state)
         origin = exchange.origin
         if origin is not None:
-            if state.calls_by_origin[origin] >= self._max_calls_per_principal:
+            if self._call_places is not None:
+                await self._take_place(self._call_places, origin, state)
+            elif state.calls_by_origin[origin] >= self._max_calls_per_principal:
                 self._check_share(origin, state)
             state.calls_by_origin[origin] += 1
         if exchange.task is None:
@@ -636,12 +678,28 @@ class Dispatcher:
             exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
+                if self._call_places is not None:
+                    self._call_places.release(origin, self._count_running(origin, state))
+
+    async def _take_place(self, places: "CallPlaces", origin: str, state: LoopState) -> None:
+        """Raise CallerBusy if too many calls of this caller are running at all workers together."""
+        if not await places.acquire(origin, self._count_running(origin, state)):
+            raise _make_share_error(self.limits.max_calls_per_principal)
+        if state.is_closing:
+            places.release(origin, self._count_running(origin, state))
+            raise ServerBusy("The server is shutting down")
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
         """Handle a `subscriptions/listen` request within the limit `max_subscriptions_per_principal`."""
         if exchange.origin is not None:
-            if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
-                raise _make_share_error(self.limits.max_subscriptions_per_principal)
+            running, limit = state.subscriptions_by_origin[exchange.origin], self.limits.max_subscriptions_per_principal
+            is_allowed = (
+                running < limit
+                if self._subscription_places is None
+                else await self._subscription_places.acquire(exchange.origin, running)
+            )
+            if not is_allowed:
+                raise _make_share_error(limit)
             state.subscriptions_by_origin[exchange.origin] += 1
         try:
             return await handler(exchange)
@@ -652,6 +710,9 @@ class Dispatcher:
         finally:
             if exchange.origin is not None:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
+                if self._subscription_places is not None:
+                    running = state.subscriptions_by_origin[exchange.origin]
+                    self._subscription_places.release(exchange.origin, running)
 
     def _is_full(self, state: LoopState) -> bool:
         """Return whether too many calls are running.
@@ -666,9 +727,12 @@ class Dispatcher:
 
         Calls that wait for user input do not count, up to `max_calls_per_principal`.
         """
-        limit = self.limits.max_calls_per_principal
-        if state.calls_by_origin[origin] - min(state.waiting_calls.by_origin[origin], limit) >= limit:
-            raise _make_share_error(limit)
+        if self._count_running(origin, state) >= self.limits.max_calls_per_principal:
+            raise _make_share_error(self.limits.max_calls_per_principal)
+
+    def _count_running(self, origin: str, state: LoopState) -> int:
+        waiting_count = min(state.waiting_calls.by_origin[origin], self.limits.max_calls_per_principal)
+        return state.calls_by_origin[origin] - waiting_count
 
     def _check_large_messages(self, exchange: IncomingExchange, state: LoopState) -> None:
         """Raise ServerBusy if the large messages of all running calls exceed `max_inflight_bytes`.

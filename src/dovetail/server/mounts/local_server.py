@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from dovetail.errors import MCPError
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable, ResourceWatch
@@ -66,6 +67,7 @@ class MountingServer(Protocol):
     async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]: ...
     def list_used_scopes(self) -> tuple[str, ...]: ...
     def use_sealer(self, sealer: RequestStateSealer) -> None: ...
+    def share_limits(self, cluster: ClusterWorker, path: str) -> None: ...
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:

@@ -46,7 +46,8 @@ from dovetail.wire.prompts import ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
-if TYPE_CHECKING:  # Few servers have access rules, so only type checkers import this module.
+if TYPE_CHECKING:  # Few servers have access rules or a cluster, so only type checkers import these modules.
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.server.access_rules import AccessRule, AccessRules
 
 # A list request waits at most this many seconds for a server that was not available before.
@@ -142,6 +143,15 @@ class MountedServers:
 
     def list_local_servers(self) -> list[MountingServer]:
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
+
+    def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
+        """Let the mounted servers share their limits and open calls with all workers."""
+        for index, mount in enumerate(self._mounts):
+            mount_path, target = f"{path}/{index}:{mount.target.name}", mount.target
+            if isinstance(target, LocalServer):
+                target.server.share_limits(cluster, mount_path)
+            elif callable(join_cluster := getattr(target, "join_cluster", None)):
+                join_cluster(cluster, mount_path)
 
     def forward_notification(self, exchange: IncomingExchange) -> None:
         """Pass a notification from a client to all mounted servers in this process."""
