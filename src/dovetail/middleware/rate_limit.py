@@ -67,7 +67,7 @@ class RateLimit:
         self._get_key = key
         self._methods = frozenset(methods)
 
-    def _join_cluster(self, cluster: "ClusterWorker", name: str) -> None:  # pyright: ignore[reportUnusedFunction]
+    def _join_cluster(self, cluster: "ClusterWorker", name: str) -> None:
         """Count the requests of all workers together. `name` identifies this limit at all workers.
 
         The dispatcher calls this method.
