@@ -2,101 +2,43 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
-from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import RemoteError
-from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.session_record import decode_record
 from dovetail.wire.base import Result
+from transports.fake_cluster import Cluster, authenticate
 from transports.fake_service import (
     BATCHING,
     AsgiRequest,
     FakeService,
     PausedWork,
-    Work,
     create_notification,
     echo,
+    initialize,
     open_session,
     post,
     request,
     run_pending_callbacks,
     start_post,
+    stateless_request,
     text_result,
     wait_until,
 )
 
-KEYS = ["a secret key of the cluster"]
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "draft")
-
-
-class Backend(MemoryBackend):
-    """A back end that tests can turn off."""
-
-    is_away = False
-    reads = 0
-
-    def _open_hub(self) -> Any:
-        if self.is_away:
-            raise SharedStateUnavailable("away")
-        return super()._open_hub()
-
-    async def read(self, name: str) -> Any:
-        self.reads += 1
-        return await super().read(name)
-
-
-class Worker:
-    """One worker: its service, its back end and its endpoint."""
-
-    def __init__(
-        self, other: "Worker | None", work: Work, options: Mapping[str, Any], limits: Mapping[str, Any]
-    ) -> None:
-        self.backend = Backend(None if other is None else other.backend)
-        self.service = FakeService(work, **limits)
-        self.service.cluster = self.cluster = ClusterWorker(self.backend, KEYS)
-        self.app = Endpoint(self.service, **options)
-
-
-class Cluster:
-    """Two workers that share their state."""
-
-    def __init__(self) -> None:
-        self.workers: list[Worker] = []
-
-    async def open(
-        self, work: Work = echo, count: int = 2, options: Mapping[str, Any] | None = None, **limits: Any
-    ) -> list[Endpoint]:
-        for _ in range(count):
-            self.workers.append(Worker(self.workers[0] if self.workers else None, work, options or {}, limits))
-        for worker in self.workers:
-            await worker.cluster.start()
-        return [worker.app for worker in self.workers]
-
-    def turn_off(self, *, is_away: bool = True) -> None:
-        for worker in self.workers:
-            worker.backend.is_away = is_away
 
 
 @pytest.fixture
 async def cluster() -> AsyncGenerator[Cluster]:
     cluster = Cluster()
     yield cluster
-    cluster.turn_off(is_away=False)
-    for worker in cluster.workers:
-        await worker.app.close()
-        await worker.cluster.close()
-
-
-async def authenticate(headers: Mapping[bytes, bytes]) -> str | None:
-    given = headers.get(b"authorization")
-    return given.decode() if given else None
+    await cluster.close()
 
 
 def text(answer: AsgiRequest) -> str:
@@ -249,8 +191,6 @@ async def test_a_request_reads_the_record_once(cluster: Cluster) -> None:
 
 
 async def test_a_stateless_request_reads_nothing(cluster: Cluster) -> None:
-    from transports.fake_service import stateless_request
-
     first, _ = await cluster.open()
     assert (await post(first, stateless_request())).status == 200
     assert cluster.workers[0].backend.reads == 0
@@ -445,3 +385,33 @@ async def test_a_batch_answers_a_question_of_another_worker(cluster: Cluster) ->
     await wait_until(lambda: call.messages)
     await post(second, [{"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, request(text="b")], session)
     assert text(await call.wait_done()) == "{}"
+
+
+# Readiness and the end of a worker
+
+
+async def get_ready(app: Endpoint) -> tuple[int, bytes]:
+    answer = await AsgiRequest(app, "GET", "/ready").wait_done()
+    return answer.status, answer.body
+
+
+async def test_a_worker_without_shared_state_is_degraded(cluster: Cluster) -> None:
+    first, _ = await cluster.open(options={"health": True})
+    assert await get_ready(first) == (200, b"ok")
+    await cluster.workers[0].cluster.close()
+    status, body = await get_ready(first)
+    assert (status, body.startswith(b"degraded: ")) == (200, True)
+    assert (await AsgiRequest(first, "GET", "/live").wait_done()).body == b"ok"
+
+
+async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(cluster: Cluster) -> None:
+    first, second = await cluster.open(options={"health": True})
+    session = await open_session(second)
+    first.begin_drain()
+    assert (await get_ready(first))[0] == 503
+    refused = await post(first, initialize())
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert (await AsgiRequest(first, "GET", "/sse").wait_done()).status == 503
+    assert text(await post(first, request(text="hello"), session)) == "hello"
+    assert (await post(first, stateless_request())).status == 200
+    assert (await post(second, initialize())).status == 200

@@ -525,7 +525,7 @@ def save_caller(caller: Caller) -> TaskCaller:
         protocol_version=caller.protocol_version,
         client_capabilities=caller.client_capabilities,
         client_info=caller.client_info,
-        principal=None if principal is None else _save_principal(principal),
+        principal=None if principal is None else save_principal(principal),
     )
 
 
@@ -537,7 +537,7 @@ def restore_caller(record: TaskRecord) -> Caller:
         is_stateless=True,
         client_capabilities=record.caller.client_capabilities,
         client_info=record.caller.client_info,
-        principal=None if principal is None else _restore_principal(principal, record.owner),
+        principal=None if principal is None else restore_principal(principal, record.owner),
     )
 
 
@@ -608,7 +608,7 @@ def _check_response(request: InputRequest, response: Any, path: str, check: Chec
             raise InvalidParams(f"Invalid params: {path}: {clip(str(exc), 512)}", {"field": path}) from None
 
 
-def _save_principal(principal: Principal) -> TaskPrincipal:
+def save_principal(principal: Principal) -> TaskPrincipal:
     return TaskPrincipal(
         subject=principal.subject,
         issuer=principal.issuer,
@@ -619,7 +619,7 @@ def _save_principal(principal: Principal) -> TaskPrincipal:
     )
 
 
-def _restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
+def restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
     def create(subject: str) -> Principal:
         return Principal(
             subject,

@@ -203,6 +203,8 @@ class Endpoint:
         raise Refusal(405, f"Method {method} is not allowed", [(b"allow", allow)])
 
     async def _serve_sse_2024(self, path: str, request: EndpointRequest, server: SSE2024Server) -> None:
+        if request.method == "GET":
+            self._sessions.check_accepts_sessions()
         await server.wait_for_room(path, request)
         await server.handle(path, request, await self._read_sse_2024_body(request))
 
@@ -388,10 +390,12 @@ class Endpoint:
         ]
 
     async def _send_health(self, path: str, send: Send) -> None:
-        is_healthy = path == "/live" or self.is_ready
-        await send_body(
-            send, 200 if is_healthy else 503, [(b"content-type", b"text/plain")], b"ok" if is_healthy else b"no"
-        )
+        is_healthy = path == "/live" or (self.is_ready and not self._sessions.is_draining)
+        body = b"ok" if is_healthy else b"no"
+        if is_healthy and path == "/ready" and self._service.cluster is not None:
+            problem = self._service.cluster.state.get_status().problem
+            body = b"ok" if problem is None else f"degraded: {problem}".encode()
+        await send_body(send, 200 if is_healthy else 503, [(b"content-type", b"text/plain; charset=utf-8")], body)
 
     async def _handle_non_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -404,7 +408,7 @@ class Endpoint:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
-                    self.is_ready = True
+                    self.is_ready, self._sessions.is_draining = True, False
                     if self._on_start is not None:
                         await self._on_start()
                 except Exception as exc:
@@ -427,11 +431,16 @@ class Endpoint:
             replay_bytes=sessions.replay_bytes,
         )
 
+    def begin_drain(self) -> None:
+        """Refuse new sessions, and report that the server is not ready. All other requests are still served."""
+        self._sessions.is_draining = True
+
     async def close(self) -> None:
         """Reject new requests, and end all sessions and streams."""
         if not self.is_ready:
             return
         self.is_ready = False
+        await self._sessions.end_shared_streams()
         if self._on_stop is not None:
             await self._on_stop()
         await self._sessions.close()

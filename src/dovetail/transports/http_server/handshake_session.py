@@ -27,6 +27,12 @@ STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a
 _MAX_PENDING_NOTIFICATIONS: Final = 16
 
 
+class QuestionStream(Protocol):
+    """A stream on which a request to the client is sent."""
+
+    unread_since: float | None  # the time when the last reader left, or None if there is a reader
+
+
 class SessionReader(Protocol):
     """A response that reads the streams of a shared session."""
 
@@ -93,7 +99,7 @@ class HandshakeSession:
         self._pending_notifications: list[bytes] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: ClientRequests | None = None
-        self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
+        self._request_streams: dict[asyncio.Future[Any], QuestionStream] | None = (
             None  # the stream on which each request to the client is sent
         )
         self._streams_by_name: dict[str, EventStream] | None = None
@@ -232,7 +238,7 @@ class HandshakeSession:
                 streams.pop(name).clear()
 
     async def ask_client(
-        self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
+        self, stream: QuestionStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
         """Send a request to the client on an open response stream. The client answers with another POST."""
         if self.is_closed:

@@ -90,6 +90,7 @@ class HandshakeSessionManager:
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
         self._cluster = service.cluster if self.is_stateful else None
         self._start = start
+        self.is_draining = False  # True if the process ends soon, so it refuses new sessions
         # The sessions that all workers share. Without a cluster, this is None.
         self._shared_sessions = (
             None if self._cluster is None else _share_sessions(service, self._cluster, self._sessions)
@@ -118,6 +119,7 @@ class HandshakeSessionManager:
         try:
             kind = jsonrpc.classify(message)
             if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
+                self.check_accepts_sessions()
                 refresh_description = self._service.refresh_description
                 if self._shared_sessions is not None:
                     return self._initialize_shared(request, refresh_description, self._shared_sessions)
@@ -138,6 +140,11 @@ class HandshakeSessionManager:
         else:
             session.handle_response(message)
         return send_body(request.send, 202, request.cors_headers, b"")
+
+    def check_accepts_sessions(self) -> None:
+        """Raise Refusal if no session can be opened, because the process ends soon."""
+        if self.is_draining:
+            raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
 
     async def _refresh_and_initialize(
         self, request: EndpointRequest, refresh_description: Callable[[], Awaitable[None]]
@@ -331,7 +338,7 @@ class HandshakeSessionManager:
             raise Refusal(406, "Accept must include text/event-stream")
         if self._shared_sessions is not None:
             session = await self._find_shared_session(request, self._shared_sessions)
-            async with self._shared_sessions.count_stream(request.principal, request.client_address):
+            async with self._shared_sessions.stream_places.take(request.principal, request.client_address):
                 await self._read_streams(request, session)
             return
         session = self._find_session(request)
@@ -588,6 +595,11 @@ class HandshakeSessionManager:
         is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
         is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
         return is_unopened or is_unused or age > limits.session_lifetime
+
+    async def end_shared_streams(self) -> None:
+        """End the streams of shared sessions, so that their clients continue at other workers."""
+        if self._shared_sessions is not None:
+            await self._shared_sessions.end_streams()
 
     async def close(self) -> None:
         """End all sessions. Sessions that other workers share continue there."""

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -34,6 +34,7 @@ from dovetail.protocol.session_id import (
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord, decode_record, encode_record
+from dovetail.transports.http_server.stream_places import StreamPlaces, get_share
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import decode, encode
 from dovetail.wire.jsonrpc import RequestId
@@ -50,6 +51,8 @@ _MAX_MISSING: Final = 1000
 _RESTORE_TIME_S: Final = 5.0
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _RETRY_DELAY_S: Final = 0.5
+_END_STREAMS_TIMEOUT_S: Final = 1.0
+_END_STREAMS_POLL_S: Final = 0.01
 _SWEEP_INTERVAL_S: Final = 5.0
 
 _ANSWER: Final = "session-answer"
@@ -97,7 +100,7 @@ class SharedSessions:
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_saving = False
-        self._stream_counts: Counter[str] = Counter()  # the open streams of each caller at this worker
+        self.stream_places = StreamPlaces(cluster, service.limits.max_streams_per_principal)
         self._has_handlers = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         # If the record is touched after a quarter of the idle time, it must live for five quarters.
@@ -452,7 +455,7 @@ class SharedSessions:
         try:
             is_allowed = await self._state.acquire(name, identity.key, limit, self._limits.initialize_timeout)
         except SharedStateUnavailable:
-            is_allowed = self._count_own(identity) < self._get_share(limit)
+            is_allowed = self._count_own(identity) < get_share(self._state.get_status().worker_count, limit)
         if not is_allowed:
             is_principal = identity.principal_digest is not None
             message = "Too many sessions" if is_principal else "Too many sessions from this address"
@@ -462,34 +465,6 @@ class SharedSessions:
         owner = identity.principal_digest, identity.address
         identities = (session.copy.identity for session in self._sessions.values() if session.copy is not None)
         return sum((other.principal_digest, other.address) == owner for other in identities)
-
-    def _get_share(self, limit: int) -> int:
-        """Return the part of a limit that this worker may use while it cannot ask the others."""
-        return max(1, limit // max(1, self._state.get_status().worker_count))
-
-    @contextlib.asynccontextmanager
-    async def count_stream(self, principal: Principal | None, address: str | None) -> AsyncGenerator[None]:
-        """Count an open stream of a caller. Raise Refusal if the caller has too many streams."""
-        owner = hash_principal(principal) if principal is not None else address
-        if owner is None:
-            yield
-            return
-        name, holder, limit = f"streams of {owner}", os.urandom(8).hex(), self._limits.max_streams_per_principal
-        try:
-            is_allowed = await self._state.acquire(name, holder, limit, None)
-        except SharedStateUnavailable:
-            is_allowed = self._stream_counts[owner] < self._get_share(limit)
-        if not is_allowed:
-            raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
-        self._stream_counts[owner] += 1
-        try:
-            yield
-        finally:
-            self._stream_counts[owner] -= 1
-            if not self._stream_counts[owner]:
-                del self._stream_counts[owner]
-            with contextlib.suppress(SharedStateUnavailable):
-                await self._state.release(name, holder)
 
     # Questions to clients. Their answers can arrive at any worker.
 
@@ -690,6 +665,17 @@ class SharedSessions:
     async def _touch_in_background(self, session: HandshakeSession) -> None:
         with contextlib.suppress(SharedStateUnavailable, Refusal):
             await self._touch(session)
+
+    async def end_streams(self) -> None:
+        """End the GET streams of this worker, while their positions can still be stored."""
+        readers = [reader for session in self._sessions.values() for reader in session.readers or ()]
+        for reader in readers:
+            reader.close()
+        deadline = asyncio.get_running_loop().time() + _END_STREAMS_TIMEOUT_S
+        while any(session.readers for session in self._sessions.values()):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(_END_STREAMS_POLL_S)
 
     async def close(self) -> None:
         """Drop this worker's copies of all sessions. The sessions continue at other workers."""

@@ -6,6 +6,7 @@ spec: handshake/transports#http-with-sse
 import asyncio
 import secrets
 from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from dovetail.protocol import sse
@@ -17,8 +18,15 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Receiv
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 from dovetail.transports.spool import MemoryBudget
 
+if TYPE_CHECKING:  # Only servers in a cluster need these modules.
+    from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.transports.http_server.sse_2024_router import SSE2024Router
+    from dovetail.transports.http_server.stream_places import StreamPlaces
+
 # If this many bytes wait to be sent to a client, the server stops reading the client's messages.
-_MAX_QUEUED_BYTES = 1024 * 1024
+_MAX_QUEUED_BYTES: Final = 1024 * 1024
+# If this many messages of a client wait, the connection ends. They wait only if they came from another worker.
+_MAX_WAITING_MESSAGES: Final = 256
 
 
 class SSE2024Server:
@@ -38,6 +46,15 @@ class SSE2024Server:
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
         self._open_counts: Counter[str | None] = Counter()  # the number of connections of each principal or address
+        self._shared = None if service.cluster is None else self._share(service.cluster)
+
+    def _share(self, cluster: "ClusterWorker") -> "tuple[SSE2024Router, StreamPlaces]":
+        from dovetail.transports.http_server.sse_2024_router import SSE2024Router
+        from dovetail.transports.http_server.stream_places import StreamPlaces
+
+        name, lifetime = self._service.implementation.name, self._limits.session_lifetime
+        router = SSE2024Router(cluster, name, lifetime, self._receive_forwarded)
+        return router, StreamPlaces(cluster, self._limits.max_streams_per_principal)
 
     @property
     def connections(self) -> int:
@@ -53,7 +70,9 @@ class SSE2024Server:
         client.
         """
         if path in self._post_paths and request.method == "POST":
-            await self._find_connection(request).wait_for_room()
+            connection = self._find_connection(request) if self._shared is None else self._find_own(request)
+            if connection is not None:
+                await connection.wait_for_room()
 
     async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
         """Handle a request to a path of this transport."""
@@ -64,6 +83,8 @@ class SSE2024Server:
             await self._open_stream(root + self._post_path_by_stream[path], request)
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
+        elif self._shared is not None:
+            await self._forward(request, body, self._shared[0])
         else:
             connection = self._find_connection(request)
             connection.set_expiry(request.valid_for)
@@ -74,14 +95,24 @@ class SSE2024Server:
     async def _open_stream(self, address: str, request: EndpointRequest) -> None:
         if len(self._connections) >= self._limits.max_sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
+        if self._shared is not None:
+            router, places = self._shared
+            async with places.take(request.principal, request.client_address):
+                await self._run_stream(address, request, *router.create_id(request.principal))
+            return
         origin = request.principal or request.client_address
         if origin is not None and self._open_counts[origin] >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
+        key = secrets.token_urlsafe(24)
+        await self._run_stream(address, request, key, key)
+
+    async def _run_stream(self, address: str, request: EndpointRequest, key: str, id: str) -> None:
+        """Send an event stream to a client. The client uses `id` as its session ID. This worker uses `key`."""
+        origin = request.principal or request.client_address
         connection, send = _SSEConnection(self._service, request.principal, self._budget), request.send
         connection.duplex.origin = origin
         connection.set_expiry(request.valid_for)
-        id = secrets.token_urlsafe(24)
-        self._connections[id] = connection
+        self._connections[key] = connection
         self._open_counts[origin] += 1
         try:
             headers = [*STREAM_HEADERS, *request.cors_headers]
@@ -89,19 +120,45 @@ class SSE2024Server:
             await _write(send, sse.encode_event(f"{address}?session_id={id}".encode(), name="endpoint"))
             await connection.run(request.receive, send, self._limits.keep_alive_interval)
         finally:
-            del self._connections[id]
+            del self._connections[key]
             self._open_counts[origin] -= 1
             if not self._open_counts[origin]:
                 del self._open_counts[origin]
             await connection.duplex.close()
 
     def _find_connection(self, request: EndpointRequest) -> "_SSEConnection":
-        query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
-        session_ids = query.get("session_id") or query.get("sessionId") or [""]
-        connection = self._connections.get(session_ids[0])
+        connection = self._connections.get(_read_session_id(request))
         if connection is None or connection.principal != request.principal:
-            raise Refusal(404, "Unknown session. Open a stream with GET")
+            raise _create_unknown_error()
         return connection
+
+    # Connections in a cluster.
+
+    def _find_own(self, request: EndpointRequest) -> "_SSEConnection | None":
+        """Return the connection of a request, or None if another worker has it."""
+        assert self._shared is not None
+        router, _ = self._shared
+        address = router.read_id(_read_session_id(request), request.principal)
+        if address is None:
+            raise _create_unknown_error()
+        worker, key = address
+        if not router.is_own(worker):
+            return None
+        connection = self._connections.get(key)
+        if connection is None:
+            raise _create_unknown_error()
+        return connection
+
+    async def _forward(self, request: EndpointRequest, body: bytes, router: "SSE2024Router") -> None:
+        address = router.read_id(_read_session_id(request), request.principal)
+        if address is None or not await router.forward(*address, request.principal, request.valid_for, body):
+            raise _create_unknown_error()
+        await send_body(request.send, 202, request.cors_headers, b"")
+
+    def _receive_forwarded(self, key: str, principal: Principal | None, valid_for: float | None, body: bytes) -> None:
+        connection = self._connections.get(key)
+        if connection is not None and connection.principal == principal:
+            connection.receive_later(principal, valid_for, body)
 
     async def close(self) -> None:
         """Close the streams of all clients."""
@@ -126,6 +183,29 @@ class _SSEConnection:
         self._sent = asyncio.Event()
         self._is_ended = False
         self._expiry_timer: asyncio.TimerHandle | None = None
+        # The messages of the client that another worker has sent here, and the task that handles them in order.
+        self._waiting: deque[tuple[Principal | None, float | None, bytes]] = deque()
+        self._receive_task: asyncio.Task[None] | None = None
+
+    def receive_later(self, principal: Principal | None, valid_for: float | None, body: bytes) -> None:
+        """Handle a message of the client as soon as there is room for the response."""
+        self._waiting.append((principal, valid_for, body))
+        if len(self._waiting) > _MAX_WAITING_MESSAGES:
+            self._waiting.clear()
+            self.end()
+        elif self._receive_task is None:
+            self._receive_task = asyncio.get_running_loop().create_task(self._receive_waiting())
+
+    async def _receive_waiting(self) -> None:
+        try:
+            while self._waiting and not self._is_ended:
+                await self.wait_for_room()
+                principal, valid_for, body = self._waiting.popleft()
+                self.set_expiry(valid_for)
+                self.duplex.set_principal(principal)
+                self.duplex.receive(body)
+        finally:
+            self._receive_task = None
 
     def _enqueue(self, data: bytes) -> None:
         self._pending.append(data)
@@ -181,6 +261,15 @@ class _SSEConnection:
             pass
         self._pending.clear()
         self.end()
+
+
+def _read_session_id(request: EndpointRequest) -> str:
+    query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
+    return (query.get("session_id") or query.get("sessionId") or [""])[0]
+
+
+def _create_unknown_error() -> Refusal:
+    return Refusal(404, "Unknown session. Open a stream with GET")
 
 
 async def _write(send: Send, data: bytes) -> None:

@@ -1,0 +1,116 @@
+"""Messages of the HTTP+SSE transport of 2024 in a cluster. A POST can reach another worker than the event stream.
+
+The ID of a connection contains the worker that has its stream. Every worker sends the messages of clients there.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.sealer import Sealer, UnsealError
+from dovetail.protocol.session_id import hash_principal
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.task_store import TaskPrincipal, restore_principal, save_principal
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode
+
+_KIND: Final = "sse-2024"
+_FORMAT: Final = b"\x01"
+_KEY_BYTES: Final = 16
+
+
+class ConnectionAddress(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The worker that has a connection, the name of the connection there, and its caller."""
+
+    worker: str
+    key: str
+    principal_digest: str | None = None
+
+
+class ForwardedMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The message of a client, and who sent it. The body of the POST follows after a line break."""
+
+    key: str
+    principal: TaskPrincipal | None = None
+    owner: str | None = None  # the principal as text
+    expires_at: float | None = None  # when the credentials expire, in seconds since 1970
+
+
+_decode_address: Final = msgspec.json.Decoder(ConnectionAddress).decode
+_decode_head: Final = msgspec.json.Decoder(ForwardedMessage).decode
+
+# Receives the key of a connection, the caller, the seconds until the credentials expire, and the body of the POST.
+Receive = Callable[[str, Principal | None, float | None, bytes], None]
+
+
+class SSE2024Router:
+    """Sends the messages of clients to the worker that has their event stream."""
+
+    def __init__(self, cluster: ClusterWorker, server_name: str, lifetime: float, receive: Receive) -> None:
+        self._cluster = cluster
+        self._sealer = Sealer(cluster.secret_keys, purpose="HTTP+SSE connection")
+        self._context = server_name.encode()
+        self._lifetime = lifetime
+        self._receive = receive
+        self._has_handler = False
+
+    def create_id(self, principal: Principal | None) -> tuple[str, str]:
+        """Return a key for a new connection of this worker, and its ID for the client."""
+        if not self._has_handler:
+            self._has_handler = True
+            self._cluster.add_handler(_KIND, self._handle_message)
+        key = os.urandom(_KEY_BYTES).hex()
+        address = ConnectionAddress(worker=self._cluster.name, key=key, principal_digest=hash_principal(principal))
+        return key, self._sealer.seal_text(_FORMAT + encode(address), self._context, time.time() + self._lifetime)
+
+    def read_id(self, id: str, principal: Principal | None) -> tuple[str, str] | None:
+        """Return the worker and the key of a connection. Return None if it is not a connection of this caller."""
+        try:
+            data = self._sealer.open_text(id, self._context, time.time())
+            address = _decode_address(data[1:]) if data[:1] == _FORMAT else None
+        except (UnsealError, msgspec.MsgspecError):
+            return None
+        if address is None or address.principal_digest != hash_principal(principal):
+            return None
+        return address.worker, address.key
+
+    def is_own(self, worker: str) -> bool:
+        """Return whether a name is that of this worker."""
+        return worker == self._cluster.name
+
+    async def forward(
+        self, worker: str, key: str, principal: Principal | None, valid_for: float | None, body: bytes
+    ) -> bool:
+        """Send a message to the worker of a connection. Return False if this worker has ended.
+
+        Messages for this worker take the same way, so that the messages of a client keep their order.
+        """
+        head = ForwardedMessage(
+            key=key,
+            principal=None if principal is None else save_principal(principal),
+            owner=None if principal is None else str(principal),
+            expires_at=None if valid_for is None else time.time() + valid_for,
+        )
+        try:
+            return await self._cluster.state.send(worker, _KIND, _FORMAT + encode(head) + b"\n" + body)
+        except SharedStateUnavailable as exc:
+            if self.is_own(worker):
+                self._receive(key, principal, valid_for, body)
+                return True
+            headers = [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))]
+            raise Refusal(503, "The message cannot be delivered at the moment. Try again", headers) from None
+
+    def _handle_message(self, message: Message) -> None:
+        if message.body[:1] != _FORMAT:
+            return
+        encoded_head, _, body = message.body[1:].partition(b"\n")
+        head = _decode_head(encoded_head)
+        principal = None if head.principal is None else restore_principal(head.principal, head.owner)
+        valid_for = None if head.expires_at is None else max(0.0, head.expires_at - time.time())
+        self._receive(head.key, principal, valid_for, body)

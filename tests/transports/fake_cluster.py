@@ -1,0 +1,71 @@
+"""Several workers in one process that share their state, for tests over ASGI."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.transports.http_server.endpoint import Endpoint
+from transports.fake_service import FakeService, Work, echo
+
+KEYS = ["a secret key of the cluster"]
+
+
+class Backend(MemoryBackend):
+    """A back end that tests can turn off."""
+
+    is_away = False
+    reads = 0
+
+    def _open_hub(self) -> Any:
+        if self.is_away:
+            raise SharedStateUnavailable("away")
+        return super()._open_hub()
+
+    async def read(self, name: str) -> Any:
+        self.reads += 1
+        return await super().read(name)
+
+
+class Worker:
+    """One worker: its service, its back end and its endpoint."""
+
+    def __init__(
+        self, other: "Worker | None", work: Work, options: Mapping[str, Any], limits: Mapping[str, Any]
+    ) -> None:
+        self.backend = Backend(None if other is None else other.backend)
+        self.service = FakeService(work, **limits)
+        self.service.cluster = self.cluster = ClusterWorker(self.backend, KEYS)
+        self.app = Endpoint(self.service, **options)
+
+
+class Cluster:
+    """Two workers that share their state."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+    async def open(
+        self, work: Work = echo, count: int = 2, options: Mapping[str, Any] | None = None, **limits: Any
+    ) -> list[Endpoint]:
+        for _ in range(count):
+            self.workers.append(Worker(self.workers[0] if self.workers else None, work, options or {}, limits))
+        for worker in self.workers:
+            await worker.cluster.start()
+        return [worker.app for worker in self.workers]
+
+    def turn_off(self, *, is_away: bool = True) -> None:
+        for worker in self.workers:
+            worker.backend.is_away = is_away
+
+    async def close(self) -> None:
+        self.turn_off(is_away=False)
+        for worker in self.workers:
+            await worker.app.close()
+            await worker.cluster.close()
+
+
+async def authenticate(headers: Mapping[bytes, bytes]) -> str | None:
+    given = headers.get(b"authorization")
+    return given.decode() if given else None
