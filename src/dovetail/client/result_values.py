@@ -1,9 +1,4 @@
-"""Convert a result to a value: its structured content, or else its text, or else its content blocks.
-
-Servers wrap structured content that is not an object as `{"result": value}`. An object with only this field is
-unwrapped if the output schema or the result is marked. Without a mark, it is unwrapped only if the text of the result
-is the inner value. The text of an object that a tool returned is the whole object.
-"""
+"""Convert the result of a tool call or a resource to the value that callers get, and error results to exceptions."""
 
 from base64 import b64decode
 from typing import Any
@@ -17,59 +12,15 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.content import ResourceContents, TextContent
 from dovetail.wire.raw_message import decode_text
 from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.tool_value import get_value, is_marked, is_result_object
 from dovetail.wire.tools import CallToolResult
 
 
 def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
-    """Return the value of a tool result. Raise ToolError if the result is an error.
-
-    `is_wrapped` is True if the output schema says that the value is wrapped, and None if the schema is unknown or does
-    not say.
-    """
+    """Return the value of a tool result. Raise ToolError if the result is an error."""
     if result.is_error:
         raise build_tool_error(result)
-    structured = result.structured_content
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    if structured is not UNSET and structured is not None:
-        if (
-            is_wrapped is False
-            or not _is_result_object(structured)
-            or not (is_wrapped or _is_marked(result) or _match_value(texts, structured["result"]))
-        ):
-            return structured
-        return structured["result"]
-    if structured is None:
-        return None
-    if len(texts) != len(result.content):
-        return result.content
-    return texts[0] if len(texts) == 1 else None if not texts else "\n".join(texts)
-
-
-def _is_result_object(value: Any) -> bool:
-    return type(value) is dict and len(value) == 1 and "result" in value
-
-
-def _is_marked(result: CallToolResult) -> bool:
-    mark: Any = (result.meta or {}).get("fastmcp")
-    return type(mark) is dict and mark.get("wrap_result") is True
-
-
-def _match_value(texts: list[str], value: Any) -> bool:
-    """Return whether the text of a result contains the same value as the structured content."""
-    if value is None and not texts:
-        return True
-    if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
-        return True
-    return len(texts) == 1 and _matches_value(texts[0], value)
-
-
-def _matches_value(text: str, value: Any) -> bool:
-    if text == value:
-        return True
-    try:
-        return decode_text(text) == value
-    except InvalidResult:
-        return False
+    return get_value(result.structured_content, result.content, result.meta, is_wrapped=is_wrapped)
 
 
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
@@ -81,7 +32,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
     value = extract_value(result, is_wrapped=is_wrapped)
     candidates = [value]
     structured = result.structured_content
-    is_unknown = is_wrapped is None and _is_result_object(structured) and not _is_marked(result)
+    is_unknown = is_wrapped is None and is_result_object(structured) and not is_marked(result.meta)
     if is_unknown and target_type not in (Any, object):
         is_whole = value is structured
         candidates.append(structured["result"] if is_whole else structured)
@@ -120,8 +71,7 @@ def _convert(value: Any, target_type: Any) -> Any:
 
 def build_tool_error(result: CallToolResult) -> ToolError:
     """Return the exception for an error result. The text of the result becomes the message of the exception."""
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    error = ToolError("\n".join(texts) or "the tool failed without a message")
+    error = ToolError(result.text or "the tool failed without a message")
     error.result = result
     return error
 

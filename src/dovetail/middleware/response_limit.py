@@ -46,7 +46,7 @@ class ResponseLimit:
         ):
             text = f"The result has {size} bytes, but the limit is {self._max_bytes}. Request less data."
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
-        full_text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+        full_text = result.text
         max_chars = self._max_bytes - 200
         # One character can need several bytes in JSON.
         while len(encode(full_text[:max_chars])) > self._max_bytes - 200:

@@ -62,3 +62,8 @@ class ReadResourceResult(CacheableResult):
     """The result of resources/read, with the contents of a resource in one or more parts."""
 
     contents: list[ResourceContents]
+
+    @property
+    def text(self) -> str:
+        """The text of all parts, separated by newlines. Parts with binary data are left out."""
+        return "\n".join(part.text for part in self.contents if part.text is not None)

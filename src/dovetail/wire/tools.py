@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dovetail.wire.base import UNSET, CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon
+from dovetail.wire.tool_value import get_value, join_texts
 
 # With this keyword in an output schema, results are wrapped as `{"result": ...}`. fastmcp uses the same keyword.
 WRAPPED_RESULT_KEYWORD: Final = "x-fastmcp-wrap-result"
@@ -61,3 +62,13 @@ class CallToolResult(Result):
     # Structured content was added in protocol version 2025-06. Since 2026-07, it can be any JSON value, including null.
     structured_content: Any = UNSET
     is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, separated by newlines."""
+        return join_texts(self.content)
+
+    @property
+    def data(self) -> Any:
+        """The value that the tool returned: its structured content, or else its text, or else its content blocks."""
+        return get_value(self.structured_content, self.content, self.meta, is_wrapped=None)

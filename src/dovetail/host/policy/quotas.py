@@ -133,7 +133,7 @@ def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolRe
     size = len(encode(result))
     if size <= max_bytes:
         return result
-    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+    text = result.text
     kept_text = text.encode()[:max_bytes].decode("utf-8", "ignore")
     note = f"[result cut: it has {size} bytes, and the limit is {max_bytes} bytes]"
     content = [TextContent(text=kept_text), TextContent(text=note)] if kept_text else [TextContent(text=note)]
