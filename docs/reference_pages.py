@@ -31,9 +31,10 @@ MODULES = (
     "dovetail.testing",
     "dovetail.agent",
     "dovetail.extensions",
+    "dovetail.cluster",
 )
 HOMES = ("dovetail.errors", *(module for module in MODULES if module not in ("dovetail.errors", "dovetail.types")))
-PROVISIONAL = {"dovetail.agent", "dovetail.extensions"}
+PROVISIONAL = {"dovetail.agent", "dovetail.cluster", "dovetail.extensions"}
 # These come first on their page. All others follow in alphabetical order.
 FIRST = ("Server", "Context", "Client", "SyncClient", "Host", "Policy", "Guard", "Agent", "Extension")
 # The specification explains the fields of its types, and an error explains itself.

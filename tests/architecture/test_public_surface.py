@@ -24,6 +24,7 @@ PUBLIC_MODULES = (
     "dovetail",
     "dovetail.agent",
     "dovetail.auth",
+    "dovetail.cluster",
     "dovetail.errors",
     "dovetail.extensions",
     "dovetail.host",

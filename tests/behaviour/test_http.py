@@ -786,12 +786,6 @@ async def test_several_processes_share_the_work_and_are_replaced() -> None:
                 os.kill(pid, 0)
 
 
-@requirement("http.workers")
-def test_several_processes_cannot_have_sessions() -> None:
-    with pytest.raises(ValueError, match="sessions=False"):
-        Server("x").run("http", port=0, workers=2)
-
-
 @requirement("http.run")
 def test_an_unknown_transport_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'stdio', 'http', 'unix'.*'tcp'"):

@@ -450,11 +450,6 @@ def test_an_unknown_transport(transport: str) -> None:
         Server("any").run(transport)
 
 
-def test_sessions_cannot_be_shared_by_workers() -> None:
-    with pytest.raises(ValueError, match="sessions=False"):
-        Server("any").run("http", workers=2)
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.20", "example.com"])
 def test_the_world_is_not_served_by_accident(host: str) -> None:
     with pytest.raises(ValueError, match="allow_anonymous=True"):

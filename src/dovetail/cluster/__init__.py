@@ -1,4 +1,8 @@
-"""Back ends for the state that the workers of one server share. No server uses them yet.
+"""Clusters: several workers, on one machine or on many, that serve one address.
 
-`memory_backend` serves one process, `local_backend` the workers of one machine, and `redis_backend` several machines.
+`Cluster` says where the workers keep the state that they share.
 """
+
+from dovetail.cluster.cluster_options import Cluster
+
+__all__ = ["Cluster"]

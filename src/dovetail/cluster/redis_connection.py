@@ -11,7 +11,7 @@ from dovetail.wire.base import Struct
 _DEFAULT_PORT: Final = 6379
 _DEFAULT_SENTINEL_PORT: Final = 26379
 _MAX_CONNECTIONS: Final = 32  # If all connections are busy, a command waits.
-_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 class RedisAddress(Struct, frozen=True, kw_only=True):
@@ -44,8 +44,8 @@ def parse_redis_url(url: str) -> RedisAddress:
     follow after `?`.
     """
     parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
-        raise ValueError(f"the scheme of a Redis URL must be one of {', '.join(_SCHEMES)}, not {parts.scheme!r}")
+    if parts.scheme not in REDIS_SCHEMES:
+        raise ValueError(f"the scheme of a Redis URL must be one of {', '.join(REDIS_SCHEMES)}, not {parts.scheme!r}")
     options = dict(parse_qsl(parts.query))
     unknown = options.keys() - {"db", "ca_file", "sentinel_password"}
     if unknown:

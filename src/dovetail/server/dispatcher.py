@@ -115,11 +115,10 @@ class Dispatcher:
         limits: ServerLimits,
         lifespan: Lifespan | None,
         secret_keys: Sequence[str | bytes],
-        cluster: "ClusterWorker | None",
         recording: "str | Path | None",
         debug: bool,
     ) -> None:
-        self.cluster = cluster
+        self.cluster: ClusterWorker | None = None  # This attribute is None if the server runs in one process.
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
         # These attributes are None if the server is not in a cluster.
@@ -341,6 +340,10 @@ class Dispatcher:
         """Use the mounting server's keys for request states, unless this server has secret keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
+
+    def use_cluster(self, cluster: "ClusterWorker") -> None:
+        """Make this process a worker of a cluster. Call this method at most once, before the server starts."""
+        self.cluster = cluster
 
     def list_used_scopes(self) -> tuple[str, ...]:
         """Return all scopes that items require, on this server and on mounted servers in this process."""

@@ -27,12 +27,12 @@ from dovetail.errors import TransportError
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import Receiver, Recorder
 from dovetail.protocol.uri_key import uri_key
+from dovetail.server.workers import LISTENER_VARIABLE
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.wire.meta import SUBSCRIPTION_ID
 
 CHILD_ENV_VAR: Final = "_DOVETAIL_RELOADED"
-LISTENER_ENV_VAR: Final = "_DOVETAIL_LISTENER"
 _POLL_INTERVAL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 5.0
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -148,7 +148,7 @@ def supervise(
     inherited_fds: tuple[int, ...] = ()
     if listener is not None and sys.platform != "win32":
         os.set_inheritable(listener.fileno(), True)
-        child_env[LISTENER_ENV_VAR] = str(listener.fileno())
+        child_env[LISTENER_VARIABLE] = str(listener.fileno())
         inherited_fds = (listener.fileno(),)
     received_signals: list[int] = []
     for signal_number in (signal.SIGINT, signal.SIGTERM):

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
+    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.server.loop_watchdog import LoopWatchdog
+    from dovetail.server.workers import WorkerPipes
 
 _EOF_GRACE_S: Final = 1.0  # the seconds that calls may continue after the client closed stdin
 _EXIT_GRACE_S: Final = 0.7
@@ -51,6 +53,7 @@ class RunnableService(Service, Protocol):
 
     @property
     def stores_large_results(self) -> bool: ...
+    def use_cluster(self, cluster: "ClusterWorker") -> None: ...
 
 
 class Runnable(NamedTuple):
@@ -67,7 +70,9 @@ class HTTPListener(NamedTuple):
     socket: "socket.socket"
     tls: dict[str, Any]
     options: ASGIOptions
-    announce: Callable[[], None]  # A function that prints the URL.
+    announcement: str  # the text with the URL
+    on_ready: Callable[[], None]  # Called when the socket is served. By default, this function prints the announcement.
+    is_worker: bool = False  # True if another process has started this process as one of several workers.
 
 
 def run(runnable: Runnable, transport: Transport, options: dict[str, Any], *, reload: bool) -> None:
@@ -153,7 +158,9 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             app.close,
             # The server starts before uvicorn, because uvicorn ends the process if the startup fails inside it.
             on_start=server.start,
-            on_ready=listener.announce,
+            on_ready=listener.on_ready,
+            # A service manager may send SIGTERM to all processes, and the parent sends it, too.
+            ignores_repeated_sigterm=listener.is_worker,
         )
         task = asyncio.get_running_loop().create_task(web_server.serve([listener.socket]))
         try:
@@ -245,12 +252,14 @@ def open_http_listener(
     scheme = "https" if ssl_certfile else "http"
     location = _describe_location(scheme, host, listener.getsockname()[1], options)
 
-    def announce() -> None:
-        sys.stderr.write(f"{runnable.server.name} is at {location}\n")
-        sys.stderr.flush()
-
+    announcement = f"{runnable.server.name} is at {location}\n"
     tls = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
-    return HTTPListener(listener, tls, options, announce)
+    return HTTPListener(listener, tls, options, announcement, partial(_print_announcement, announcement))
+
+
+def _print_announcement(announcement: str) -> None:
+    sys.stderr.write(announcement)
+    sys.stderr.flush()
 
 
 def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) -> str:
@@ -265,45 +274,95 @@ def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) 
 
 
 def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **options: Any) -> None:
-    worker_count = _count_workers(runnable, workers, options)
-    listener = open_http_listener(runnable, **options)
-    if worker_count == 1:
-        run_in_process(partial(serve_http, runnable, listener))
+    from dovetail.server.workers import WorkerPipes, fork_workers, take_pipes
+
+    worker_count = _check_workers(runnable, workers, options)
+    pipes = take_pipes()
+    if pipes is not None:
+        pipes.exit_with_parent()
+        _run_worker(runnable, open_http_listener(runnable, **options), pipes)
         return
-    from dovetail.server.workers import supervise
+    if worker_count == 1:
+        run_in_process(partial(serve_http, runnable, open_http_listener(runnable, **options)))
+        return
+    with _join_workers(runnable.service):
+        listener = open_http_listener(runnable, **options)
 
-    def run_worker(notify_ready: Callable[[], None]) -> None:
-        run_in_process(partial(serve_http, runnable, listener._replace(announce=notify_ready)))
+        def run_worker(pipes: WorkerPipes) -> None:
+            _run_worker(runnable, listener, pipes)
 
-    shutdown_timeout = runnable.service.limits.shutdown_timeout
-    supervise(run_worker, worker_count, announce=listener.announce, shutdown_timeout=shutdown_timeout)
+        fork_workers(run_worker, worker_count, close_listener=listener.socket.close)
 
 
-def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
-    """Return the number of worker processes. If the server must run in one process, raise ValueError."""
+def _run_worker(runnable: Runnable, listener: HTTPListener, pipes: "WorkerPipes") -> None:
+    """Serve as one of several workers. The parent prints the announcement."""
+    notify_ready = partial(pipes.notify_ready, runnable.service.limits.shutdown_timeout, listener.announcement)
+    run_in_process(partial(serve_http, runnable, listener._replace(on_ready=notify_ready, is_worker=True)))
+
+
+@contextlib.contextmanager
+def _join_workers(service: RunnableService) -> Generator[None]:
+    """Let the workers of this process share their state in a private folder, unless the server has a cluster."""
+    from dovetail.cluster.local_folder import create_workers_folder
+    from dovetail.server.cluster_setup import WorkersFolder, create_cluster_worker, find_default_cluster
+
+    if service.cluster is not None or find_default_cluster() is not None:
+        yield
+        return
+    with create_workers_folder() as folder:
+        service.use_cluster(create_cluster_worker(WorkersFolder(folder), "", ()))
+        yield
+
+
+def run_workers(command: list[str], host: str, port: int, workers: int | Literal["auto"]) -> None:
+    """Serve over HTTP with several processes that run the same command, until a signal arrives.
+
+    The command must call `run`. It does not need to know that there are several processes.
+    """
+    from dovetail.cluster.local_folder import create_workers_folder
+    from dovetail.server.cluster_setup import WORKERS_FOLDER_VARIABLE
+    from dovetail.server.workers import spawn_workers
+    from dovetail.transports.http_server.uvicorn_server import bind_socket
+
+    worker_count = count_workers(workers)
+    listener = _get_inherited_socket() or bind_socket(host, port)
+    # A worker uses this folder unless its server has another cluster.
+    with create_workers_folder() as folder:
+        spawn_workers(command, {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}, listener, worker_count)
+
+
+def count_workers(workers: int | Literal["auto"]) -> int:
+    """Return the number of worker processes. "auto" means one process for each core that this process may use."""
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     check_type("workers=", workers, int, "'auto' or an integer")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
-    if workers == 1:
+    if workers > 1 and os.name == "nt":
+        raise ValueError("several workers are not supported on Windows. Start one process for each port instead")
+    return workers
+
+
+def _check_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
+    """Return the number of worker processes. If the server must run in one process, raise ValueError."""
+    from dovetail.server.workers import is_spawned_worker
+
+    worker_count = count_workers(workers)
+    if worker_count == 1 and not is_spawned_worker():
         return 1
-    if options.get("sessions", True):
-        raise ValueError(
-            "several workers cannot share client sessions. Pass sessions=False to serve clients of older "
-            "protocol versions without sessions, or workers=1"
-        )
     if runnable.service.stores_large_results:
         raise ValueError(
             "several workers cannot share large results, because the request for a link may reach another worker. "
             "Pass workers=1, or remove large_results="
         )
     _check_shared_storage(runnable.auth, options.get("fallback"))
-    return workers
+    return worker_count
 
 
 def _get_inherited_socket() -> "socket.socket | None":
-    file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
+    from dovetail.server.workers import LISTENER_VARIABLE
+
+    file_descriptor = os.environ.pop(LISTENER_VARIABLE, None)
     if not file_descriptor:
         return None
     import socket

@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, ove
 from dovetail.error_context import check_type
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Middleware
+from dovetail.server.cluster_setup import (
+    create_cluster_worker,
+    find_default_cluster,
+    find_secret_keys,
+    get_cluster_url,
+    read_cluster_option,
+)
 from dovetail.server.dispatcher import Dispatcher
 from dovetail.server.item_options import (
     CacheHint,
@@ -46,8 +53,8 @@ from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
     from pathlib import Path
 
+    from dovetail.cluster import Cluster
     from dovetail.extensions.tasks.task_options import TaskOptions
-    from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.extension import Extension
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
@@ -86,8 +93,8 @@ class Server:
         auth: Checks the credentials of callers over HTTP. If None, the server does not authenticate callers.
         middleware: Functions that wrap every request. The first function is the outermost.
         limits: Limits on message sizes, durations and the number of calls. Defaults to `ServerLimits()`.
-        secret_keys: Keys that encrypt the state of calls that wait for input, newest first. Set them if you run several
-            processes.
+        secret_keys: Keys that encrypt the state of calls that wait for input, newest first. All workers of a server
+            must have the same keys. Defaults to the environment variable DOVETAIL_SECRET_KEYS.
         page_size: The number of items on one page of a list. If None, all items are on one page.
         cache_hints: How long clients may cache lists. Pass one hint for all, or hints by method, such as "tools/list".
         schema_profile: Adapts the schemas of tools so that one model provider accepts them.
@@ -100,7 +107,9 @@ class Server:
             automatically.
         extensions: Extensions of the protocol that the server serves and declares.
         tasks: Options for calls that run as tasks. You only need it to change the defaults of `TaskOptions`.
-        cluster: The state that several workers of this server share. Pass an object with the interface `SharedState`.
+        cluster: Where several workers of this server keep the state that they share: "local" for the workers of one
+            machine, the URL of a Redis server, or a `Cluster(...)`. Defaults to the environment variable
+            DOVETAIL_CLUSTER, if the server is served over HTTP.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -129,7 +138,7 @@ class Server:
         capabilities: ServerCapabilities | None = None,
         extensions: "Sequence[Extension]" = (),
         tasks: "TaskOptions | None" = None,
-        cluster: "SharedState | None" = None,
+        cluster: "Cluster | SharedState | str | None" = None,
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
@@ -146,6 +155,8 @@ class Server:
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         if isinstance(secret_keys, str | bytes):
             raise TypeError("secret_keys must be a list, newest first. Write secret_keys=[...]")
+        cluster = read_cluster_option(cluster)
+        secret_keys = find_secret_keys(secret_keys, cluster)
         limits = limits or ServerLimits()
         page_cache = PageCache(page_size, limits.max_cursor_bytes)
         self._registry = Registry(
@@ -164,6 +175,7 @@ class Server:
         # True if tasks need a file, because the server outlives its clients. None means that it is not decided yet.
         self._keeps_tasks: bool | None = None
         self._secret_keys = secret_keys
+        self._cluster_url = get_cluster_url(cluster)  # None if the cluster is not on Redis.
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
@@ -184,10 +196,11 @@ class Server:
             limits=limits,
             lifespan=normalize_lifespan(self, lifespan),
             secret_keys=secret_keys,
-            cluster=None if cluster is None else _create_worker(cluster, secret_keys),
             recording=recording,
             debug=debug,
         )
+        if cluster is not None:
+            self._dispatcher.use_cluster(create_cluster_worker(cluster, name, secret_keys))
         for function in middleware:
             self.middleware(function)
         if extensions:
@@ -721,6 +734,9 @@ class Server:
         check_option_names("asgi()", options, ASGIOptions.__annotations__)
         self._keeps_tasks = True
         dispatcher = self._dispatcher
+        default_cluster = find_default_cluster() if dispatcher.cluster is None else None
+        if default_cluster is not None:
+            dispatcher.use_cluster(create_cluster_worker(default_cluster, self.name, self._secret_keys))
         endpoint = create_endpoint(
             dispatcher,
             self._auth,
@@ -858,14 +874,6 @@ def _lists_restricted(auth: Any) -> bool:
     from dovetail.oauth.guard.guard import Guard, get_credential_checker
 
     return isinstance(auth, Guard) and get_credential_checker(auth).list_restricted
-
-
-def _create_worker(cluster: "SharedState", secret_keys: Sequence[str | bytes]) -> "ClusterWorker":
-    from dovetail.protocol.cluster_worker import ClusterWorker
-
-    if not secret_keys:
-        raise ValueError("cluster= requires secret_keys=. All workers of the server must have the same keys")
-    return ClusterWorker(cluster, secret_keys)
 
 
 def _check_auth(auth: Any) -> Any:

@@ -9,6 +9,7 @@ from dovetail.error_context import suggest_match
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.cluster import Cluster
     from dovetail.extensions.tasks.task_options import TaskOptions
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
@@ -52,7 +53,7 @@ class ServerOptions(TypedDict, total=False):
     capabilities: "ServerCapabilities | None"
     extensions: "Sequence[Extension]"
     tasks: "TaskOptions | None"
-    cluster: "SharedState | None"
+    cluster: "Cluster | SharedState | str | None"
     recording: "str | Path | None"
     debug: bool
 

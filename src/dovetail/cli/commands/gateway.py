@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from dovetail.cli.cluster_option import cluster_option
 from dovetail.cli.host_setup import (
     HostOptions,
     create_host,
@@ -36,6 +37,7 @@ from dovetail.terminal import output
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=8484, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
+@cluster_option
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 def command(
     watch: bool,

@@ -5,12 +5,13 @@ import os
 import runpy
 import sys
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 
 from dovetail.cli import error_report
+from dovetail.cli.cluster_option import WorkerCount, cluster_option
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (
     TargetOptions,
@@ -32,7 +33,11 @@ from dovetail.wire.base import replace
 @click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
 @click.option("--public-url", help="URL that clients use, if behind a proxy.")
-@click.option("--workers", type=int, default=1, show_default=True, help="Number of worker processes.")
+@click.option(
+    "--workers", type=WorkerCount(), metavar="N", default=1, show_default="1", help='Number of processes, or "auto".'
+)
+@cluster_option
+@click.option("--health", is_flag=True, help="Serve /live and /ready for health checks.")
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 @click.option("--reload", is_flag=True, help="Restart when a source file changes.")
 @click.pass_context
@@ -43,7 +48,8 @@ def command(
     port: int,
     path: str,
     public_url: str | None,
-    workers: int,
+    workers: int | Literal["auto"],
+    health: bool,
     allow_anonymous: bool,
     reload: bool,
     **params: Any,
@@ -57,6 +63,7 @@ def command(
     \b
     dovetail run server.py
     dovetail run server.py:app --http --port 8000
+    dovetail run server.py --http --workers auto
     dovetail run -m package.server --reload
     dovetail run https://example.com/mcp
     dovetail run --http -- uvx mcp-server-time
@@ -64,6 +71,8 @@ def command(
     options = read_target_options(ctx, **params)
     if not http:
         _reject_http_options(ctx)
+    elif workers != 1 and _run_workers(host, port, workers, reload=reload):
+        return 0
     is_file = bool(options.args and options.args[0].endswith(".py") and not options.command)
     is_plain = is_file and is_plain_program(options.args[0])
     if not (is_plain and http):
@@ -82,7 +91,7 @@ def command(
         if not http:
             app.run(reload=reload)
             return 0
-        http_options: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        http_options: dict[str, Any] = {"health": True} if health else {}
         if public_url is not None:
             http_options["public_url"] = public_url
         http_options |= {"host": host, "port": port, "path": path, "allow_anonymous": allow_anonymous}
@@ -104,9 +113,25 @@ def command(
 
 
 def _reject_http_options(ctx: click.Context) -> None:
-    for name in ("host", "port", "path", "public_url", "workers", "allow_anonymous"):
+    for name in ("host", "port", "path", "public_url", "workers", "cluster", "health", "allow_anonymous"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} requires --http")
+
+
+def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload: bool) -> bool:
+    """Serve with several processes that run this command. Return False in these processes."""
+    from dovetail.server import runners
+    from dovetail.server.workers import is_spawned_worker
+
+    if is_spawned_worker():
+        return False
+    if reload:
+        raise click.UsageError("--reload cannot be combined with --workers. Use one process while you develop")
+    try:
+        runners.run_workers([sys.executable, *sys.orig_argv[1:]], host, port, workers)
+    except (ValueError, OSError) as exc:
+        raise click.UsageError(str(exc)) from None
+    return True
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:

@@ -31,6 +31,7 @@ from dovetail.host.search_tools import (
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import mark_ignores_results
 from dovetail.protocol.mountable import ItemKind
+from dovetail.server.cluster_setup import find_secret_keys
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
@@ -190,7 +191,8 @@ class Gateway:
         self._host_lifespan = host_lifespan  # a context manager that opens the host if it is closed
         self._mode = mode
         self._only_server = only_server
-        self._state = state or _create_state(options.get("secret_keys", ()))
+        options["secret_keys"] = find_secret_keys(options.get("secret_keys", ()), options.get("cluster"))
+        self._state = state or _create_state(options["secret_keys"])
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._name_maps: dict[str, NameMap] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()

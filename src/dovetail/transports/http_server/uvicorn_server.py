@@ -7,6 +7,7 @@ large, or whose client does not read the response. A signal stops the server in 
 import asyncio
 import os
 import re
+import signal
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -339,8 +340,10 @@ class UvicornServer(uvicorn.Server):
         *,
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_ready: Callable[[], None] | None = None,
+        ignores_repeated_sigterm: bool = False,
     ) -> None:
         super().__init__(config)
+        self._ignores_repeated_sigterm = ignores_repeated_sigterm
         self._on_stop = on_stop
         self._drain = drain
         self._on_start = on_start
@@ -349,6 +352,8 @@ class UvicornServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Handle a stop signal."""
+        if self._ignores_repeated_sigterm and self._signal_count and sig == signal.SIGTERM:
+            return
         self._signal_count += 1
         self._on_stop(self._signal_count)
         super().handle_exit(sig, frame)

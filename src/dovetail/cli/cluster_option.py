@@ -1,0 +1,46 @@
+"""The option `--cluster`, and the type of `--workers`."""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_option(function: F) -> F:
+    """Add the option `--cluster`. It is stored in the environment, so that servers and worker processes find it."""
+    return click.option(
+        "--cluster",
+        metavar="URL",
+        expose_value=False,
+        callback=_store_cluster,
+        help='Where workers share state: "local" or a Redis URL.',
+    )(function)
+
+
+def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) -> None:
+    from dovetail.cluster import Cluster
+    from dovetail.server.cluster_setup import CLUSTER_VARIABLE
+
+    if url is None or ctx.resilient_parsing:
+        return
+    try:
+        Cluster(url)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), ctx, param) from None
+    os.environ[CLUSTER_VARIABLE] = url
+
+
+class WorkerCount(click.IntRange):
+    """A number of worker processes, or "auto"."""
+
+    name = "number|auto"
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number or "auto". Fail if the value is neither."""
+        return value if value == "auto" else super().convert(value, param, ctx)

@@ -1,0 +1,121 @@
+"""Connect a server to the cluster that its options or the environment name."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dovetail.cluster import Cluster
+    from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.protocol.shared_state import SharedState
+
+# The default of `Server(cluster=...)`, for servers that are served over HTTP.
+CLUSTER_VARIABLE: Final = "DOVETAIL_CLUSTER"
+# The default of `Server(secret_keys=...)`: keys separated by commas, newest first.
+SECRET_KEYS_VARIABLE: Final = "DOVETAIL_SECRET_KEYS"
+# The folder in which the workers of one parent process keep their shared state. The parent sets this variable.
+WORKERS_FOLDER_VARIABLE: Final = "_DOVETAIL_WORKERS_FOLDER"
+# The variable is removed, because processes that a tool starts do not belong to the cluster.
+_workers_folder: str | None = os.environ.pop(WORKERS_FOLDER_VARIABLE, None)
+
+
+class WorkersFolder:
+    """The cluster of the workers that one process starts. It is the default if there are several workers."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+
+def read_cluster_option(cluster: "Cluster | SharedState | str | None") -> "Cluster | SharedState | None":
+    """Return the value of `cluster=`. Raise an error if it is not valid."""
+    if isinstance(cluster, str):
+        from dovetail.cluster import Cluster
+
+        return Cluster(cluster)
+    if cluster is not None and not hasattr(cluster, "is_local") and not hasattr(cluster, "end_lost_stream"):
+        from dovetail.error_context import describe_value
+
+        raise TypeError(f'cluster= must be "local", a Redis URL or a Cluster(...), not {describe_value(cluster)}')
+    return cluster
+
+
+def find_default_cluster() -> "Cluster | WorkersFolder | None":
+    """Return the cluster that the environment names, or None."""
+    if url := os.environ.get(CLUSTER_VARIABLE):
+        from dovetail.cluster import Cluster
+
+        try:
+            return Cluster(url)
+        except ValueError as exc:
+            raise ValueError(f"{CLUSTER_VARIABLE}: {exc}") from None
+    return WorkersFolder(_workers_folder) if _workers_folder else None
+
+
+def get_cluster_url(cluster: Any) -> str | None:
+    """Return the URL of the Redis server of a cluster. `cluster` is the value of `cluster=`."""
+    cluster = find_default_cluster() if cluster is None else cluster
+    return None if getattr(cluster, "is_local", True) else cluster.url
+
+
+def find_secret_keys(secret_keys: Sequence[str | bytes], cluster: Any) -> Sequence[str | bytes]:
+    """Return the secret keys of a server. The defaults are the keys of the environment, and the key of a local cluster.
+
+    `cluster` is the value of `cluster=`. The workers of a cluster must have the same keys.
+    """
+    if secret_keys:
+        return secret_keys
+    if listed := os.environ.get(SECRET_KEYS_VARIABLE):
+        return [key for part in listed.split(",") if (key := part.strip())]
+    cluster = find_default_cluster() if cluster is None else cluster
+    if isinstance(cluster, WorkersFolder):
+        from dovetail.cluster.local_folder import read_key
+
+        return [read_key(cluster.path)]
+    if getattr(cluster, "is_local", False):
+        from dovetail.cluster.local_folder import read_user_key
+
+        return [read_user_key()]
+    return ()
+
+
+def create_cluster_worker(cluster: Any, server_name: str, secret_keys: Sequence[str | bytes]) -> "ClusterWorker":
+    """Return this process as a worker of a cluster. Raise ValueError if the workers would have different keys."""
+    from dovetail.protocol.cluster_worker import ClusterWorker
+
+    if isinstance(cluster, WorkersFolder):
+        from dovetail.cluster.local_backend import LocalBackend
+        from dovetail.cluster.local_folder import read_key
+
+        keys = secret_keys or [read_key(cluster.path)]
+        return ClusterWorker(LocalBackend(cluster.path, secret_keys=keys), keys)
+    if not secret_keys:
+        raise ValueError(
+            "cluster= requires secret keys, and all workers must have the same keys. Pass secret_keys=[...] to Server, "
+            f"or set the environment variable {SECRET_KEYS_VARIABLE}. Create a key with: "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    if not hasattr(cluster, "is_local"):
+        return ClusterWorker(cluster, secret_keys)
+    return ClusterWorker(_create_backend(cluster, server_name, secret_keys), secret_keys)
+
+
+def _create_backend(cluster: "Cluster", server_name: str, secret_keys: Sequence[str | bytes]) -> "SharedState":
+    if cluster.is_local:
+        from dovetail.cluster.local_backend import LocalBackend
+        from dovetail.cluster.local_folder import open_server_folder
+
+        return LocalBackend(open_server_folder(cluster.prefix, server_name), secret_keys=secret_keys)
+    if importlib.util.find_spec("redis") is None:
+        raise ImportError("a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'", name="redis")
+    from dovetail.cluster.redis_backend import RedisBackend
+
+    return RedisBackend(
+        cluster.url,
+        # Servers with different names can share one Redis. Braces have a meaning in Redis Cluster.
+        prefix=f"{cluster.prefix}:{server_name.replace('{', '(').replace('}', ')')}",
+        secret_keys=secret_keys,
+        timeout=cluster.timeout,
+        is_required=cluster.required,
+    )
