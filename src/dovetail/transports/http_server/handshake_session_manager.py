@@ -46,9 +46,11 @@ from dovetail.wire.base import replace
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, STATELESS_REVISIONS, is_stateless
 
-if TYPE_CHECKING:  # Only servers in a cluster need this module.
+if TYPE_CHECKING:  # Only servers in a cluster need these modules.
     from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.transports.http_server.shared_sessions import SharedSessions
+    from dovetail.transports.http_server.stored_response import StoredResponseWriter
+    from dovetail.transports.http_server.stored_streams import ClusterStreams
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
@@ -57,6 +59,7 @@ _SWEEP_INTERVAL_S: Final = 5.0
 
 # An owner is (True, principal) for an authenticated caller, and (False, address) for any other caller.
 Owner: TypeAlias = tuple[bool, str]
+SessionWriter: TypeAlias = "SessionResponseWriter | StoredResponseWriter"
 
 
 class HandshakeSessionManager:
@@ -94,6 +97,11 @@ class HandshakeSessionManager:
         # The sessions that all workers share. Without a cluster, this is None.
         self._shared_sessions = (
             None if self._cluster is None else _share_sessions(service, self._cluster, self._sessions)
+        )
+        self._cluster_streams = (
+            None
+            if self._cluster is None or self._shared_sessions is None
+            else _share_streams(service, self._cluster, timers, budget, self._shared_sessions)
         )
 
     def __len__(self) -> int:
@@ -189,7 +197,11 @@ class HandshakeSessionManager:
         except ProtocolError as exc:
             await _send_refusal(request, message["id"], exc, session.revision)
             return
-        writer = SessionResponseWriter(request, session, self._timers, self._event_log)
+        writer = (
+            SessionResponseWriter(request, session, self._timers, self._event_log)
+            if self._cluster_streams is None
+            else self._cluster_streams.create_writer(request, session, [exchange.id])
+        )
         writer.watch_silence()
         try:
             try:
@@ -217,9 +229,7 @@ class HandshakeSessionManager:
             check_meta_size(exchange, self._limits.max_meta_bytes)
         return exchange
 
-    async def _run(
-        self, exchange: IncomingExchange, session: HandshakeSession, writer: SessionResponseWriter
-    ) -> bytes | None:
+    async def _run(self, exchange: IncomingExchange, session: HandshakeSession, writer: SessionWriter) -> bytes | None:
         """Run a request and return its response, or None if it was cancelled."""
         writer.attach(exchange, self.is_stateful)
         loop = asyncio.get_running_loop()
@@ -286,7 +296,11 @@ class HandshakeSessionManager:
                 request.send, 400, handshake_protocol.refuse(session.revision, None, exc), request.cors_headers
             )
             return
-        writer = SessionResponseWriter(request, session, self._timers, self._event_log)
+        writer = (
+            SessionResponseWriter(request, session, self._timers, self._event_log)
+            if self._cluster_streams is None
+            else self._cluster_streams.create_writer(request, session, _list_request_ids(messages))
+        )
         writer.watch_silence()
         try:
             results = await asyncio.gather(
@@ -302,7 +316,7 @@ class HandshakeSessionManager:
             raise
 
     async def _run_batch_message(
-        self, request: EndpointRequest, session: HandshakeSession, message: Any, writer: SessionResponseWriter
+        self, request: EndpointRequest, session: HandshakeSession, message: Any, writer: SessionWriter
     ) -> bytes | None:
         try:
             kind = jsonrpc.classify(message)
@@ -336,16 +350,13 @@ class HandshakeSessionManager:
         _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
-        if self._shared_sessions is not None:
+        if self._shared_sessions is not None and self._cluster_streams is not None:
             session = await self._find_shared_session(request, self._shared_sessions)
             async with self._shared_sessions.stream_places.take(request.principal, request.client_address):
-                await self._read_streams(request, session)
+                await self._cluster_streams.handle_get(request, session)
             return
         session = self._find_session(request)
         self._check_streams(request.principal, request.client_address)
-        await self._read_streams(request, session)
-
-    async def _read_streams(self, request: EndpointRequest, session: HandshakeSession) -> None:
         last_event_id = request.headers.get(LAST_EVENT_HEADER)
         if last_event_id is None:
             stream = self._get_standalone_stream(session)
@@ -604,6 +615,8 @@ class HandshakeSessionManager:
     async def close(self) -> None:
         """End all sessions. Sessions that other workers share continue there."""
         if self._shared_sessions is not None:
+            if self._cluster_streams is not None:
+                await self._cluster_streams.close()
             await self._shared_sessions.close()
             return
         sweep_timer = self._sweep_timers.pop(asyncio.get_running_loop(), None)
@@ -619,6 +632,27 @@ def _share_sessions(
     from dovetail.transports.http_server.shared_sessions import SharedSessions
 
     return SharedSessions(service, cluster, sessions)
+
+
+def _share_streams(
+    service: Service,
+    cluster: "ClusterWorker",
+    timers: ResponseTimers,
+    budget: MemoryBudget,
+    shared_sessions: "SharedSessions",
+) -> "ClusterStreams":
+    from dovetail.transports.http_server.stored_streams import ClusterStreams
+
+    return ClusterStreams(service, cluster, timers, budget, shared_sessions.update_record)
+
+
+def _list_request_ids(messages: list[Any]) -> list[RequestId]:
+    """Return the IDs of the requests in a batch."""
+    return [
+        message["id"]
+        for message in messages
+        if type(message) is dict and type(message.get("id")) in (int, str) and type(message.get("method")) is str
+    ]
 
 
 def _check_session_version(version: bytes | None, session: HandshakeSession) -> None:

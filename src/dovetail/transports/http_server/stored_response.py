@@ -1,0 +1,370 @@
+"""Responses and readers of stored streams. A client can read the events of a reply again at any worker of a cluster.
+
+A stream has at most one reader, which is the response to the POST that opened it or to a GET that resumes it.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from dovetail.errors import ConnectionLost
+from dovetail.protocol import sse
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.shared_state import SharedState, SharedStateUnavailable, StreamEvent, WorkerLost
+from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
+from dovetail.transports.http_server.http_response import ResponseWriter, send_spool
+from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+from dovetail.transports.http_server.stored_stream import (
+    FIRST_RETRY_DELAY_S,
+    MAX_RETRY_DELAY_S,
+    EventPosition,
+    StoredStream,
+    StreamEnded,
+    StreamOwner,
+    encode_header,
+    encode_loss,
+)
+from dovetail.transports.spool import SLICE_BYTES, create_spool
+from dovetail.wire.jsonrpc import RequestId
+
+
+class StoredResponseWriter(ResponseWriter):
+    """Writes a response whose events are stored before they are sent.
+
+    A response that does not become an event stream is not stored.
+    """
+
+    __slots__ = (
+        "_has_client",
+        "_ids",
+        "_is_batch",
+        "_is_complete",
+        "_owner",
+        "_receive",
+        "_session",
+        "_stream",
+        "_watch_task",
+    )
+
+    def __init__(
+        self, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId], owner: StreamOwner
+    ) -> None:
+        super().__init__(request.send, request.response_mode, request.cors_headers, owner.timers, owner.budget)
+        self._receive = request.receive
+        self._session = session
+        self._ids = ids  # the IDs of the requests that this response answers
+        self._is_batch = type(request.message) is list
+        self._owner = owner
+        self._stream: StoredStream | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._has_client = True  # False after the client has disconnected, or has resumed the stream elsewhere
+        self._is_complete = False  # True after the last bytes of the response were sent
+
+    def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
+        """Let a request handler send messages to the client through this response."""
+        exchange.emit = self.emit
+        if is_stateful and self._mode != "json":
+            exchange.ask = self._ask_client
+            if self._session.has_priming_events:  # Without priming events, clients do not reconnect.
+                exchange.close_stream = self.release_connection
+
+    async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
+        """Send a request to the client as part of this response. Wait until the client answers or disconnects."""
+        if self.is_ended:
+            raise ConnectionLost("The call has ended, so it can no longer ask the client for input")
+        if not self.is_streaming:
+            await self.open_stream()
+        assert self._stream is not None
+        if self._watch_task is None:
+            self._watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect())
+        return await self._session.ask_client(self._stream, self.emit, method, params)
+
+    async def _watch_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._is_complete = True
+        self._detach_client()
+
+    def _detach_client(self) -> None:
+        if self._has_client:
+            self._has_client = False
+            self._stop_timer()
+            self._remove_reader()
+            if self._stream is not None and self._stream.remote_reader is None:
+                self._stream.unread_since = asyncio.get_running_loop().time()
+
+    def set_remote_reader(self, reader: str) -> None:
+        """Stop sending, because the client reads the stream at another connection."""
+        assert self._stream is not None
+        self._stream.remote_reader = reader
+        self._stream.unread_since = None
+        self._detach_client()
+        if not self._is_complete and not self._write_lock.locked():
+            self._is_complete = True
+            self._owner.run_in_background(self._send_end())
+
+    def handle_reader_gone(self, reader: str) -> None:
+        """Handle the end of a reader at another connection."""
+        stream = self._stream
+        if stream is not None and stream.remote_reader == reader:
+            stream.remote_reader = None
+            stream.unread_since = asyncio.get_running_loop().time()
+
+    def close(self) -> None:
+        """Do nothing. If the session ends, its calls are cancelled, and the response ends with its call."""
+
+    def _open(self) -> StoredStream:
+        self.is_streaming = True
+        self._write_lock = asyncio.Lock()
+        header = encode_header(self._ids, self._session.revision, is_batch=self._is_batch)
+        session_id = self._session.handshake.caller.session_id
+        stream = StoredStream(self._owner.create_stream_name(), session_id, header, self._owner)
+        self._stream = stream
+        self._owner.writers[stream.key] = self
+        if self._session.readers is None:
+            self._session.readers = set()
+        self._session.readers.add(self)
+        return stream
+
+    def _remove_reader(self) -> None:
+        if self._session.readers is not None:
+            self._session.readers.discard(self)
+
+    async def open_stream(self, first_event: bytes = b"") -> None:
+        """Turn the response into an event stream that starts with `first_event`."""
+        stream = self._open()
+        async with self._write_lock:  # A result must not be written before the headers.
+            if self._session.has_priming_events:
+                first_event = sse.encode_event(b"", id=await stream.append(b"")) + first_event
+            await self._send(self._build_stream_start())
+            if first_event:
+                await self._send({"type": "http.response.body", "body": first_event, "more_body": True})
+        if not self.is_ended and self._has_client:
+            self._start_keep_alive()
+
+    async def emit(self, data: bytes) -> None:
+        """Send a message to the client before the result."""
+        if self._mode == "json" or self.is_ended:
+            return
+        if not self.is_streaming:
+            await self.open_stream()
+        await self._store_and_send(data)
+
+    def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
+        """Send the result to the client, and end the response."""
+        if self.is_streaming:
+            return self._finish_stored(data)
+        if self._mode == "sse" and status == 200:
+            return self._finish_complete_stream(data)
+        return super().finish(data, status, headers)
+
+    async def _finish_stored(self, data: bytes) -> None:
+        if not self.is_ended:
+            self._stop_sending()
+            try:
+                await self._store_and_send(data, is_last=True)
+            finally:
+                self._close_stream()
+
+    async def _finish_complete_stream(self, data: bytes) -> None:
+        if self.is_ended:
+            return
+        self._stop_sending()
+        stream = self._open()
+        try:
+            events = sse.encode_event(data, id=await stream.append(data, is_last=True))
+            del data
+            if self._session.has_priming_events:
+                events = sse.encode_event(b"", id=str(EventPosition(stream.name, 0))) + events
+            await self._send(self._build_stream_start())
+            await self._send_body(events, has_more=False)
+        finally:
+            self._close_stream()
+
+    async def end(self) -> None:
+        """End the response without a result."""
+        if self.is_ended:
+            return
+        if not self.is_streaming and self._mode == "json":
+            await super().end()
+            return
+        self._stop_sending()
+        if not self.is_streaming:
+            self.is_streaming = True
+            await self._send(self._build_stream_start())
+            await self._send_end()
+            return
+        try:
+            await self._store_and_send(b"", is_last=True)
+        finally:
+            self._close_stream()
+
+    async def _store_and_send(self, data: bytes, *, is_last: bool = False) -> None:
+        stream = self._stream
+        assert stream is not None
+        async with self._write_lock:
+            if stream.is_done:
+                return
+            id = None
+            try:
+                id = await stream.append(data, is_last=is_last)
+            except StreamEnded:  # The client has already received an error from another worker.
+                self._detach_client()
+                is_last = True
+            if self._has_client:
+                event = sse.encode_event(data, id=id) if data or not is_last else b""
+                del data
+                await self._send_body(event, has_more=not is_last)
+            elif is_last and not self._is_complete:
+                await self._send_body(b"", has_more=False)
+
+    async def _send_body(self, data: bytes, *, has_more: bool) -> None:
+        self._is_complete = not has_more
+        if len(data) <= SLICE_BYTES:
+            await self._send({"type": "http.response.body", "body": data, "more_body": has_more})
+        else:
+            spool = create_spool(data, self._budget)
+            del data
+            await send_spool(self._send, spool, has_more=has_more)
+
+    async def _send_end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def release_connection(self, retry_ms: int) -> None:
+        """Close the connection but keep the stream. The client reconnects after `retry_ms` milliseconds and reads the
+        rest.
+        """
+        if not self.is_streaming:
+            await self.open_stream()
+        stream = self._stream
+        assert stream is not None
+        async with self._write_lock:
+            if not self._has_client or stream.is_done:
+                return
+            event = sse.encode_event(b"", id=await stream.append(b""), retry=retry_ms)
+            self._detach_client()
+            await self._send_body(event, has_more=False)
+
+    def drop(self) -> None:
+        """End the response without sending more data. A reader of the stream gets an error."""
+        self.abandon()
+        if self._stream is not None and not self._stream.is_done:
+            self._owner.run_in_background(self._store_loss(self._stream))
+
+    async def _store_loss(self, stream: StoredStream) -> None:
+        try:
+            async with self._write_lock:
+                if not stream.is_done:
+                    await stream.append(encode_loss(stream.header), is_last=True)
+        except StreamEnded:
+            pass
+        finally:
+            self._close_stream()
+
+    def _close_stream(self) -> None:
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        self._remove_reader()
+        if self._stream is not None:
+            self._owner.writers.pop(self._stream.key, None)
+
+
+class StoredStreamReader:
+    """Sends a stored stream as the response to a GET request, and waits for its new events.
+
+    The response ends with the stream, on a disconnect, when the credentials expire, or when another reader replaces it.
+    """
+
+    def __init__(
+        self, state: SharedState, name: str, key: str, position: int, send: Send, keep_alive: SharedTimer
+    ) -> None:
+        self.id = os.urandom(8).hex()
+        self._state = state
+        self._name = name
+        self._key = key
+        self._position = position  # the number of the event that was sent last
+        self._send = send
+        self._keep_alive = keep_alive
+        self._due_times: DueTimes = {}
+        self._write_lock = asyncio.Lock()
+        self._comment_task: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """End the response."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def run(self, receive: Receive, valid_for: float | None) -> None:
+        """Send all stored events after the start position, and then each new event."""
+        loop = asyncio.get_running_loop()
+        send_task = loop.create_task(self._send_events())
+        disconnect_task = loop.create_task(_wait_for_disconnect(receive))
+        self._due_times = self._keep_alive.add(self)
+        try:
+            await asyncio.wait(
+                {send_task, disconnect_task, self._closed}, timeout=valid_for, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            self._due_times.pop(self, None)
+            tasks = [task for task in (send_task, disconnect_task, self._comment_task) if task is not None]
+            is_disconnected = disconnect_task.done()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if not is_disconnected:
+            await self._send({"type": "http.response.body", "body": b""})
+        if not send_task.cancelled() and (error := send_task.exception()) is not None:
+            raise error
+
+    async def _send_events(self) -> None:
+        failed_attempts = 0
+        while True:
+            try:
+                async with aclosing(self._state.follow(self._key, self._position)) as events:
+                    async for event in events:
+                        await self._send_event(event)
+                        failed_attempts = 0
+                return  # The stream has ended, or was deleted.
+            except WorkerLost as exc:
+                await self._end_lost_stream(exc)
+            except SharedStateUnavailable:
+                await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
+                failed_attempts += 1
+
+    async def _end_lost_stream(self, lost: WorkerLost) -> None:
+        try:
+            await self._state.end_lost_stream(self._key, encode_loss(lost.header))
+        except SharedStateUnavailable:
+            await asyncio.sleep(FIRST_RETRY_DELAY_S)
+
+    async def _send_event(self, event: StreamEvent) -> None:
+        if event.data:  # An event without data only has an ID, and the client has this ID already.
+            id = str(EventPosition(self._name, event.number))
+            async with self._write_lock:
+                await self._send(
+                    {"type": "http.response.body", "body": sse.encode_event(event.data, id=id), "more_body": True}
+                )
+        self._position = event.number
+        # After an event, the stream needs no comment for a while.
+        self._due_times.pop(self, None)
+        self._due_times = self._keep_alive.add(self)
+
+    def handle_timer(self) -> None:
+        """Send a comment to keep the stream open."""
+        self._due_times = self._keep_alive.add(self)
+        if not self._write_lock.locked():
+            self._comment_task = asyncio.get_running_loop().create_task(self._send_comment())
+
+    async def _send_comment(self) -> None:
+        async with self._write_lock:
+            await self._send({"type": "http.response.body", "body": sse.encode_comment(), "more_body": True})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,373 @@
+"""The event streams of an endpoint in a cluster: replies that are stored, and the GET streams of sessions.
+
+A client can resume each stream at any worker. The newest reader of a stream replaces the previous one, even at another
+worker.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from dovetail.eager_tasks import EagerTaskStarter
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, encode_body, read_session_notice
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.exchange import Service
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StreamPart
+from dovetail.protocol.subscription_filter import EVERYTHING
+from dovetail.transports.http_server import notice_stream
+from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.http_request import EndpointRequest
+from dovetail.transports.http_server.http_response import STREAM_HEADERS, ResponseTimers
+from dovetail.transports.http_server.notice_stream import NoticeStream
+from dovetail.transports.http_server.session_record import SessionRecord
+from dovetail.transports.http_server.stored_response import StoredResponseWriter, StoredStreamReader
+from dovetail.transports.http_server.stored_stream import (
+    FIRST_RETRY_DELAY_S,
+    MAX_RETRY_DELAY_S,
+    StreamWriter,
+    build_stream_key,
+    parse_event_id,
+)
+from dovetail.transports.spool import MemoryBudget
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.codec import encode
+from dovetail.wire.jsonrpc import RequestId
+
+_LAST_EVENT_HEADER: Final = b"last-event-id"
+_READ: Final = "stream-read"  # the kind of a message that a stream has a new reader
+_READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
+_FORMAT: Final = b"\x01"
+_READER_TTL_S: Final = 3600.0
+_MAX_CLAIM_ATTEMPTS: Final = 5
+_MAX_STREAMS_PER_ITERATION: Final = 200
+_CLOSE_TIMEOUT_S: Final = 1.0
+
+UpdateRecord: TypeAlias = Callable[
+    [HandshakeSession, Callable[[SessionRecord], SessionRecord]], Awaitable[SessionRecord]
+]
+
+
+class ReaderMessage(Struct, frozen=True):
+    """A message between workers about the reader of a stream. It is also the record of the reader."""
+
+    stream: str  # the key of the stream
+    reader: str  # the name of the reader
+    worker: str  # the worker that has the reader
+
+
+_decode_reader: Final = msgspec.json.Decoder(ReaderMessage).decode
+
+
+class _Reader(Protocol):
+    id: str
+
+    def close(self) -> None: ...
+
+
+class ClusterStreams:
+    """The event streams of one endpoint of one worker."""
+
+    def __init__(
+        self,
+        service: Service,
+        cluster: ClusterWorker,
+        timers: ResponseTimers,
+        budget: MemoryBudget,
+        update_record: UpdateRecord,
+    ) -> None:
+        self.state = cluster.state
+        self.limits = service.limits
+        self.timers = timers
+        self.budget = budget
+        self.writers: dict[str, StreamWriter] = {}
+        self.unstored_bytes = 0
+        self._service = service
+        self._cluster = cluster
+        self._update_record = update_record
+        self._readers: dict[str, _Reader] = {}  # the responses to GET requests, by the key of the stream
+        self._notice_streams: dict[str, NoticeStream] = {}  # the GET streams by session
+        self._claimed_readers: set[str] = set()  # the readers that have, or are about to get, the GET stream
+        self._stream_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starter: EagerTaskStarter | None = None
+        self._messages: deque[Message] = deque()  # the messages that the GET streams have not received yet
+        self._remaining: list[NoticeStream] = []  # the streams that have not received `_message` yet
+        self._message: Message | None = None
+        self._last_received: str | None = None
+        cluster.add_handler(_READ, self._handle_read)
+        cluster.add_handler(_READER_GONE, self._handle_reader_gone)
+        cluster.add_handler(CHANGE, self._receive)
+        cluster.add_handler(SESSION_NOTICE, self._receive)
+        cluster.add_gap_handler(self._handle_gap)
+
+    def create_stream_name(self) -> str:
+        """Return the name of a new stream."""
+        self._stream_count += 1
+        return f"{self._cluster.name}.{self._stream_count}"
+
+    def create_writer(
+        self, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId]
+    ) -> StoredResponseWriter:
+        """Create the response for a request, or for a batch of requests."""
+        return StoredResponseWriter(request, session, ids, self)
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task that ends with the endpoint."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End all readers, and store the events that are not stored yet."""
+        for reader in tuple(self._readers.values()):
+            reader.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def handle_get(self, request: EndpointRequest, session: HandshakeSession) -> None:
+        """Handle a GET request. It opens or resumes the GET stream of a session, or resumes a reply."""
+        event_id = request.headers.get(_LAST_EVENT_HEADER, b"").decode("latin-1")
+        try:
+            if not event_id or notice_stream.parse_event_id(event_id) is not None:
+                await self._serve_notices(request, session, notice_stream.parse_event_id(event_id))
+            else:
+                await self._resume_reply(request, session, event_id)
+        except SharedStateUnavailable as exc:
+            retry_after = b"%d" % max(1, round(exc.retry_after))
+            raise Refusal(503, "The shared state is not available", [(b"retry-after", retry_after)]) from None
+
+    # Replies.
+
+    async def _resume_reply(self, request: EndpointRequest, session: HandshakeSession, event_id: str) -> None:
+        position = parse_event_id(event_id)
+        if position is None:
+            raise Refusal(400, "Last-Event-ID is not the ID of an event in this session")
+        key = build_stream_key(session.handshake.caller.session_id, position.stream)
+        try:
+            part = await self.state.read_stream(key, position.number)
+        except SharedStateUnavailable:
+            if position.is_stored:
+                raise
+            part = None
+        if part is None:
+            reason = "have been deleted" if position.is_stored else "are not stored"
+            raise Refusal(400, f"The events after Last-Event-ID {reason}")
+        reader = StoredStreamReader(
+            self.state, position.stream, key, position.number, request.send, self.timers.keep_alive
+        )
+        if not part.is_ended:
+            await self._replace_reader(key, reader.id, part)
+        self._add_reader(session, key, reader)
+        try:
+            await _start_response(request)
+            await reader.run(request.receive, request.valid_for)
+        finally:
+            self._remove_reader(session, key, reader)
+            if not part.is_ended:
+                self.run_in_background(self._report_gone(part.writer, key, reader.id))
+
+    async def _replace_reader(self, key: str, reader: str, part: StreamPart) -> None:
+        """Record the new reader of a stream, and inform the worker of the previous reader and the writer."""
+        message = ReaderMessage(key, reader, self._cluster.name)
+        body, workers = _FORMAT + encode(message), {part.writer}
+        with suppress(SharedStateUnavailable):  # Two readers are possible while the shared state is not available.
+            for _ in range(_MAX_CLAIM_ATTEMPTS):
+                stored = await self.state.read(f"reader:{key}")
+                version = 0 if stored is None else stored.version
+                if await self.state.write(f"reader:{key}", body, _READER_TTL_S, expected=version) is not None:
+                    if stored is not None and (previous := _read_message(stored.data)) is not None:
+                        workers.add(previous.worker)
+                    break
+        await self._send_to(workers, _READ, body)
+
+    async def _report_gone(self, writer: str, key: str, reader: str) -> None:
+        await self._send_to({writer}, _READER_GONE, _FORMAT + encode(ReaderMessage(key, reader, self._cluster.name)))
+
+    async def _send_to(self, workers: set[str], kind: str, body: bytes) -> None:
+        for worker in workers:
+            if worker == self._cluster.name:
+                self._cluster.receive(Message(kind, body, worker))
+            else:
+                with suppress(SharedStateUnavailable):
+                    await self.state.send(worker, kind, body)
+
+    def _handle_read(self, message: Message) -> None:
+        new_reader = _read_message(message.body)
+        if new_reader is None:
+            return
+        writer = self.writers.get(new_reader.stream)
+        if writer is not None:
+            writer.set_remote_reader(new_reader.reader)
+        reader = self._readers.get(new_reader.stream)
+        if reader is not None and reader.id != new_reader.reader:
+            reader.close()
+
+    def _handle_reader_gone(self, message: Message) -> None:
+        gone_reader = _read_message(message.body)
+        writer = None if gone_reader is None else self.writers.get(gone_reader.stream)
+        if writer is not None and gone_reader is not None:
+            writer.handle_reader_gone(gone_reader.reader)
+
+    def _add_reader(self, session: HandshakeSession, key: str, reader: _Reader) -> None:
+        previous = self._readers.get(key)
+        self._readers[key] = reader
+        if session.readers is None:
+            session.readers = set()
+        session.readers.add(reader)
+        if previous is not None:
+            previous.close()
+
+    def _remove_reader(self, session: HandshakeSession, key: str, reader: _Reader) -> None:
+        if self._readers.get(key) is reader:
+            del self._readers[key]
+        if session.readers is not None:
+            session.readers.discard(reader)
+
+    # GET streams.
+
+    async def _serve_notices(self, request: EndpointRequest, session: HandshakeSession, cursor: str | None) -> None:
+        session_id = session.handshake.caller.session_id
+        key = f"get:{session_id}"
+        stream = NoticeStream(
+            session,
+            self._service,
+            request.principal,
+            request.send,
+            self.timers.keep_alive,
+            self._get_starter(),
+            self._cluster.name,
+        )
+        self._claimed_readers.add(stream.id)
+        is_claimed = False
+        try:
+            seen, previous_worker = await self._claim(session, stream.id, is_resumed=cursor is not None)
+            is_claimed = True
+            self._add_reader(session, key, stream)
+            self._notice_streams[session_id] = stream
+            if previous_worker not in ("", self._cluster.name):
+                body = _FORMAT + encode(ReaderMessage(key, stream.id, self._cluster.name))
+                await self._send_to({previous_worker}, _READ, body)
+            await self._load(stream, cursor or seen)
+            origin = request.principal or request.client_address
+            session.start_watching(self._service, request.principal, origin)
+            await _start_response(request)
+            await stream.run(request.receive, request.valid_for)
+        finally:
+            if self._notice_streams.get(session_id) is stream:
+                del self._notice_streams[session_id]
+                session.stop_watching()
+            try:
+                if is_claimed:
+                    await self._release(session, stream)
+            except SharedStateUnavailable:
+                self.run_in_background(self._release_later(session, stream))
+            finally:
+                self._claimed_readers.discard(stream.id)
+                self._remove_reader(session, key, stream)
+
+    async def _claim(self, session: HandshakeSession, reader: str, *, is_resumed: bool) -> tuple[str, str]:
+        """Record that a reader has the GET stream. Return the position of the client, and the previous worker."""
+        needs_workers = not is_resumed and session.record.stream_worker not in ("", self._cluster.name)
+        workers = await self.state.list_workers() if needs_workers else frozenset[str]()
+        seen = previous_worker = ""
+
+        def claim(record: SessionRecord) -> SessionRecord:
+            nonlocal seen, previous_worker
+            seen, previous_worker = record.seen, record.stream_worker
+            is_held = (
+                record.stream_reader in self._claimed_readers
+                if record.stream_worker == self._cluster.name
+                else record.stream_worker in workers
+            )
+            if is_held and not is_resumed:
+                raise Refusal(409, "This session already has an open GET stream")
+            return replace(record, stream_worker=self._cluster.name, stream_reader=reader)
+
+        await self._update_record(session, claim)
+        return seen, previous_worker
+
+    async def _load(self, stream: NoticeStream, cursor: str) -> None:
+        """Add the changes after a position to a stream. The stream already receives new changes."""
+        newest = await self.state.get_cursor()
+        messages = [] if not cursor else await self.state.read_changes(cursor)
+        stream.start_at(newest if messages is None or not cursor else cursor)
+        stream.load(messages, self._last_received)
+
+    async def _release(self, session: HandshakeSession, stream: NoticeStream) -> None:
+        """Record that the GET stream has ended, and what the client has received."""
+
+        def release(record: SessionRecord) -> SessionRecord:
+            if record.stream_reader != stream.id:
+                return record
+            return replace(record, stream_worker="", stream_reader="", seen=stream.position or record.seen)
+
+        if not session.is_closed:
+            with suppress(Refusal):  # The session has ended.
+                await self._update_record(session, release)
+
+    async def _release_later(self, session: HandshakeSession, stream: NoticeStream) -> None:
+        """Record that the GET stream has ended, as soon as the shared state is available."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.limits.replay_ttl
+        failed_attempts = 0
+        while loop.time() < give_up_at:
+            await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
+            failed_attempts += 1
+            with suppress(SharedStateUnavailable):
+                await self._release(session, stream)
+                return
+
+    def _get_starter(self) -> EagerTaskStarter:
+        if self._starter is None:
+            self._starter = EagerTaskStarter()
+        return self._starter
+
+    def _receive(self, message: Message) -> None:
+        """Pass a message of the change log to the GET streams, in the order of the log."""
+        is_delivering = bool(self._messages or self._remaining)
+        self._messages.append(message)
+        if not is_delivering:
+            self._deliver_some()
+
+    def _handle_gap(self) -> None:
+        self._receive(Message(CHANGE, encode_body(Change(EVERYTHING)), ""))
+
+    def _deliver_some(self) -> None:
+        calls_left = _MAX_STREAMS_PER_ITERATION
+        while calls_left and (self._remaining or self._messages):
+            if not self._remaining:
+                self._message = message = self._messages.popleft()
+                self._last_received = message.cursor or self._last_received
+                self._remaining = self._list_receivers(message)
+            while self._remaining and calls_left and self._message is not None:
+                calls_left -= 1
+                self._remaining.pop().receive(self._message)
+        if self._remaining or self._messages:
+            asyncio.get_running_loop().call_soon(self._deliver_some)
+
+    def _list_receivers(self, message: Message) -> list[NoticeStream]:
+        if message.kind == CHANGE:
+            return [*self._notice_streams.values()]
+        notice = read_session_notice(message)
+        stream = None if notice is None else self._notice_streams.get(notice.session_id)
+        return [] if stream is None else [stream]
+
+
+async def _start_response(request: EndpointRequest) -> None:
+    headers = [*STREAM_HEADERS, *request.cors_headers]
+    await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def _read_message(body: bytes) -> ReaderMessage | None:
+    """Return the message about a reader, or None if its format is unknown."""
+    with suppress(msgspec.MsgspecError):
+        return _decode_reader(body[1:]) if body[:1] == _FORMAT else None
+    return None
