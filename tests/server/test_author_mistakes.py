@@ -558,16 +558,3 @@ async def test_a_timeout_of_the_server_names_its_limit() -> None:
 
     async with AnyClient(app) as client:
         assert "0.05 s" in str((await client.call_tool("slow")).content[0])
-
-
-def test_a_context_without_an_annotation_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    def bare(a: int, ctx):  # type: ignore[no-untyped-def]
-        pass
-
-    def annotated(a: int, ctx: Context) -> None:
-        pass
-
-    Server("x").add_tool(annotated)
-    assert not caplog.records
-    Server("x").add_tool(bare)
-    assert "ctx: Context" in caplog.text

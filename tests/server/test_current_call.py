@@ -238,3 +238,65 @@ async def test_a_tool_that_calls_itself_without_end_fails() -> None:
     async with Client(app) as client:
         result = await client.call_tool("loop")
         assert "RecursionError" not in str(result)
+
+
+@each_era
+async def test_a_question_without_await_does_not_continue(era: str) -> None:
+    app = Server("test", debug=True)
+    deleted: list[str] = []
+
+    @app.tool
+    async def delete(ctx: Context) -> None:
+        if ctx.elicit("Sure?", bool):
+            deleted.append("all")
+
+    async with connect(app, protocol_version=era, elicitation_handler=lambda _: {"value": True}) as client:
+        with pytest.raises(ToolError, match="await"):
+            await client.call("delete")
+    assert not deleted
+
+
+async def test_a_question_that_is_dropped_warns() -> None:
+    app = Server("test")
+
+    @app.tool
+    async def delete(ctx: Context) -> None:
+        ctx.elicit("Sure?", bool)  # type: ignore[unused-coroutine]
+
+    async with Client(app) as client:
+        with pytest.warns(RuntimeWarning, match="elicit"):
+            await client.call("delete")
+
+
+@each_era
+async def test_questions_work_in_tasks_groups_and_threads(era: str) -> None:
+    app = Server("test")
+
+    @app.tool
+    async def together(ctx: Context) -> list[bool]:
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(ctx.elicit("Sure?", bool, key="first"))
+        return [*await asyncio.gather(first, ctx.elicit("Really?", bool, key="second"))]
+
+    @app.tool
+    def in_thread(ctx: Context) -> bool:
+        return ctx.wait(ctx.elicit("Sure?", bool))
+
+    async with connect(app, protocol_version=era, elicitation_handler=lambda _: {"value": True}) as client:
+        assert await client.call("together") == [True, True]
+        assert await client.call("in_thread") is True
+
+
+def test_a_context_without_annotation_is_refused() -> None:
+    app = Server("test")
+
+    def short(a: int, ctx):  # type: ignore[no-untyped-def]
+        pass
+
+    def long(context):  # type: ignore[no-untyped-def]
+        pass
+
+    with pytest.raises(TypeError, match="ctx: Context"):
+        app.tool(short)
+    with pytest.raises(TypeError, match="context: Context"):
+        app.prompt(long)

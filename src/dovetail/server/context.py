@@ -21,6 +21,7 @@ from dovetail.server.input_requests import (
     ListRoots,
     Sample,
 )
+from dovetail.server.require_await import require_await
 from dovetail.wire.base import Result
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
@@ -272,6 +273,7 @@ class Context(Generic[State]):
     async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> T: ...
     @overload
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any: ...
+    @require_await
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
         """Ask the user to fill in a form, and return the user's answer.
 
@@ -313,6 +315,7 @@ class Context(Generic[State]):
             params = ElicitationCompleteParams(elicitation_id=elicitation_id)
             await self._exchange.notify("notifications/elicitation/complete", params)
 
+    @require_await
     async def sample(
         self,
         messages: str | SamplingContent | Sequence[str | SamplingMessage],
@@ -354,6 +357,7 @@ class Context(Generic[State]):
         )
         return await self._request_input(request, key)
 
+    @require_await
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
         """Return the directories and files that the client lets the server use.
 
@@ -363,10 +367,12 @@ class Context(Generic[State]):
         """
         return await self._request_input(ListRoots(), key)
 
+    @require_await
     async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
         """Send several input requests to the client at once, and return the answers under the same names."""
         return await self._input_requests.ask(requests)
 
+    @require_await
     async def read_resource(self, uri: str) -> ReadResourceResult:
         """Read a resource of this server, with the rights of the caller.
 
@@ -381,6 +387,7 @@ class Context(Generic[State]):
         """
         return await self._request_item("resources/read", {"uri": uri}, ReadResourceResult, f"the resource {uri}")
 
+    @require_await
     async def call_tool(self, name: str, arguments: Mapping[str, object] | None = None) -> CallToolResult:
         """Call a tool of this server, with the rights of the caller.
 
@@ -398,6 +405,7 @@ class Context(Generic[State]):
         params = {"name": name, "arguments": {} if arguments is None else to_plain(dict(arguments))}
         return await self._request_item("tools/call", params, CallToolResult, f"the tool {name}")
 
+    @require_await
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """Get a prompt of this server, with the rights of the caller. Middleware and access rules apply.
 
@@ -433,6 +441,7 @@ class Context(Generic[State]):
     async def once(self, key: str, function: Callable[[], object], into: type[T]) -> T: ...
     @overload
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any: ...
+    @require_await
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
         """Run a step only once, even if your function runs again to get more input.
 

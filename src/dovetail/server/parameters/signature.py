@@ -19,7 +19,6 @@ from msgspec.structs import astuple
 
 from dovetail.error_context import clip
 from dovetail.errors import ToolError
-from dovetail.log import log
 from dovetail.server.parameters import docstrings
 from dovetail.server.parameters.annotations import (
     build_schemas,
@@ -410,11 +409,9 @@ def compile_signature(
             layout.add_context(parameter)
         else:
             if parameter.name in _CONTEXT_NAMES and parameter.name not in hints:
-                log.warning(
-                    "%s: the parameter `%s` has no annotation, so it is an argument. Did you mean `%s: Context`?",
-                    where,
-                    parameter.name,
-                    parameter.name,
+                raise TypeError(
+                    f"{where}: parameter `{parameter.name}` has no annotation. Write `{parameter.name}: Context` to "
+                    "get the context, or annotate the parameter with the type of the argument"
                 )
             layout.add(parameter, annotation)
     layout.choose_library()

@@ -1,0 +1,51 @@
+"""A coroutine that cannot be used in a condition, so that `if ctx.elicit(...)` without `await` does not continue.
+
+Python treats a coroutine as true, so a tool would go on as if the user had agreed.
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class RequiredAwait(Coroutine[Any, Any, T]):
+    """Wraps a coroutine. If nobody awaits it, Python still warns about the coroutine inside."""
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        return self._coroutine.throw(*args)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # The names and the frame of the coroutine appear in the representation of tasks.
+        return getattr(self._coroutine, name)
+
+    def __bool__(self) -> bool:
+        self._coroutine.close()
+        name = getattr(self._coroutine, "__qualname__", "the coroutine")
+        raise TypeError(f"`{name}` was not awaited. Write `await` before the call")
+
+
+def require_await(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate a coroutine function, so that its result raises TypeError if it is used without `await`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return RequiredAwait(function(*args, **kwargs))
+
+    return call
