@@ -395,6 +395,100 @@ async def test_a_broken_stream_is_taken_up_where_it_ended() -> None:
         assert script.count("tools/call") == 1
 
 
+class Relay:
+    """Passes connections on to another port. It can stop listening, while open connections continue."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop_listening(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        await asyncio.gather(self._copy(reader, target_writer), self._copy(target_reader, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+
+async def test_a_call_is_not_repeated_if_the_server_cannot_be_reached_to_resume_its_stream() -> None:
+    script = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
+    async with serve_over_http(script) as at:
+        relay = Relay(int(at.rpartition(":")[2].partition("/")[0]))
+        await relay.listen()
+
+        def call(message: Any) -> Any:
+            relay.stop_listening()
+            asyncio.get_running_loop().call_later(0.3, lambda: setattr(script, "later", create_listen_task()))
+            return Messages([encode_event(b"", id="7", retry="1")])
+
+        def create_listen_task() -> asyncio.Task[None]:
+            return asyncio.get_running_loop().create_task(relay.listen())
+
+        script.reactions = {"tools/call": call}
+        limits = ClientLimits(reconnect_delay=0.02, max_reconnects=1)
+        async with client(f"http://127.0.0.1:{relay.port}/mcp", limits=limits) as one:
+            with pytest.raises(OutcomeUnknown):
+                await one.call("go")
+            await wait_until(lambda: hasattr(script, "later") and script.later.done())
+            relay.stop_listening()
+        assert script.count("tools/call") == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_a_stream_is_resumed_after_a_server_was_not_available_for_a_moment(status: int) -> None:
+    script = ScriptedServer("handshake", {"tools/call": Messages([encode_event(b"", id="7", retry="1")])}, session="s")
+    refusals = [encode_http_reply(b"", status=status)] * 2
+
+    def resumed() -> Any:
+        _, head = script.heads[-1]
+        if head.get("last-event-id") != "7":
+            return SILENCE
+        if refusals:
+            return refusals.pop()
+        (asked,) = (one["id"] for one in script.received if one["method"] == "tools/call")
+        return Messages([{"jsonrpc": "2.0", "id": asked, "result": text_result("the rest")}])
+
+    script.http_get_reaction = resumed
+    async with serve_over_http(script) as at, client(at) as one:
+        assert await one.call("go") == "the rest"
+        assert (script.count("tools/call"), refusals) == (1, [])
+
+
+@pytest.mark.parametrize("status", [400, 404, 409])
+async def test_a_stream_that_is_gone_ends_its_call_at_once(status: int) -> None:
+    script = ScriptedServer("handshake", {"tools/call": Messages([encode_event(b"", id="7", retry="1")])}, session="s")
+    script.http_get_reaction = lambda: (
+        SILENCE if script.heads[-1][1].get("last-event-id") is None else encode_http_reply(b"", status=status)
+    )
+    async with serve_over_http(script) as at, client(at) as one:
+        with pytest.raises(OutcomeUnknown) as caught:
+            await one.call("go")
+        assert caught.value.status_code == status
+        assert sum(head.get("last-event-id") == "7" for _, head in script.heads) == 1
+        assert script.count("tools/call") == 1
+
+
+async def test_a_lost_worker_is_reported_and_its_call_is_not_repeated() -> None:
+    lost = ErrorReply(-32603, "The worker was lost", {"reason": "worker-lost"})
+    script = ScriptedServer("handshake", {"tools/call": lost})
+    async with serve_over_http(script) as at, client(at) as one:
+        with pytest.raises(OutcomeUnknown, match="worker was lost") as caught:
+            await one.call("go")
+        assert caught.value.hint is not None
+        assert script.count("tools/call") == 1
+
+
 # Processes
 
 

@@ -263,6 +263,7 @@ def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
         server=exc.server,
         step=exc.step,
         protocol_version=exc.protocol_version,
+        status_code=exc.status_code,
         exit_code=exc.exit_code,
         stderr=exc.stderr,
         hint=exc.hint

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
+    ConnectionLost,
     InternalError,
     InvalidParams,
     InvalidResult,
@@ -24,6 +25,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol.client_transport import describe_request
 from dovetail.protocol.headers import encode_value
+from dovetail.protocol.shared_state import WORKER_LOST
 from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
@@ -187,6 +189,7 @@ _DRAFT_NOT_FOUND_CODES: Final = frozenset({-32002, -32003, -32004})
 _UNAUTHORIZED_CODE: Final = -32003
 _RATE_LIMITED_CODES: Final = frozenset({-32004, 429})
 _TOOL_FAILED_CODE: Final = -32002
+_WORKER_LOST_DATA: Final = {"reason": WORKER_LOST}
 
 
 _HANDLER_OPTIONS: Final = {
@@ -291,6 +294,10 @@ class RemoteUnauthorized(Unauthorized, RemoteError):
         self.dpop_nonce = None
 
 
+def _create_lost_error(code: int, message: str, data: Any) -> ConnectionLost:
+    return ConnectionLost(message)
+
+
 def create_error(revision: str | None, method: str, error_object: ErrorObject) -> MCPError:
     """Create the exception for an error response."""
     error: MCPError = _choose_error_type(revision, method, error_object)(
@@ -335,6 +342,8 @@ def _choose_error_type(revision: str | None, method: str, error_object: ErrorObj
         return RemoteUnauthorized
     if code == _TOOL_FAILED_CODE and method == "tools/call":
         return _create_tool_error
+    if code == InternalError.code and error_object.data == _WORKER_LOST_DATA:
+        return _create_lost_error
     return RemoteError
 
 

@@ -59,6 +59,8 @@ _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
 _UNRELATED_IDS: Final = (None, "server-error")  # Servers use these IDs for errors that belong to no request.
 # After one of these status codes, the client opens the stream again.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
+# After one of these status codes, the client tries again to resume the stream of a call.
+_TRANSIENT_RESUME_CODES: Final = _RETRYABLE_STATUS_CODES | {502, 503, 504}
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
 
@@ -198,18 +200,32 @@ class StreamableHTTPClient:
                 if answer is not None:
                     return answer
                 failed_attempts = 0 if parser.last_event_id != last_event_id else failed_attempts + 1
-                if (
-                    request.is_stateless
-                    or parser.last_event_id is None
-                    or failed_attempts > self._limits.max_reconnects
-                ):
+                if request.is_stateless or parser.last_event_id is None:
                     raise ConnectionLost("the server closed the stream before it sent the response")
                 response.close()
-                await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
-                response = await self._open_stream(parser.last_event_id)
+                response, failed_attempts = await self._resume_stream(parser, failed_attempts)
                 parser = _continue_parser(parser)
         finally:
             response.release()
+
+    async def _resume_stream(self, parser: SSEParser, failed_attempts: int) -> tuple[ClientResponse, int]:
+        """Open the stream of a call again. Return the response, and the number of failed attempts in a row.
+
+        The server has received the call, so every failure is raised as ConnectionLost. The call must not be repeated.
+        """
+        error = ConnectionLost("the server closed the stream before it sent the response")
+        while failed_attempts <= self._limits.max_reconnects:
+            await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
+            try:
+                return await self._open_stream(parser.last_event_id), failed_attempts
+            except TransportError as exc:
+                error = exc if isinstance(exc, ConnectionLost) else ConnectionLost(exc.args[0])
+                error.maybe_sent = True
+                # A proxy or another worker may answer the next attempt.
+                if exc.status_code is not None and exc.status_code not in _TRANSIENT_RESUME_CODES:
+                    break
+            failed_attempts += 1
+        raise error
 
     async def _read_until_response(
         self, response: ClientResponse, parser: SSEParser, request: EncodedRequest | None
