@@ -21,6 +21,7 @@ from dovetail.oauth.guard.guard import (
     parse_host_name,
 )
 from dovetail.oauth.guard.verifiers import TokenVerifier
+from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
@@ -39,8 +40,10 @@ class ASGIGuard:
         get_used_scopes: Callable[[], Sequence[str]],
         fetcher: ServerFetcher,
         unavailable_warning: ThrottledWarning,
+        service: Service,
     ) -> None:
         self._checker = checker
+        self._service = service
         # Returns all scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
@@ -70,7 +73,13 @@ class ASGIGuard:
     def at_path(self, path: str) -> "ASGIGuard":
         """Return the guard for another MCP path of the same server."""
         return ASGIGuard(
-            self._checker, path, self._public_url, self._get_used_scopes, self._fetcher, self._unavailable_warning
+            self._checker,
+            path,
+            self._public_url,
+            self._get_used_scopes,
+            self._fetcher,
+            self._unavailable_warning,
+            self._service,
         )
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
@@ -87,7 +96,7 @@ class ASGIGuard:
             metadata_url=location.metadata_url,
         )
         try:
-            return await self._flow_runner.run(self._checker.authenticate(head))
+            return await self._flow_runner.run(self._checker.authenticate(head, self._service.cluster))
         except AuthError as error:
             self._log_denial(error)
             raise
@@ -126,6 +135,7 @@ def create_asgi_guard(
     public_url: str | None,
     allowed_hosts: Collection[str],
     get_used_scopes: Callable[[], Sequence[str]],
+    service: Service,
 ) -> ASGIGuard:
     if public_url is None and allowed_hosts:
         raise ValueError(
@@ -133,7 +143,7 @@ def create_asgi_guard(
             "allowed_hosts=, or pass both"
         )
     checker = get_credential_checker(auth)
-    return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledWarning())
+    return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledWarning(), service)
 
 
 def _decode_header(value: bytes | None) -> str | None:

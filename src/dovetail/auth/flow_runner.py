@@ -31,10 +31,14 @@ class FlowRunner:
         If `in_thread` is True, each step runs in a thread, because a token store may block.
         """
         result: Any = None
+        error: Exception | None = None  # the exception of the last awaitable, which the flow receives
         held_lock: asyncio.Lock | None = None
         try:
             while True:
-                is_done, action = await self._advance_in_thread(flow, result) if in_thread else _advance(flow, result)
+                is_done, action = (
+                    await self._advance_in_thread(flow, result, error) if in_thread else _advance(flow, result, error)
+                )
+                error = None
                 if is_done:
                     return action
                 if isinstance(action, Now):
@@ -43,6 +47,11 @@ class FlowRunner:
                     self._renew_locks()
                     await self._flow_lock.acquire()
                     held_lock, result = self._flow_lock, None
+                elif isinstance(action, Await):
+                    try:
+                        result = await action.awaitable
+                    except Exception as exc:
+                        error = exc
                 else:
                     result = await self._perform(action)
         finally:
@@ -52,18 +61,16 @@ class FlowRunner:
     async def _perform(self, action: Any) -> Any:
         if isinstance(action, Pause):
             return await asyncio.sleep(action.seconds)
-        if isinstance(action, Await):
-            return await action.awaitable
         handler = self._handlers.get(type(action))
         if handler is None:
             raise TypeError(f"no handler for the OAuth flow action {type(action).__name__}")
         return await handler(action)
 
-    async def _advance_in_thread(self, flow: Flow[Any], value: Any) -> tuple[bool, Any]:
+    async def _advance_in_thread(self, flow: Flow[Any], value: Any, error: Exception | None) -> tuple[bool, Any]:
         """Run one step of a flow in a thread. Flows are not thread-safe, so only one step runs at a time."""
         self._renew_locks()
         async with self._thread_lock:
-            return await asyncio.to_thread(_advance, flow, value)
+            return await asyncio.to_thread(_advance, flow, value, error)
 
     def _renew_locks(self) -> None:
         """Create new locks if the event loop has changed. A lock works in only one event loop."""
@@ -72,8 +79,8 @@ class FlowRunner:
             self._loop, self._flow_lock, self._thread_lock = loop, asyncio.Lock(), asyncio.Lock()
 
 
-def _advance(flow: Flow[Any], value: Any) -> tuple[bool, Any]:
+def _advance(flow: Flow[Any], value: Any, error: Exception | None) -> tuple[bool, Any]:
     try:
-        return False, flow.send(value)
+        return False, flow.send(value) if error is None else flow.throw(error)
     except StopIteration as done:
         return True, done.value

@@ -36,7 +36,7 @@ from dovetail.errors import (
 from dovetail.log import log
 from dovetail.protocol import downgrade
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
-from dovetail.protocol.exchange import Caller, ForwardedResult, IncomingExchange
+from dovetail.protocol.exchange import Caller, Emit, ForwardedResult, IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
@@ -64,8 +64,10 @@ from dovetail.wire.raw_message import (
 )
 
 if TYPE_CHECKING:
+    from dovetail.client.parked_call_router import Continuation, ParkedCallRouter
     from dovetail.client.tasks import ClientTasks
     from dovetail.extensions.tasks.task_messages import CreateTaskResult
+    from dovetail.protocol.cluster_worker import ClusterWorker
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
@@ -75,6 +77,7 @@ ANSWER_TIMEOUT_S: Final = 600.0  # A caller must answer within this many seconds
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
+_BINDING_CHARS: Final = 64  # the length of a digest in hexadecimal digits
 
 
 class ParkedCall:
@@ -131,12 +134,23 @@ def _compute_binding(exchange: IncomingExchange) -> bytes:
     return compute_binding(exchange.caller.principal, (), exchange.method, exchange.params)
 
 
+def _create_random_ticket() -> str:
+    return secrets.token_urlsafe(24)
+
+
 class ParkedCalls:
     """The calls of a mounted client that are paused until their callers answer."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, ParkedCall] = {}
         self._calls_by_exchange: dict[int, ParkedCall] = {}
+        # In a cluster, these functions create and remove the tickets, because a ticket must name this worker.
+        self._create_ticket: Callable[[], str] = _create_random_ticket
+        self._forget_ticket: Callable[[str], None] | None = None
+
+    def use_tickets(self, create_ticket: Callable[[], str], forget_ticket: Callable[[str], None]) -> None:
+        """Use these functions to create and remove tickets."""
+        self._create_ticket, self._forget_ticket = create_ticket, forget_ticket
 
     def find(self, exchange: IncomingExchange) -> ParkedCall | None:
         """Return the paused call that the request continues, or None."""
@@ -157,11 +171,20 @@ class ParkedCalls:
     async def run(self, exchange: IncomingExchange, send: Send) -> Any:
         """Start or continue a call. Return its encoded result, or a result that asks for input."""
         if "requestState" in exchange.params:
-            call = self._resume(exchange)
+            call = self.find_ticket(str(exchange.params["requestState"]), _compute_binding(exchange))
+            self._resume(call, exchange)
         else:
             if len(self._tickets) >= _MAX_PARKED_CALLS:
                 self._drop_call()
             call = ParkedCall(exchange, send)
+        return await self._wait(call, exchange)
+
+    async def continue_call(self, call: ParkedCall, exchange: IncomingExchange) -> Any:
+        """Continue a call that `find_ticket` returned. Return its encoded result, or a result that asks for input."""
+        self._resume(call, exchange)
+        return await self._wait(call, exchange)
+
+    async def _wait(self, call: ParkedCall, exchange: IncomingExchange) -> Any:
         self._calls_by_exchange[id(exchange)] = self._calls_by_exchange[id(call.exchange)] = call
         try:
             outcome = await call.wait_next()
@@ -178,27 +201,35 @@ class ParkedCalls:
         return outcome
 
     def _park(self, call: ParkedCall, input_request: InputRequest) -> InputRequiredResult:
-        ticket = secrets.token_urlsafe(24)
+        ticket = self._create_ticket()
         self._tickets[ticket] = call
         asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._expire, ticket)
         return InputRequiredResult(
             result_type="input_required", input_requests={_REQUEST_KEY: input_request}, request_state=ticket
         )
 
-    def _resume(self, exchange: IncomingExchange) -> ParkedCall:
-        call = self._tickets.get(str(exchange.params["requestState"]))
-        if call is None or call.binding_key != _compute_binding(exchange):
+    def find_ticket(self, ticket: str, binding: bytes) -> ParkedCall:
+        """Return the call with this ticket. Raise InvalidParams if it belongs to another caller or request."""
+        call = self._tickets.get(ticket)
+        if call is None or call.binding_key != binding:
             raise InvalidParams("Invalid params: requestState is not valid for this request")
-        del self._tickets[exchange.params["requestState"]]
+        return call
+
+    def _resume(self, call: ParkedCall, exchange: IncomingExchange) -> None:
+        self._remove_ticket(exchange.params["requestState"])
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
         # The call continues in a new request, which receives all further notifications.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
-        return call
+
+    def _remove_ticket(self, ticket: str) -> ParkedCall | None:
+        if self._forget_ticket is not None:
+            self._forget_ticket(ticket)
+        return self._tickets.pop(ticket, None)
 
     def _expire(self, ticket: str) -> None:
-        call = self._tickets.pop(ticket, None)
+        call = self._remove_ticket(ticket)
         if call is not None:
             self._cancel(call)
 
@@ -213,9 +244,8 @@ class ParkedCalls:
 
     def clear(self) -> None:
         """Cancel all waiting calls."""
-        for call in self._tickets.values():
-            self._cancel(call)
-        self._tickets.clear()
+        for ticket in tuple(self._tickets):
+            self._expire(ticket)
 
 
 class AbandonedCalls:
@@ -286,6 +316,8 @@ class MountedClient:
         self._has_several_callers = False
         self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
+        self._router: ParkedCallRouter | None = None  # None if the mounting server is not in a cluster
+        self._mount = ""  # identifies this mount at all workers
         # This limit is one below the limit of the connection. So an old input request is dropped
         # before the connection refuses a new input request.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
@@ -297,6 +329,45 @@ class MountedClient:
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
+
+    def join_cluster(self, cluster: "ClusterWorker", path: str) -> None:
+        """Continue parked calls of other workers, and let them continue the calls of this worker.
+
+        `path` identifies this mount at all workers.
+        """
+        from dovetail.client.parked_call_router import get_router  # Few servers are in a cluster.
+
+        self._router, self._mount = get_router(cluster), path
+        self._parked_calls.use_tickets(
+            partial(self._router.create_ticket, self._continue_call), self._router.remove_ticket
+        )
+
+    async def _continue_call(self, continuation: "Continuation", emit: Emit) -> Result | bytes:
+        """Continue a parked call with an answer that another worker received."""
+        binding, mount = continuation.binding[:_BINDING_CHARS], continuation.binding[_BINDING_CHARS:]
+        if mount != self._mount:
+            raise InvalidParams("Invalid params: requestState is not valid for this request")
+        call = self._parked_calls.find_ticket(continuation.ticket, bytes.fromhex(binding))
+        params: dict[str, Any] = {"requestState": continuation.ticket, "inputResponses": continuation.responses}
+        original = call.exchange
+        exchange = IncomingExchange(
+            original.id, original.method, params, continuation.meta, original.caller, origin=original.origin, emit=emit
+        )
+        self._active_exchanges.append(exchange)
+        try:
+            result = await self._parked_calls.continue_call(call, exchange)
+            encoder = self._reconnector.encoder
+            is_same_version = encoder is not None and original.caller.protocol_version == encoder.revision
+            return result if is_same_version else self._convert_result(original, result)
+        except MCPError as exc:
+            raise self._convert_error(exc, original) from None
+        finally:
+            self._active_exchanges.remove(exchange)
+
+    def _find_other_worker(self, exchange: IncomingExchange) -> str | None:
+        """Return the worker that holds the parked call of a request. Return None if this worker may hold it."""
+        ticket = exchange.params.get("requestState")
+        return None if self._router is None or ticket is None else self._router.find_other_worker(ticket)
 
     async def start(self) -> None:
         """Connect if necessary, and listen for changes."""
@@ -403,12 +474,13 @@ class MountedClient:
             if (
                 exchange.caller.is_stateless
                 and METHODS[exchange.method].may_require_input
-                and (
-                    not is_stateless_server
-                    or ("requestState" in exchange.params and self._parked_calls.has_ticket(exchange))
-                )
+                and (not is_stateless_server or ("requestState" in exchange.params and self._has_ticket(exchange)))
             ):
                 is_open = True
+                if self._router is not None and (worker := self._find_other_worker(exchange)) is not None:
+                    return await self._router.continue_elsewhere(
+                        worker, exchange, _compute_binding(exchange), self._mount
+                    )
                 result = await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
             else:
                 params = exchange.params
@@ -451,6 +523,9 @@ class MountedClient:
         finally:
             self._active_exchanges.remove(exchange)
             _current_exchange.reset(token)
+
+    def _has_ticket(self, exchange: IncomingExchange) -> bool:
+        return self._parked_calls.has_ticket(exchange) or self._find_other_worker(exchange) is not None
 
     def _note_caller(self, exchange: IncomingExchange) -> None:
         caller, other_caller = exchange.caller, self._other_caller

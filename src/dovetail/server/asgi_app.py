@@ -36,6 +36,7 @@ def create_endpoint(
             options.get("public_url"),
             options.get("allowed_hosts", ()),
             list_scopes,
+            service,
         )
     return Endpoint(service, on_start=on_start, on_stop=on_stop, other_apps=other_apps, **endpoint_options)
 

@@ -119,6 +119,7 @@ class Dispatcher:
         debug: bool,
     ) -> None:
         self.cluster: ClusterWorker | None = None  # This attribute is None if the server runs in one process.
+        self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
         # These attributes are None if the server is not in a cluster.
@@ -560,7 +561,8 @@ class Dispatcher:
             if self.cluster is not None and self._cluster_loop is state.loop:
                 self._cluster_loop = None
                 await self.registry.leave_cluster()
-                await self.cluster.close()
+                if self.owns_cluster:
+                    await self.cluster.close()
             self._state_by_loop.pop(state.loop, None)
             self._last_state = None
             state.closed_event.set()

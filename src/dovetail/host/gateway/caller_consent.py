@@ -10,10 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import InvalidParams, ServerBusy
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.host.gateway.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.protocol import downgrade
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.request_state import (
@@ -22,6 +23,7 @@ from dovetail.protocol.request_state import (
     compute_binding,
     hash_request,
 )
+from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
@@ -29,9 +31,11 @@ from dovetail.wire.input_required import InputRequest, InputRequiredResult
 
 _STATE_TTL_S: Final = 600.0  # A caller must answer within this many seconds.
 _MAX_USED_STATES: Final = 65_536
+_SEAL_PURPOSE: Final = "gateway consent"
 _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
+_EPOCH_KEY: Final = "epoch"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
 # A stateless caller can repeat requests with these methods, to add the answer of its user.
 _REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -56,14 +60,21 @@ class SingleUseStates:
     """Encrypts request states. A caller sends a state back with its user's answer, and can use each state once.
 
     Gateways of one process may share keys, so used states are recorded for the whole process. Other processes do not
-    know which states were used.
+    know which states were used. In a cluster, used states are recorded for all workers.
     """
 
     _used_states: ClassVar = ReplayMemory(_STATE_TTL_S, _MAX_USED_STATES)
     _lock: ClassVar = threading.Lock()  # Gateways may run in several threads.
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
-        self._sealer = RequestStateSealer(secret_keys, purpose="gateway consent")
+        self._sealer = RequestStateSealer(secret_keys, purpose=_SEAL_PURPOSE)
+        self._cluster: ClusterWorker | None = None
+
+    def join_cluster(self, cluster: ClusterWorker) -> None:
+        """Share the keys and the used states with all workers."""
+        if self._cluster is not cluster:
+            self._cluster = cluster
+            self._sealer = RequestStateSealer(cluster.secret_keys, purpose=_SEAL_PURPOSE)
 
     def seal(self, state: RequestState, binding: bytes, owner: str) -> str:
         """Return the encrypted state, which the caller sends back.
@@ -72,21 +83,44 @@ class SingleUseStates:
         """
         now = time.time()
         state.once_values = {_STATE_ID_KEY: os.urandom(12).hex(), _SEALED_AT_KEY: now, _OWNER_KEY: owner}
+        if self._cluster is not None:
+            state.once_values[_EPOCH_KEY] = self._cluster.state.get_status().epoch
         return self._sealer.seal(state, binding, now + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
-        """Decrypt a state. Return None if the state was used before or belongs to another request."""
+        """Decrypt a state. Return None if the state was used before or belongs to another request.
+
+        In a cluster, only `use` finds out whether the state was used before.
+        """
         try:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
             return None
+        if self._cluster is not None:
+            return opened
         with self._lock:
             return None if self._used_states.has(*_get_use(opened)) else opened
 
-    def use(self, state: RequestState) -> bool:
-        """Mark a state as used. Return False if another request has already used it."""
-        with self._lock:
-            return self._used_states.add(*_get_use(state), time.time())
+    async def use(self, state: RequestState) -> bool:
+        """Mark a state as used. Return False if another request has already used it, or may have used it.
+
+        Raises:
+            ServerBusy: the shared state of the workers cannot be used now. The caller may send the request again.
+        """
+        if self._cluster is None:
+            with self._lock:
+                return self._used_states.add(*_get_use(state), time.time())
+        owner, id, sealed_at = _get_use(state)
+        epoch = state.once_values.get(_EPOCH_KEY, "")
+        try:
+            return await self._cluster.state.use_once(f"consent:{owner}:{id}", sealed_at, _STATE_TTL_S, epoch=epoch)
+        except HistoryLost:
+            return False
+        except SharedStateUnavailable as exc:
+            raise ServerBusy(
+                "The answer of your user cannot be checked now. Send the same request again",
+                retry_after=exc.retry_after,
+            ) from exc
 
 
 def _get_use(state: RequestState) -> tuple[Any, Any, float]:
@@ -152,8 +186,8 @@ class ConsentRound:
         """
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 
-    def _use_state(self, request_state: RequestState) -> bool:
-        self._is_state_used = self._is_state_used or self._states.use(request_state)
+    async def _use_state(self, request_state: RequestState) -> bool:
+        self._is_state_used = self._is_state_used or await self._states.use(request_state)
         return self._is_state_used
 
     @property
@@ -189,7 +223,7 @@ class ConsentRound:
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
         # Mark the state as used now. If the user is asked again, the request does not reach the server yet.
         state = self.request_state
-        if state is not None and not self._use_state(state):
+        if state is not None and not await self._use_state(state):
             state = None
         responses = self._responses if state is not None else {}
         if key in responses:
@@ -231,7 +265,7 @@ class ConsentRound:
         finally:
             exchange.resume(asked_at, loop.time())
 
-    def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the parameters for the server, with the checked arguments and without the gateway's request state.
 
         Raises:
@@ -243,7 +277,7 @@ class ConsentRound:
         if has_changed and (judged_arguments or sent_arguments is not None):
             params = params | {"arguments": judged_arguments}
         if self.request_state is not None:
-            if not self._use_state(self.request_state):
+            if not await self._use_state(self.request_state):
                 raise InvalidParams("Invalid params: requestState was already used")
             params = self._strip_own_state(self.request_state, params)
         return params

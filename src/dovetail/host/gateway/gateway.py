@@ -232,8 +232,11 @@ class Gateway:
                 only_server=only_server,
                 name=only_server or self.server.name,
                 state=self._state,
-                **self._options,
+                **(self._options | {"cluster": None}),
             )
+            # All paths are served by the same worker of the cluster.
+            dispatcher = get_dispatcher(variant.server)
+            dispatcher.cluster, dispatcher.owns_cluster = get_dispatcher(self.server).cluster, False
             return variant.server.asgi(path=path, **shared_options)
 
         return GatewayPaths(create_app)

@@ -41,6 +41,10 @@ class TaskIds:
     """
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
+        self.use_keys(secret_keys)
+
+    def use_keys(self, secret_keys: Sequence[str | bytes]) -> None:
+        """Use these secret keys from now on."""
         self._sealer = Sealer(secret_keys, purpose="gateway tasks")
 
     def seal(

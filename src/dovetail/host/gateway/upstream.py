@@ -32,6 +32,7 @@ from dovetail.host.gateway.task_ids import TaskIds, fits_into_id
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -75,6 +76,14 @@ class Upstream:
         self._secrets = parts.secrets
         self._states = states
         self._task_ids = task_ids  # None if the gateway does not forward tasks
+        self._cluster: tuple[ClusterWorker, str] | None = None
+
+    def join_cluster(self, cluster: ClusterWorker, path: str) -> None:
+        """Share used consent answers and open calls with all workers. `path` identifies this server at all workers."""
+        self._cluster = cluster, path
+        self._states.join_cluster(cluster)
+        if self._task_ids is not None:
+            self._task_ids.use_keys(cluster.secret_keys)
 
     def __mountable__(self) -> "Upstream":
         return self
@@ -144,10 +153,12 @@ class Upstream:
             # The parameters of a completion have no `arguments` field.
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
-                exchange.params = consent_round.build_params(arguments)
+                exchange.params = await consent_round.build_params(arguments)
             accepts_task = False
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
+                if self._cluster is not None:
+                    forwarder.join_cluster(*self._cluster)
                 if (
                     exchange.caller.client_capabilities.extensions is not None
                     and supervisor.may_have_tasks

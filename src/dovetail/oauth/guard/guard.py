@@ -22,6 +22,7 @@ from dovetail.oauth.guard.verifiers import (
     run_verifier,
     select_verifiers,
 )
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.principal import Principal, check_scope, replace_scopes
 from dovetail.wire.base import Struct
 
@@ -77,9 +78,11 @@ class CredentialChecker:
         """Return whether the guard accepts tokens that are stored in the memory of this process."""
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
-    def authenticate(self, head: RequestHead) -> Flow[Principal]:
+    def authenticate(self, head: RequestHead, cluster: ClusterWorker | None = None) -> Flow[Principal]:
         """Return the caller of a request. If the credentials are missing or insufficient, raise AuthError with a
         challenge.
+
+        In a cluster, no worker accepts a DPoP proof that another worker has accepted.
         """
         scheme, token = self._parse_credentials(head)
         now: float = yield Now()
@@ -88,12 +91,12 @@ class CredentialChecker:
                 raise TokenRejected("this server only accepts tokens that are bound to a key (DPoP)")
             principal = yield from self._verify(token, head.resource)
             if scheme == "dpop":
-                self._check_proof(head, token, principal, now)
+                yield from self._check_proof(head, token, principal, now, cluster)
             else:
                 check_confirmation(principal.claims, None)
         except NonceRequired as exc:
             raise self._unauthorized_error(
-                head, "use_dpop_nonce", str(exc), "dpop", nonce=self._proof_checker.current_nonce(now)
+                head, "use_dpop_nonce", str(exc), "dpop", nonce=self._proof_checker.current_nonce(now, cluster)
             ) from None
         except TokenRejected as exc:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
@@ -107,15 +110,17 @@ class CredentialChecker:
             raise self._unauthorized_error(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
         return principal
 
-    def _check_proof(self, head: RequestHead, token: str, principal: Principal, now: float) -> None:
-        self._proof_checker.check(
-            head.dpop_proof,
-            method=head.method,
-            url=head.url,
-            token=token,
-            now=now,
-            token_claims=principal.claims,
-        )
+    def _check_proof(
+        self, head: RequestHead, token: str, principal: Principal, now: float, cluster: ClusterWorker | None
+    ) -> Flow[None]:
+        request: dict[str, Any] = {"method": head.method, "url": head.url, "token": token}
+        claims = principal.claims
+        if cluster is None:
+            self._proof_checker.check(head.dpop_proof, **request, now=now, token_claims=claims)
+        else:
+            yield from self._proof_checker.check_in_cluster(
+                cluster, head.dpop_proof, **request, now=now, token_claims=claims
+            )
 
     def _parse_credentials(self, head: RequestHead) -> tuple[str, str]:
         scheme, _, token = (head.authorization or "").partition(" ")
@@ -230,7 +235,7 @@ class Guard:
     require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
     require_dpop_nonce: whether DPoP proofs must contain a nonce from this server.
     secret_key: the key from which nonces are computed, at least 16 bytes. Use the same key in all processes behind one
-        address.
+        address. In a cluster, the secret keys of the server are the default.
     list_restricted: whether callers see tools, resources and prompts for which they lack scopes. A client can request
     the scopes when it calls such an item.
     """

@@ -146,8 +146,8 @@ class MountedServers:
 
     def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
         """Let the mounted servers share their limits and open calls with all workers."""
-        for index, mount in enumerate(self._mounts):
-            mount_path, target = f"{path}/{index}:{mount.target.name}", mount.target
+        for mount in self._mounts:
+            mount_path, target = f"{path}/{mount.name_map.prefix}:{mount.target.name}", mount.target
             if isinstance(target, LocalServer):
                 target.server.share_limits(cluster, mount_path)
             elif callable(join_cluster := getattr(target, "join_cluster", None)):

@@ -1,0 +1,256 @@
+"""Continue parked calls at the worker that holds them.
+
+In a cluster, a caller's answer may reach any worker. The ticket of a parked call names the worker that holds the open
+call. The worker that gets the answer sends it to that worker, and follows the stream into which that worker writes
+notifications and the result.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import Any, Final, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from dovetail.errors import InternalError, InvalidParams, ProtocolError, ServerBusy
+from dovetail.log import log
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.exchange import Emit, ForwardedResult, IncomingExchange
+from dovetail.protocol.routed_id import RoutedIds
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable, WorkerLost
+from dovetail.wire.base import Result, Struct
+from dovetail.wire.codec import encode, to_plain
+from dovetail.wire.input_required import InputRequiredResult
+from dovetail.wire.methods import METHODS
+from dovetail.wire.raw_message import decode_body
+
+_FORMAT: Final = 1  # the format version of messages
+_TICKET_PURPOSE: Final = "parked call 1"  # the purpose and format version of tickets
+_CONTINUE: Final = "parked.continue"
+_CANCEL: Final = "parked.cancel"
+_MAX_REMEMBERED_STREAMS: Final = 1024  # A message that arrives twice must not continue a call twice.
+_MAX_STORE_ATTEMPTS: Final = 30
+
+
+class Continuation(Struct, frozen=True, kw_only=True):
+    """The next round of a parked call, as one worker sends it to another."""
+
+    format: int
+    ticket: str
+    stream: str  # the stream into which the other worker writes notifications and the outcome
+    binding: str  # the digest of the request and its principal, which must match those of the parked call
+    responses: dict[str, Any] | None
+    meta: dict[str, Any]
+
+
+class _Cancellation(Struct, frozen=True, kw_only=True):
+    format: int
+    stream: str
+
+
+class _Outcome(Struct, frozen=True, kw_only=True):
+    """The last event of a stream.
+
+    The kind is "encoded" for a result in the protocol version of the caller, and "result" for a result in the newest
+    version.
+    """
+
+    format: int
+    kind: Literal["encoded", "result", "input required", "error"]
+    value: msgspec.Raw
+
+
+class _Error(Struct, frozen=True, kw_only=True):
+    code: int
+    message: str
+    data: Any = None
+
+
+# Continues a call of this worker. `emit` sends notifications to the caller.
+ContinueCall: TypeAlias = Callable[[Continuation, Emit], Awaitable[Result | bytes]]
+
+
+class ParkedCallRouter:
+    """Connects the parked calls of all workers. There is one router for each cluster worker."""
+
+    def __init__(self, cluster: ClusterWorker) -> None:
+        self._cluster = cluster
+        self._ids = RoutedIds(cluster.secret_keys)
+        self._holders: dict[str, ContinueCall] = {}  # the holders of this worker's parked calls, by ticket
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by stream
+        self._seen_streams: OrderedDict[str, None] = OrderedDict()
+        self._background_tasks: set[asyncio.Task[Any]] = set()
+        cluster.add_handler(_CONTINUE, self._receive_continuation)
+        cluster.add_handler(_CANCEL, self._receive_cancellation)
+
+    def create_ticket(self, holder: ContinueCall) -> str:
+        """Return a new ticket for a call of this worker."""
+        ticket = self._ids.create(self._cluster.name, _TICKET_PURPOSE, secrets.token_urlsafe(18))
+        self._holders[ticket] = holder
+        return ticket
+
+    def remove_ticket(self, ticket: str) -> None:
+        self._holders.pop(ticket, None)
+
+    def find_other_worker(self, ticket: Any) -> str | None:
+        """Return the worker that holds a call. Return None if it is this worker, or if the ticket is invalid.
+
+        A caller cannot forge a ticket, so it cannot send messages to a worker of its choice.
+        """
+        named = self._ids.read(ticket, _TICKET_PURPOSE)
+        return None if named is None or named[0] == self._cluster.name else named[0]
+
+    async def continue_elsewhere(
+        self, worker: str, exchange: IncomingExchange, binding: bytes, mount: str
+    ) -> Result | bytes:
+        """Continue a call at the worker that holds it, and return the result for the caller of `exchange`."""
+        state, stream = self._cluster.state, f"parked:{secrets.token_hex(16)}"
+        params = exchange.params
+        continuation = Continuation(
+            format=_FORMAT,
+            ticket=params["requestState"],
+            stream=stream,
+            binding=binding.hex() + mount,
+            responses=to_plain(params.get("inputResponses")),
+            meta=to_plain(exchange.meta),
+        )
+        try:
+            if not await state.send(worker, _CONTINUE, encode(continuation)):
+                raise _invalid_ticket()
+        except SharedStateUnavailable as exc:
+            raise ServerBusy(
+                "The worker with this call cannot be reached now. Send the same request again",
+                retry_after=exc.retry_after,
+            ) from exc
+        try:
+            outcome = await self._follow(stream, worker, exchange)
+        except asyncio.CancelledError:
+            self._run_in_background(state.send(worker, _CANCEL, encode(_Cancellation(format=_FORMAT, stream=stream))))
+            raise
+        self._run_in_background(state.delete_stream(stream))
+        return _read_outcome(outcome, exchange)
+
+    async def _follow(self, stream: str, worker: str, exchange: IncomingExchange) -> _Outcome:
+        after = 0
+        while True:
+            try:
+                async with aclosing(self._cluster.state.follow(stream, after, writer=worker)) as events:
+                    async for event in events:
+                        after = event.number
+                        if event.is_last:
+                            return msgspec.json.decode(event.data, type=_Outcome)
+                        if exchange.emit is not None:
+                            await exchange.emit(event.data)
+            except SharedStateUnavailable as exc:
+                await asyncio.sleep(exc.retry_after)
+                continue
+            except WorkerLost:
+                raise _invalid_ticket() from None
+            raise InternalError("The result of the call was lost. The call may have had an effect")
+
+    def _receive_continuation(self, message: Message) -> None:
+        continuation = msgspec.json.decode(message.body, type=Continuation)
+        if continuation.format != _FORMAT or continuation.stream in self._seen_streams:
+            return
+        self._seen_streams[continuation.stream] = None
+        if len(self._seen_streams) > _MAX_REMEMBERED_STREAMS:
+            self._seen_streams.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._continue_here(continuation))
+        self._tasks[continuation.stream] = task
+        task.add_done_callback(lambda _: self._tasks.pop(continuation.stream, None))
+
+    def _receive_cancellation(self, message: Message) -> None:
+        cancellation = msgspec.json.decode(message.body, type=_Cancellation)
+        task = self._tasks.get(cancellation.stream)
+        if task is not None:
+            task.cancel()
+
+    async def _continue_here(self, continuation: Continuation) -> None:
+        writer = _OutcomeWriter(self._cluster, continuation.stream)
+        holder = self._holders.get(continuation.ticket)
+        try:
+            if holder is None:
+                raise _invalid_ticket()
+            result = await holder(continuation, writer.write)
+        except ProtocolError as exc:
+            outcome = _build_outcome("error", encode(_Error(code=exc.code, message=exc.message, data=exc.data)))
+        except Exception as exc:
+            log.error("a parked call failed: %s", type(exc).__name__, exc_info=exc)
+            outcome = _build_outcome("error", encode(_Error(code=InternalError.code, message="Internal error")))
+        else:
+            if isinstance(result, bytes):
+                outcome = _build_outcome("encoded", result)
+            else:
+                is_question = isinstance(result, InputRequiredResult)
+                outcome = _build_outcome("input required" if is_question else "result", encode(result))
+        await writer.write(encode(outcome), is_last=True)
+
+    def _run_in_background(self, operation: Awaitable[Any]) -> None:
+        async def run() -> None:
+            with suppress(SharedStateUnavailable):  # The stream expires, and the call ends with its time limit.
+                await operation
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+
+class _OutcomeWriter:
+    """Writes the notifications and the outcome of a call to a stream, in order."""
+
+    def __init__(self, cluster: ClusterWorker, stream: str) -> None:
+        self._state = cluster.state
+        self._stream = stream
+        self._number = 0
+        self._lock = asyncio.Lock()
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        async with self._lock:
+            self._number += 1
+            for _ in range(_MAX_STORE_ATTEMPTS):
+                try:
+                    # An event that was already stored is not stored again, so the attempt can be repeated.
+                    await self._state.append(self._stream, self._number, data, header=b"", is_last=is_last)
+                except SharedStateUnavailable as exc:
+                    await asyncio.sleep(exc.retry_after)
+                else:
+                    return
+
+
+def _build_outcome(kind: Literal["encoded", "result", "input required", "error"], value: bytes) -> _Outcome:
+    return _Outcome(format=_FORMAT, kind=kind, value=msgspec.Raw(value))
+
+
+def _read_outcome(outcome: _Outcome, exchange: IncomingExchange) -> Result | bytes:
+    value = bytes(outcome.value)
+    match outcome.kind:
+        case "encoded":
+            return ForwardedResult(value)
+        case "input required":
+            return decode_body(value, InputRequiredResult, "the questions of a parked call")
+        case "result":
+            row = METHODS[exchange.method]
+            return decode_body(value, row.result or Result, f"the result of {row.name}")
+        case "error":
+            problem = msgspec.json.decode(value, type=_Error)
+            error = ProtocolError(problem.message, problem.data)
+            error.code = problem.code
+            raise error
+
+
+def _invalid_ticket() -> InvalidParams:
+    return InvalidParams("Invalid params: requestState is not valid for this request")
+
+
+_routers: "Final[WeakKeyDictionary[ClusterWorker, ParkedCallRouter]]" = WeakKeyDictionary()
+
+
+def get_router(cluster: ClusterWorker) -> ParkedCallRouter:
+    """Return the router of a cluster worker."""
+    router = _routers.get(cluster)
+    if router is None:
+        router = _routers[cluster] = ParkedCallRouter(cluster)
+    return router
