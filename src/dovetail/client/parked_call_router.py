@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final, Literal, TypeAlias
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -245,12 +244,9 @@ def _invalid_ticket() -> InvalidParams:
     return InvalidParams("Invalid params: requestState is not valid for this request")
 
 
-_routers: "Final[WeakKeyDictionary[ClusterWorker, ParkedCallRouter]]" = WeakKeyDictionary()
-
-
 def get_router(cluster: ClusterWorker) -> ParkedCallRouter:
     """Return the router of a cluster worker."""
-    router = _routers.get(cluster)
+    router = cluster.parts.get(ParkedCallRouter)
     if router is None:
-        router = _routers[cluster] = ParkedCallRouter(cluster)
+        router = cluster.parts[ParkedCallRouter] = ParkedCallRouter(cluster)
     return router

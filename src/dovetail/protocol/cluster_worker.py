@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dovetail.protocol.shared_state import Message, SharedState
 
@@ -21,6 +21,7 @@ class ClusterWorker:
         self._handlers: dict[str, list[MessageHandler]] = {}
         self._gap_handlers: dict[object, Callable[[], None]] = {}
         self.is_started = False
+        self.parts: dict[type[Any], Any] = {}  # objects of other packages that exist once for each worker
 
     @property
     def name(self) -> str:
