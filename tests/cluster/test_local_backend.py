@@ -1,7 +1,10 @@
 """Failures of the local back end: killed and paused workers, stale sockets, and folders of other users."""
 
+import asyncio
 import contextlib
 import os
+import resource
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -15,7 +18,14 @@ import pytest
 from cluster.recorder import Recorder, wait_for, wait_until
 from cluster.worker_process import WorkerProcess
 from dovetail.cluster.local_backend import LocalBackend
-from dovetail.protocol.shared_state import MAX_INBOX_MESSAGES, SharedStateUnavailable, StreamEvent, WorkerLost
+from dovetail.protocol.shared_state import (
+    MAX_INBOX_MESSAGES,
+    SharedStateUnavailable,
+    StreamEvent,
+    StreamLimits,
+    StreamPart,
+    WorkerLost,
+)
 
 FILE_NAME = "shared-state.sqlite"
 
@@ -30,9 +40,14 @@ def processes(private_folder: Path) -> Generator[list[WorkerProcess]]:
 
 
 @pytest.fixture
-async def backend(private_folder: Path) -> AsyncGenerator[LocalBackend]:
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def backend(private_folder: Path, recorder: Recorder) -> AsyncGenerator[LocalBackend]:
     backend = LocalBackend(private_folder)
-    await backend.start(Recorder())
+    await backend.start(recorder)
     yield backend
     await backend.close()
 
@@ -51,6 +66,24 @@ async def test_a_killed_worker_is_noticed_at_once(backend: LocalBackend, process
     lost.kill()
     assert lost.worker not in await backend.list_workers()
     assert not await backend.send(lost.worker, "answer", b"")
+
+
+async def test_a_killed_worker_is_lost_although_its_child_process_lives(
+    backend: LocalBackend, processes: list[WorkerProcess]
+) -> None:
+    """The child process has the same open files, such as a process of `multiprocessing` with the method "fork"."""
+    lost = processes[0]
+    assert lost.call("append", "stream", 1, "one", header="request 7") == "added"
+    child = lost.call("fork")
+    try:
+        lost.kill()
+        assert lost.worker not in await backend.list_workers()
+        assert not await backend.send(lost.worker, "answer", b"")
+        with pytest.raises(WorkerLost):
+            [event async for event in backend.follow("stream", 1)]
+        assert await backend.end_lost_stream("stream", b"lost")
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 async def test_messages_reach_other_processes(backend: LocalBackend, processes: list[WorkerProcess]) -> None:
@@ -145,15 +178,13 @@ async def test_a_missed_wakeup_only_delays_a_message(private_folder: Path, backe
     await receiver.close()
 
 
-async def test_deleted_changes_are_a_gap(private_folder: Path, backend: LocalBackend) -> None:
+async def test_deleted_changes_are_a_gap(private_folder: Path, backend: LocalBackend, recorder: Recorder) -> None:
     cursor = await backend.publish("change", b"one")
     with contextlib.closing(sqlite3.connect(private_folder / FILE_NAME, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         database.execute("UPDATE sqlite_sequence SET seq = seq + 10 WHERE name = 'changes'")
         database.execute("COMMIT")
     assert await backend.read_changes(cursor) is None
-    recorder = backend._listener  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(recorder, Recorder)
     await wait_until(lambda: recorder.gaps == 1)
 
 
@@ -197,6 +228,221 @@ async def test_only_the_user_can_read_the_file(backend: LocalBackend, private_fo
     assert len(names) == 3
     assert {os.stat(private_folder / name).st_mode & 0o077 for name in names} == {0}
     assert os.stat(private_folder).st_mode & 0o077 == 0
+
+
+@contextlib.contextmanager
+def connect(folder: Path) -> Generator[sqlite3.Connection]:
+    """Open the shared file as another process could."""
+    with contextlib.closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def limit_open_files() -> Generator[None]:
+    """Let every attempt to open a file fail."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_a_worker_with_too_many_open_files_continues_later(
+    private_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.cluster.local_backend._CHECK_INTERVAL_S", 0.01)
+    backend, other = LocalBackend(private_folder), LocalBackend(private_folder)
+    await backend.start(Recorder())
+    with limit_open_files():
+        with pytest.raises(SharedStateUnavailable):
+            await backend.list_workers()
+        await asyncio.sleep(0.05)  # The maintenance task fails, too.
+    await other.start(Recorder())
+    await wait_until(lambda: backend.get_status().worker_count == 2)
+    await backend.close()
+    await other.close()
+
+
+async def test_foreign_files_in_the_folder_do_no_harm(
+    private_folder: Path, backend: LocalBackend, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "0" * 12
+    with socket.socket(socket.AF_UNIX) as foreign:  # A stream socket refuses datagrams with another error.
+        foreign.bind(str(private_folder / f"{name}.sock"))
+        (private_folder / "notes.lock").touch()
+        (private_folder / ("1" * 12 + ".lock")).touch()
+        assert await backend.list_workers() == {backend.worker}
+        assert not await backend.send(name, "answer", b"")
+        await backend.publish("change", b"one")
+        await wait_until(lambda: recorder.messages)
+    assert (private_folder / "notes.lock").exists()
+
+
+async def test_many_unreadable_changes_are_one_gap(
+    private_folder: Path, backend: LocalBackend, recorder: Recorder
+) -> None:
+    with connect(private_folder) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT INTO changes (data) VALUES (?)", [(b"?",)] * 150)
+        connection.execute("COMMIT")
+    await backend.publish("change", b"readable")
+    await wait_until(lambda: recorder.bodies == [b"readable"])
+    await wait_until(lambda: recorder.gaps)
+    assert recorder.gaps == 1
+
+
+async def test_all_expired_rows_are_deleted(private_folder: Path, backend: LocalBackend) -> None:
+    def count_rows(table: str) -> int:
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+    with connect(private_folder) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        rows = [(str(number),) for number in range(5000)]
+        connection.executemany("INSERT INTO used_ids VALUES (?, '', 1.0)", rows)
+        connection.executemany("INSERT INTO places VALUES ('place', ?, NULL, 1.0)", rows)
+        connection.executemany("INSERT INTO followers VALUES (?, 'lost worker')", rows)
+        connection.execute("INSERT INTO used_ids VALUES ('valid', '', 1e12)")
+        connection.execute("COMMIT")
+        purging = LocalBackend(private_folder)
+        await purging.start(Recorder())  # Each worker purges the file when it starts.
+        await wait_until(lambda: count_rows("used_ids") == 1, 5)
+        await wait_until(lambda: count_rows("places") + count_rows("followers") == 0, 5)
+        await purging.close()
+
+
+async def test_the_streams_of_lost_workers_have_a_maximum_size(private_folder: Path) -> None:
+    """A worker that crashes again and again must not fill the file."""
+    limits = StreamLimits(max_total_bytes=1000)
+    for number in range(5):
+        lost = LocalBackend(private_folder, stream_limits=limits)
+        await lost.start(Recorder())
+        await lost.append(f"stream {number}", 1, bytes(350), header=b"")
+        await lost.close()
+    backend = LocalBackend(private_folder, stream_limits=limits)
+    await backend.start(Recorder())
+
+    async def list_stored() -> list[int]:
+        return [number for number in range(5) if await backend.read_stream(f"stream {number}", 0) is not None]
+
+    async def is_purged() -> bool:
+        return await list_stored() == [3, 4]
+
+    await wait_for(is_purged)
+    await backend.close()
+
+
+async def test_the_places_of_a_killed_worker_are_free(backend: LocalBackend, processes: list[WorkerProcess]) -> None:
+    assert processes[0].call("acquire", "place", "a", 1, None)
+    assert not await backend.acquire("place", "b", 1, None)
+    processes[0].kill()
+    assert await backend.acquire("place", "b", 1, None)
+
+
+async def test_changes_wait_for_the_lock_at_the_same_time(
+    private_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.cluster.local_database._LOCK_TIMEOUT_S", 0.2)
+    backend = LocalBackend(private_folder)
+    await backend.start(Recorder())
+    with connect(private_folder) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        outcomes = await asyncio.gather(*(backend.write("a", b"", 60) for _ in range(50)), return_exceptions=True)
+        assert all(isinstance(outcome, SharedStateUnavailable) for outcome in outcomes)
+        assert time.monotonic() - started < 5  # One after the other, they would need ten seconds.
+        assert backend.get_status().problem is not None
+        assert backend.get_status().is_available  # Values can still be read.
+        waiting = asyncio.get_running_loop().create_task(backend.write("a", b"first", 60))
+        await asyncio.sleep(0)
+        with pytest.raises(SharedStateUnavailable):  # While one change waits, others fail at once.
+            await backend.write("a", b"second", 60)
+        assert not waiting.done()
+        connection.execute("ROLLBACK")
+    await asyncio.wait([waiting])
+    assert await backend.write("a", b"third", 60) is not None
+    await backend.close()
+
+
+async def test_closing_does_not_block_the_event_loop(private_folder: Path) -> None:
+    backend = LocalBackend(private_folder)
+    await backend.start(Recorder())
+    with connect(private_folder) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        loop = asyncio.get_running_loop()
+        waiting = loop.create_task(backend.write("a", b"", 60))
+        await asyncio.sleep(0)
+        closing = loop.create_task(backend.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        connection.execute("ROLLBACK")
+    await asyncio.wait([waiting, closing])
+
+
+async def test_a_full_file_is_reported(backend: LocalBackend) -> None:
+    connection = backend._database._connection  # pyright: ignore[reportPrivateUsage]
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(SharedStateUnavailable):
+        await backend.write("a", bytes(1_000_000), 60)
+    status = backend.get_status()
+    assert (status.is_available, status.problem is None) == (True, False)
+    assert await backend.write("a", b"small", 60) is not None
+
+
+async def test_a_message_that_cannot_be_deleted_is_delivered_once(
+    backend: LocalBackend, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("dovetail.cluster.local_statements.delete_from_inbox", fail)
+    for number in range(150):  # This is more than one batch.
+        assert await backend.send(backend.worker, "answer", str(number).encode())
+    await wait_until(lambda: len(recorder.messages) >= 150)
+    assert await backend.send(backend.worker, "answer", b"150")
+    await wait_until(lambda: len(recorder.messages) >= 151)
+    assert [int(body) for body in recorder.bodies] == list(range(151))
+
+
+async def test_an_error_of_the_database_makes_the_back_end_unavailable(backend: LocalBackend) -> None:
+    def fail(*args: object) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    database = backend._database  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(SharedStateUnavailable):
+        database.read(fail)
+    with pytest.raises(SharedStateUnavailable):
+        await database.change(fail)
+
+
+async def test_an_event_wakes_only_the_readers_of_its_stream(private_folder: Path, backend: LocalBackend) -> None:
+    reader = LocalBackend(private_folder)
+    await reader.start(Recorder())
+    reads: list[str] = []
+    read_stream = reader.read_stream
+
+    async def count_reads(stream: str, after: int) -> StreamPart | None:
+        reads.append(stream)
+        return await read_stream(stream, after)
+
+    reader.read_stream = count_reads
+    for stream in ("busy", "idle"):
+        await backend.append(stream, 1, b"", header=b"")
+    busy, idle = reader.follow("busy", 0), reader.follow("idle", 0)
+    assert [(await anext(events)).number for events in (busy, idle)] == [1, 1]
+    waiting = asyncio.get_running_loop().create_task(anext(idle))
+    for number in range(2, 30):
+        reading = asyncio.get_running_loop().create_task(anext(busy))
+        await asyncio.sleep(0)
+        await backend.append("busy", number, b"")
+        assert (await reading).number == number
+    assert reads.count("idle") < 15  # A reader also checks for new events each second.
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await busy.aclose()
+    await idle.aclose()
+    await reader.close()
 
 
 def test_forked_processes_are_different_workers(private_folder: Path) -> None:

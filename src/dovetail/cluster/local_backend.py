@@ -1,7 +1,7 @@
-"""The shared state of the workers of one machine: a SQLite file and one socket for each worker, in a private folder.
+"""The shared state of the workers of one machine: a SQLite file, and a socket and a lock for each worker.
 
-All data is in the file. The sockets only wake other workers, so a lost wake-up loses no data. A finished stream can be
-read after its worker has ended.
+All data is in the file. The sockets only wake other workers, so a lost wake-up loses no data. The locks show which
+workers are alive. A finished stream can be read after its worker has ended.
 """
 
 import asyncio
@@ -22,16 +22,17 @@ from dovetail.cluster.envelope import (
     check_size,
     create_worker_name,
     hash_name,
-    is_worker_name,
     pack_message,
     parse_cursor,
     unpack_message,
 )
 from dovetail.cluster.gcra import check_rate
+from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.local_database import LocalDatabase
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
 from dovetail.cluster.wakeup_socket import WakeupSocket
+from dovetail.cluster.worker_lock import WorkerLock
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
@@ -81,7 +82,7 @@ class LocalBackend:
         self._is_open = False
         self._worker_count = 1
         self._epoch = ""
-        self._last_change = 0
+        self._last_change = self._last_message = 0
         self._is_draining = self._is_drain_due = False
         self._warning = ThrottledWarning()
 
@@ -89,18 +90,21 @@ class LocalBackend:
         """Open the file and the socket. Raise PermissionError if other users can use the folder."""
         _check_folder(self._folder)
         self.worker = create_worker_name()  # Each forked process needs a different name.
-        self._listener = listener
-        with contextlib.ExitStack() as cleanup:
+        self._listener = GuardedListener(listener)
+        async with contextlib.AsyncExitStack() as cleanup:
             # The lock keeps programs such as systemd-tmpfiles from deleting old files in the folder.
             self._folder_lock = _lock_folder(self._folder)
             cleanup.callback(os.close, self._folder_lock)
             self._database = LocalDatabase(self._folder / _FILE_NAME)
-            cleanup.callback(self._database.close)
+            cleanup.push_async_callback(self._database.close)
             self._epoch = self._database.read(statements.read_epoch)
             self._last_change = self._database.read(statements.find_last_change)
             self._socket = WakeupSocket(self._folder, self.worker, self._wake)
+            cleanup.callback(self._socket.close)
+            self._lock = WorkerLock(self._folder, self.worker)
             cleanup.pop_all()
         self._problem, self._is_open = None, True
+        self._worker_count = len(self._lock.list_workers())
         self._drain_task: asyncio.Task[None] | None = None
         self._maintenance_task = asyncio.get_running_loop().create_task(self._maintain())
 
@@ -109,20 +113,22 @@ class LocalBackend:
         if not self._is_open:
             return
         self._is_open = False
+        self._listener.close()
+        self._lock.close()
         self._socket.close()
         for task in (self._maintenance_task, self._drain_task):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
         self._problem = "the back end is closed"
-        self._database.close()
+        await self._database.close()
         os.close(self._folder_lock)
 
     def get_status(self) -> SharedStateStatus:
-        """Return whether the file can be used."""
+        """Return whether the file can be used, and a description of its last problem."""
         return SharedStateStatus(
             is_available=self._problem is None,
-            problem=self._problem,
+            problem=self._problem or (self._database.problem if self._is_open else None),
             worker_count=self._worker_count,
             epoch=self._epoch,
         )
@@ -130,7 +136,7 @@ class LocalBackend:
     async def list_workers(self) -> frozenset[str]:
         """Return the names of all workers that are alive."""
         self._check_available()
-        return self._socket.list_workers()
+        return self._lock.list_workers()
 
     def _check_available(self) -> None:
         if self._problem is not None:
@@ -212,24 +218,22 @@ class LocalBackend:
         """Send a message to one worker. Return False if this worker has ended."""
         check_message(kind, body)
         self._check_available()
-        if not is_worker_name(worker) or not self._socket.is_alive(worker):
+        if not self._lock.is_alive(worker):
             return False
         data = self._envelope.encode(pack_message(kind, self.worker, body), f"inbox {worker}", statements.MESSAGE_TTL_S)
-        id = await self._change(statements.add_to_inbox, worker, data)
-        if id is None:
+        if await self._change(statements.add_to_inbox, worker, data) is None:
             raise SharedStateUnavailable(f"worker {worker} has too many unread messages")
-        if self._socket.wake(worker):
-            return True
-        await self._change(statements.delete_from_inbox, worker, id)
-        return False
+        self._socket.wake(worker)
+        return True
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Send a message to all workers through the change log. Return the cursor of the message."""
         check_message(kind, body, MAX_CHANGE_BYTES)
         data = self._envelope.encode(pack_message(kind, self.worker, body), "changes", _CHANGE_TTL_S)
         id: int = await self._change(statements.add_change, data)
-        for worker in self._socket.list_workers():
-            self._socket.wake(worker)
+        with contextlib.suppress(SharedStateUnavailable):  # The change is stored, so it must not look failed.
+            for worker in self._lock.list_workers():
+                self._socket.wake(worker)
         return f"{self._epoch}.{id}"
 
     async def get_cursor(self) -> str:
@@ -250,7 +254,14 @@ class LocalBackend:
         messages = [unpack_message(data, f"{self._epoch}.{id}") for id, data in decoded if data is not None]
         return messages if len(messages) == len(decoded) else None
 
-    def _wake(self) -> None:
+    def _wake(self, streams: set[str] | None, has_messages: bool) -> None:
+        if streams is None:
+            self._followers.wake_all()
+        else:
+            for stream in streams:
+                self._followers.wake(stream)
+        if not has_messages:
+            return
         if self._is_draining:
             self._is_drain_due = True
         elif self._problem is None:
@@ -262,59 +273,55 @@ class LocalBackend:
             self._is_drain_due = True
             while self._is_drain_due:
                 self._is_drain_due = False
-                self._followers.wake_all()
                 await self._read_inbox()
                 self._read_new_changes()
-        except SharedStateUnavailable as exc:
-            self._warning.log("could not read the messages of other workers: %s", exc)
+        except Exception as exc:  # The next wake-up or check starts this task again.
+            self._warning.log("could not read the messages of other workers: %s", exc, exc_info=exc)
         finally:
             self._is_draining = False
 
     async def _read_inbox(self) -> None:
-        rows = self._database.read(partial(statements.read_inbox, self.worker))
-        while rows:
-            for _, data in rows:
+        while rows := self._database.read(partial(statements.read_inbox, self.worker, self._last_message)):
+            for id, data in rows:
+                # If the messages cannot be deleted, because the disk is full, they must not be delivered again.
+                self._last_message = id
                 decoded = self._envelope.decode(data, f"inbox {self.worker}")
                 if decoded is not None:
-                    self._deliver(unpack_message(decoded))
-            await self._change(statements.delete_from_inbox, self.worker, rows[-1][0])
-            rows = self._database.read(partial(statements.read_inbox, self.worker))
+                    self._listener.deliver(unpack_message(decoded))
+            with contextlib.suppress(SharedStateUnavailable):
+                await self._change(statements.delete_from_inbox, self.worker, self._last_message)
 
     def _read_new_changes(self) -> None:
         rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
         while rows is None or rows:
             if rows is None:
                 self._last_change = self._database.read(statements.find_last_change)
-                self._listener.handle_gap()
+                self._listener.report_gap()
                 return
             for id, data in rows:
                 self._last_change = id
                 decoded = self._envelope.decode(data, "changes")
                 if decoded is None:
-                    self._listener.handle_gap()
+                    self._listener.report_gap()
                 else:
-                    self._deliver(unpack_message(decoded, f"{self._epoch}.{id}"))
+                    self._listener.deliver(unpack_message(decoded, f"{self._epoch}.{id}"))
             rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
-
-    def _deliver(self, message: Message) -> None:
-        try:
-            self._listener.receive(message)
-        except Exception as exc:  # An error of the listener must not stop other messages.
-            log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
 
     async def _maintain(self) -> None:
         purge_at = time.monotonic()
-        while True:
-            self._wake()
-            if time.monotonic() >= purge_at:
-                purge_at = time.monotonic() + _PURGE_INTERVAL_S
-                if self._database.is_replaced():
-                    self._problem = f"the file {_FILE_NAME} in {self._folder} was deleted. Restart the server"
-                    log.error("%s", self._problem)
-                    return
-                self._worker_count = len(self._socket.list_workers())
-                with contextlib.suppress(SharedStateUnavailable):
-                    await self._database.purge()
+        while self._problem is None:
+            try:
+                self._wake(set(), True)  # Readers of streams check for new events themselves.
+                self._worker_count = len(self._lock.list_workers())
+                if time.monotonic() >= purge_at:
+                    purge_at = time.monotonic() + _PURGE_INTERVAL_S
+                    if self._database.is_replaced():
+                        self._problem = f"the file {_FILE_NAME} in {self._folder} was deleted. Restart the server"
+                        log.error("%s", self._problem)
+                        return
+                    await self._database.purge(self._lock.is_alive, self._limits.max_total_bytes)
+            except Exception as exc:  # The next round tries again.
+                self._warning.log("could not maintain the shared file: %s", exc, exc_info=exc)
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
     # Streams.
@@ -326,19 +333,23 @@ class LocalBackend:
         check_size(data)
         self._check_available()
         key = hash_name(stream)
-        for evicted in self._budget.add(key, len(data), time.monotonic(), is_last=is_last):
-            await self._change(statements.delete_stream, evicted)
+        for evicted in self._budget.find_evictions(key, number, len(data), time.monotonic()):
+            await self._delete_stream(evicted)
         sealed = self._envelope.encode(data, f"event {key} {number}", self._limits.max_ttl)
         sealed_header = None if header is None else self._envelope.encode(header, f"stream {key}", self._limits.max_ttl)
         outcome, followers = await self._change(
             statements.append, key, self.worker, self._limits, number, sealed, sealed_header, is_last
         )
+        if outcome == "added":
+            self._budget.count(key, number, len(data), time.monotonic(), is_last=is_last)
+        else:
+            self._budget.forget(key)
         await self._wake_followers(key, followers)
         return outcome
 
     async def _wake_followers(self, key: str, followers: Sequence[str]) -> None:
         for worker in followers:
-            if not self._socket.wake(worker):
+            if not self._socket.wake(worker, key):
                 await self._change(statements.remove_follower, key, worker)
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
@@ -383,7 +394,7 @@ class LocalBackend:
 
     async def _is_lost(self, worker: str) -> bool:
         self._check_available()
-        return not is_worker_name(worker) or not self._socket.is_alive(worker)
+        return not self._lock.is_alive(worker)
 
     async def end_lost_stream(self, stream: str, data: bytes) -> bool:
         """End the stream of a lost worker with a last event. Return False if the stream has already ended."""
@@ -401,9 +412,12 @@ class LocalBackend:
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream and its events."""
-        key = hash_name(stream)
+        await self._delete_stream(hash_name(stream))
+
+    async def _delete_stream(self, key: str) -> None:
+        followers = await self._change(statements.delete_stream, key)
         self._budget.forget(key)
-        await self._wake_followers(key, await self._change(statements.delete_stream, key))
+        await self._wake_followers(key, followers)
 
 
 def _check_folder(folder: Path) -> None:

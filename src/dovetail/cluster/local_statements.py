@@ -120,9 +120,9 @@ def add_to_inbox(worker: str, data: bytes, connection: Connection, now: float) -
     return connection.execute(statement, (worker, data, now + MESSAGE_TTL_S)).lastrowid
 
 
-def read_inbox(worker: str, connection: Connection, now: float) -> list[tuple[int, bytes]]:
-    statement = f"SELECT id, data FROM inbox WHERE worker = ? ORDER BY id LIMIT {MESSAGE_BATCH}"
-    return connection.execute(statement, (worker,)).fetchall()
+def read_inbox(worker: str, after: int, connection: Connection, now: float) -> list[tuple[int, bytes]]:
+    statement = f"SELECT id, data FROM inbox WHERE worker = ? AND id > ? ORDER BY id LIMIT {MESSAGE_BATCH}"
+    return connection.execute(statement, (worker, after)).fetchall()
 
 
 def delete_from_inbox(worker: str, last_id: int, connection: Connection, now: float) -> None:

@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
 
-from dovetail.cluster.envelope import check_message, check_size, create_worker_name, parse_cursor
+from dovetail.cluster.envelope import check_message, check_size, create_worker_name, hash_name, parse_cursor
 from dovetail.cluster.gcra import check_rate, take_cell
+from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
-from dovetail.log import log
+from dovetail.protocol.limits import MiB
 from dovetail.protocol.shared_state import (
     CLOCK_MARGIN_S,
     DEFAULT_STREAM_LIMITS,
@@ -37,32 +38,64 @@ from dovetail.protocol.shared_state import (
 from dovetail.wire.base import Struct
 
 _MAX_ENTRIES: Final = 100_000  # the maximum number of entries in each table
+_MAX_VALUE_BYTES: Final = 256 * MiB  # the maximum size of all values
+_MAX_NAME_CHARS: Final = 64  # Longer names are replaced by their hashes.
+_SWEEP_INTERVAL_S: Final = 1.0  # Sweeps are rare, because a sweep reads all entries of a table.
 
 
 class _Entry(Struct):
     value: Any
+    size: int
     expires_at: float
 
 
 class _Table:
+    """A table of entries that expire."""
+
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._total_bytes = 0
+        self._sweep_at = 0.0
 
     def find(self, name: str, now: float) -> Any:
-        entry = self._entries.get(name)
+        entry = self._entries.get(_shorten(name))
         return None if entry is None or entry.expires_at <= now else entry.value
 
-    def put(self, name: str, value: Any, now: float, ttl: float) -> None:
-        entries = self._entries
-        if name not in entries and len(entries) >= _MAX_ENTRIES:
-            for expired in [key for key, entry in entries.items() if entry.expires_at <= now]:
-                del entries[expired]
-            if len(entries) >= _MAX_ENTRIES:
-                raise SharedStateUnavailable(f"the shared state has {_MAX_ENTRIES} entries of this kind")
-        entries[name] = _Entry(value, now + ttl)
+    def put(self, name: str, value: Any, now: float, ttl: float, size: int = 0) -> None:
+        name = _shorten(name)
+        replaced = self._entries.get(name)
+        new_bytes = size - (0 if replaced is None else replaced.size)
+        if not self._has_room(replaced is None, new_bytes):
+            self._sweep(now)
+            if not self._has_room(replaced is None, new_bytes):
+                raise SharedStateUnavailable(
+                    f"the shared state is full. It has {len(self._entries)} entries of this kind with "
+                    f"{self._total_bytes} bytes"
+                )
+        self.remove(name)
+        self._entries[name] = _Entry(value, size, now + ttl)
+        self._total_bytes += size
+
+    def _has_room(self, is_new: bool, size: int) -> bool:
+        return (not is_new or len(self._entries) < _MAX_ENTRIES) and self._total_bytes + size <= _MAX_VALUE_BYTES
+
+    def _sweep(self, now: float) -> None:
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP_INTERVAL_S
+            for name in [name for name, entry in self._entries.items() if entry.expires_at <= now]:
+                self.remove(name)
+
+    def list_names(self) -> list[str]:
+        return list(self._entries)
 
     def remove(self, name: str) -> None:
-        self._entries.pop(name, None)
+        entry = self._entries.pop(_shorten(name), None)
+        if entry is not None:
+            self._total_bytes -= entry.size
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_CHARS else f"sha256 {hash_name(name)}"
 
 
 class _Place(Struct):
@@ -115,17 +148,31 @@ class MemoryBackend:
     async def start(self, listener: SharedStateListener) -> None:
         """Set the listener, and announce this worker."""
         self.worker = create_worker_name()
-        self._listener = listener
+        self._listener = GuardedListener(listener)
         self._loop = asyncio.get_running_loop()
         self._hub.workers[self.worker] = self
         self._problem = None
 
     async def close(self) -> None:
         """Remove this worker. Its messages are lost."""
+        if self._problem is not None:
+            return
         self._problem = "the back end is closed"
+        self._listener.close()
         self._hub.workers.pop(self.worker, None)
+        self._free_places()
         self._inbox.clear()
         self._inbox_bytes = 0
+
+    def _free_places(self) -> None:
+        """Free the places that end with this worker."""
+        places = self._hub.places
+        for name in places.list_names():
+            holders: dict[str, _Place] = places.find(name, 0.0)
+            for holder in [holder for holder, place in holders.items() if place.worker == self.worker]:
+                del holders[holder]
+            if not holders:
+                places.remove(name)
 
     def get_status(self) -> SharedStateStatus:
         """Return the status. The memory back end is available until it is closed."""
@@ -159,7 +206,7 @@ class MemoryBackend:
         if expected is not None and expected != (0 if present is None else present.version):
             return None
         version = hub.last_version + 1
-        hub.values.put(name, StoredValue(data, version), now, ttl)
+        hub.values.put(name, StoredValue(data, version), now, ttl, len(data))
         hub.last_version = version
         return version
 
@@ -170,7 +217,7 @@ class MemoryBackend:
         present: StoredValue | None = hub.values.find(name, now)
         if present is not None and present.version >= version:
             return False
-        hub.values.put(name, StoredValue(data, version), now, ttl)
+        hub.values.put(name, StoredValue(data, version), now, ttl, len(data))
         hub.last_version = max(hub.last_version, version)
         return True
 
@@ -213,11 +260,7 @@ class MemoryBackend:
         """Give one of `limit` places to a holder, or extend the holder's time. Return False if all places are taken."""
         hub, now = self._open_hub(), time.monotonic()
         stored: dict[str, _Place] = hub.places.find(name, now) or {}
-        places = {
-            other: place
-            for other, place in stored.items()
-            if place.expires_at > now and (place.worker is None or place.worker in hub.workers)
-        }
+        places = {other: place for other, place in stored.items() if place.expires_at > now}
         if holder not in places and len(places) >= limit:
             return False
         if ttl is None:
@@ -256,7 +299,7 @@ class MemoryBackend:
         if self._inbox:
             message = self._inbox.popleft()
             self._inbox_bytes -= len(message.body)
-            self._deliver(message)
+            self._listener.deliver(message)
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Add a message to the change log and return its cursor."""
@@ -266,7 +309,7 @@ class MemoryBackend:
         message = Message(kind, body, self.worker, f"{hub.epoch}.{hub.change_count}")
         hub.changes.append(message)
         for receiver in hub.workers.values():
-            self._loop.call_soon(receiver._deliver, message)
+            self._loop.call_soon(receiver._listener.deliver, message)
         return f"{hub.epoch}.{hub.change_count}"
 
     async def get_cursor(self) -> str:
@@ -282,14 +325,6 @@ class MemoryBackend:
         if not 0 <= missing <= min(len(hub.changes), MAX_READ_CHANGES):
             return None
         return [hub.changes[index] for index in range(-missing, 0)]
-
-    def _deliver(self, message: Message) -> None:
-        if self._problem is not None:
-            return
-        try:
-            self._listener.receive(message)
-        except Exception as exc:  # An error of the listener must not stop other messages.
-            log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
 
     # Streams.
 
@@ -312,10 +347,10 @@ class MemoryBackend:
             return "ended"
         if number != stored.last_number + 1:
             return "missing"
-        for evicted in self._budget.add(stream, len(data), now, is_last=is_last):
-            hub.streams.remove(evicted)
-            hub.followers.wake(evicted)
+        for evicted in self._budget.find_evictions(stream, number, len(data), now):
+            await self.delete_stream(evicted)
         self._add_event(stream, stored, data, now, is_last=is_last)
+        self._budget.count(stream, number, len(data), now, is_last=is_last)
         return "added"
 
     def _add_event(self, stream: str, stored: _Stream, data: bytes, now: float, *, is_last: bool) -> None:

@@ -243,7 +243,7 @@ class RedisBackend:
         if self._link.problem is not None:  # The budget must not count an event that cannot be stored.
             raise SharedStateUnavailable(self._link.problem)
         key, limits = hash_name(stream), self._limits
-        for evicted in self._budget.add(key, len(data), time.monotonic(), is_last=is_last):
+        for evicted in self._budget.find_evictions(key, number, len(data), time.monotonic()):
             await self._delete_stream(evicted)
         encoded = self._envelope.encode(data, f"event {key} {number}", limits.max_ttl)
         field, value = await self._store_large(encoded, limits.max_ttl)
@@ -264,7 +264,11 @@ class RedisBackend:
         )
         if outcome != b"added":
             await self._delete_large(field, value)
-        return "ended" if outcome == b"ended" else "missing" if outcome == b"missing" else "added"
+        if outcome in (b"added", b"repeated"):
+            self._budget.count(key, number, len(data), time.monotonic(), is_last=is_last)
+            return "added"
+        self._budget.forget(key)
+        return "ended" if outcome == b"ended" else "missing"
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
         """Return the events with a number above `after`. Return None if one of them is not stored."""
@@ -330,11 +334,11 @@ class RedisBackend:
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream and its events."""
-        self._budget.forget(hash_name(stream))
         await self._delete_stream(hash_name(stream))
 
     async def _delete_stream(self, key: str) -> None:
         await self._link.run(scripts.DELETE_STREAM, key)
+        self._budget.forget(key)
 
 
 def _to_ms(seconds: float) -> int:

@@ -6,6 +6,13 @@ The back end deletes a stream when its time to live ends. The budget then stops 
 from collections import OrderedDict
 
 from dovetail.protocol.shared_state import SharedStateUnavailable, StreamLimits
+from dovetail.wire.base import Struct
+
+
+class _CountedStream(Struct):
+    size: int
+    last_number: int
+    expires_at: float
 
 
 class StreamBudget:
@@ -14,37 +21,52 @@ class StreamBudget:
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
         self._total = 0
-        # The size and the expiry time of each stream. The stream that has been idle longest is first.
-        self._open: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._ended: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        # In both, the stream that has been idle longest is first.
+        self._open: OrderedDict[str, _CountedStream] = OrderedDict()
+        self._ended: OrderedDict[str, _CountedStream] = OrderedDict()
 
-    def add(self, stream: str, size: int, now: float, *, is_last: bool) -> list[str]:
-        """Count an event, and return the streams to delete.
+    def find_evictions(self, stream: str, number: int, size: int, now: float) -> list[str]:
+        """Return the streams to delete before an event is stored. Call `forget` for each deleted stream.
 
         Raises:
             SharedStateUnavailable: the open streams alone exceed the limit, so the event cannot be stored.
         """
         self._forget_expired(now)
+        counted = self._open.get(stream) or self._ended.get(stream)
+        if counted is not None and number <= counted.last_number:
+            return []  # The event is repeated and already stored.
+        excess = self._total + size - self._limits.max_total_bytes
         evicted: list[str] = []
-        while self._total + size > self._limits.max_total_bytes and self._ended:
-            name, (freed, _) = self._ended.popitem(last=False)
-            self._total -= freed
-            evicted.append(name)
-        if self._total + size > self._limits.max_total_bytes:
+        for name, ended in self._ended.items():
+            if excess <= 0:
+                break
+            if name != stream:
+                evicted.append(name)
+                excess -= ended.size
+        if excess > 0:
             raise SharedStateUnavailable(f"the open streams have more than {self._limits.max_total_bytes} bytes")
-        old_size, _ = self._open.pop(stream, (0, 0.0))
-        new_size = min(old_size + size, self._limits.max_bytes)
-        self._total += new_size - old_size
-        (self._ended if is_last else self._open)[stream] = new_size, now + self._limits.get_ttl(is_last=is_last)
         return evicted
 
+    def count(self, stream: str, number: int, size: int, now: float, *, is_last: bool) -> None:
+        """Count an event that was stored. A repeated event counts once."""
+        counted = self._open.get(stream) or self._ended.get(stream)
+        if counted is not None and number <= counted.last_number:
+            return
+        self.forget(stream)
+        # At least the newest event is stored.
+        new_size = max(size, min((0 if counted is None else counted.size) + size, self._limits.max_bytes))
+        self._total += new_size
+        expires_at = now + self._limits.get_ttl(is_last=is_last)
+        (self._ended if is_last else self._open)[stream] = _CountedStream(new_size, number, expires_at)
+
     def forget(self, stream: str) -> None:
-        """Remove a stream that was deleted."""
-        size, _ = self._open.pop(stream, None) or self._ended.pop(stream, (0, 0.0))
-        self._total -= size
+        """Remove a stream that was deleted, or that another worker has ended."""
+        counted = self._open.pop(stream, None) or self._ended.pop(stream, None)
+        if counted is not None:
+            self._total -= counted.size
 
     def _forget_expired(self, now: float) -> None:
         for streams in (self._open, self._ended):
-            while streams and (entry := next(iter(streams.values())))[1] <= now:
-                streams.popitem(last=False)
-                self._total -= entry[0]
+            while streams and next(iter(streams.values())).expires_at <= now:
+                _, counted = streams.popitem(last=False)
+                self._total -= counted.size

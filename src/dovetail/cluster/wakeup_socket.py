@@ -1,7 +1,7 @@
 """Wake other processes on the same machine. Each process has a Unix socket in a private folder.
 
-A wake-up is an empty datagram, so a lost or repeated one does no harm. The kernel refuses datagrams to a process that
-has ended, so the sender notices a lost process at once.
+A wake-up is a datagram with the key of a stream, or an empty one for messages and changes. A lost or repeated wake-up
+does no harm, because every worker also checks for news at an interval.
 """
 
 import asyncio
@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Final
 
 _MAX_PATH_BYTES: Final = 100  # Linux allows 107 bytes in the path of a socket. Other systems allow fewer.
-_SUFFIX: Final = ".sock"
+_MAX_DATAGRAM_BYTES: Final = 64
+SOCKET_SUFFIX: Final = ".sock"
+# The queue of a socket has at least 10 datagrams on Linux. With so many unread ones, others may have been dropped.
+_MANY_DATAGRAMS: Final = 8
 
 
 class WakeupSocket:
-    """The socket of one worker. Create it in the event loop that should be woken."""
+    """The socket of one worker. Create it in the event loop that should be woken.
 
-    def __init__(self, folder: Path, worker: str, wake: Callable[[], None]) -> None:
+    `wake` gets the keys of streams with new events, or None if any stream may have some, and whether there may be new
+    messages.
+    """
+
+    def __init__(self, folder: Path, worker: str, wake: Callable[[set[str] | None, bool], None]) -> None:
         self._folder = folder
-        self._path = str(folder / f"{worker}{_SUFFIX}")
+        self._path = str(folder / f"{worker}{SOCKET_SUFFIX}")
         if len(os.fsencode(self._path)) > _MAX_PATH_BYTES:
             raise ValueError(f"the path {self._path} is too long for a socket. Choose a folder with a shorter path")
         self._wake = wake
@@ -32,50 +39,36 @@ class WakeupSocket:
         self._loop.add_reader(self._receiver, self._receive)
 
     def _receive(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._receiver.recv(16)
-        self._wake()
+        datagrams: list[bytes] = []
+        with contextlib.suppress(OSError):
+            while len(datagrams) <= _MANY_DATAGRAMS:
+                datagrams.append(self._receiver.recv(_MAX_DATAGRAM_BYTES))
+        if len(datagrams) >= _MANY_DATAGRAMS:
+            self._wake(None, True)
+        elif datagrams:
+            streams = {datagram.decode("ascii", "replace") for datagram in datagrams if datagram}
+            self._wake(streams, b"" in datagrams)
 
-    def wake(self, worker: str) -> bool:
-        """Wake a worker. Return False if the worker has ended."""
-        path = str(self._folder / f"{worker}{_SUFFIX}")
+    def wake(self, worker: str, stream: str = "") -> bool:
+        """Wake a worker. Return False if its socket is closed, so that it will not hear of later events either."""
+        path = str(self._folder / f"{worker}{SOCKET_SUFFIX}")
         try:
-            self._sender.sendto(b"", path)
-        except BlockingIOError:
-            return True  # The worker has unread datagrams, so it is alive and will wake.
+            self._sender.sendto(stream.encode("ascii"), path)
         except (ConnectionRefusedError, FileNotFoundError):
-            _remove(path)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             return False
+        except OSError:
+            pass  # The queue of the worker is full, so it will wake. Or the file is not the socket of a worker.
         return True
-
-    def is_alive(self, worker: str) -> bool:
-        """Return whether a worker is alive, without waking it."""
-        path = str(self._folder / f"{worker}{_SUFFIX}")
-        with _create_socket() as probe:
-            try:
-                probe.connect(path)
-            except (ConnectionRefusedError, FileNotFoundError):
-                _remove(path)
-                return False
-        return True
-
-    def list_workers(self) -> frozenset[str]:
-        """Return the names of the workers that are alive."""
-        names = (path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
-        return frozenset(name for name in names if self.is_alive(name))
 
     def close(self) -> None:
         """Close and remove the socket."""
         self._loop.remove_reader(self._receiver)
         self._receiver.close()
         self._sender.close()
-        _remove(self._path)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
 
 
 def _create_socket() -> socket.socket:
