@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.testing.harness import serve as serve
     from dovetail.testing.scripted_model import ScriptedModel as ScriptedModel
     from dovetail.testing.scripted_model import tool_call as tool_call
+    from dovetail.testing.token_issuer import TokenIssuer as TokenIssuer
     from dovetail.testing.traffic import Traffic as Traffic
     from dovetail.testing.traffic import record_traffic as record_traffic
 
@@ -24,6 +25,7 @@ _MODULE_BY_NAME = {
     "Fault": "dovetail.testing.faults",
     "Faults": "dovetail.testing.faults",
     "ScriptedModel": "dovetail.testing.scripted_model",
+    "TokenIssuer": "dovetail.testing.token_issuer",
     "Traffic": "dovetail.testing.traffic",
     "connect": "dovetail.testing.harness",
     "connect_sync": "dovetail.testing.harness",
