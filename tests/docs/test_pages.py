@@ -65,7 +65,7 @@ def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_server, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     # Between the checks of `run` and the moment it begins to serve.
     monkeypatch.setattr(runners, "run_in_process", lambda _: None)
-    monkeypatch.setattr(workers, "supervise", lambda *_, **__: None)
+    monkeypatch.setattr(workers, "fork_workers", lambda *_, **__: None)
 
 
 @pytest.fixture
