@@ -1,5 +1,6 @@
 """Several workers in one process that share their state, for tests over ASGI."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,32 @@ from transports.fake_service import FakeService, Work, echo
 KEYS = ["a secret key of the cluster"]
 
 
+class Clock:
+    """A clock that tests set. It replaces the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 class Backend(MemoryBackend):
     """A back end that tests can turn off."""
 
     is_away = False
     reads = 0
+
+    @property
+    def hub(self) -> Any:
+        return self._hub
+
+    @hub.setter
+    def hub(self, hub: Any) -> None:
+        self._hub = hub
 
     def _open_hub(self) -> Any:
         if self.is_away:
@@ -58,6 +80,18 @@ class Cluster:
     def turn_off(self, *, is_away: bool = True) -> None:
         for worker in self.workers:
             worker.backend.is_away = is_away
+
+    def find_expiry(self, name: str) -> float:
+        """Return when a value expires."""
+        return self.workers[0].backend.hub.values._entries[name].expires_at
+
+    def lose_data(self) -> None:
+        """Lose all data, as a Redis server does that starts again without its data."""
+        lost_hub = self.workers[0].backend.hub
+        hub = type(lost_hub)()
+        hub.workers = lost_hub.workers
+        for worker in self.workers:
+            worker.backend.hub = hub
 
     async def close(self) -> None:
         self.turn_off(is_away=False)

@@ -12,7 +12,7 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.session_record import decode_record
 from dovetail.wire.base import Result
-from transports.fake_cluster import Cluster, authenticate
+from transports.fake_cluster import Clock, Cluster, authenticate
 from transports.fake_service import (
     BATCHING,
     AsgiRequest,
@@ -39,6 +39,15 @@ async def cluster() -> AsyncGenerator[Cluster]:
     cluster = Cluster()
     yield cluster
     await cluster.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("dovetail.transports.http_server.shared_sessions", "dovetail.cluster.memory_backend"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    monkeypatch.setattr("dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S", 0.0)
+    return clock
 
 
 def text(answer: AsgiRequest) -> str:
@@ -153,16 +162,15 @@ async def test_a_session_of_another_server_is_unknown(cluster: Cluster) -> None:
     assert (await post(first, request(), session)).status == 404
 
 
-async def test_a_session_ends_after_its_lifetime(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = await cluster.open(session_lifetime=100.0)
+async def test_a_session_ends_after_its_lifetime(cluster: Cluster, clock: Clock) -> None:
+    first, second = await cluster.open(session_lifetime=1000.0)
     session = await open_session(first)
-    assert (await post(first, request(), session)).status == 200
-    import time
-
-    later = time.time() + 200
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert (await post(first, request(), session)).status == 404
-    assert (await post(second, request(), session)).status == 404
+    clock.now += 900
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 200
+    clock.now += 200
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 404
 
 
 async def test_a_request_needs_a_session_id(cluster: Cluster) -> None:
@@ -415,3 +423,210 @@ async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(clust
     assert text(await post(first, request(text="hello"), session)) == "hello"
     assert (await post(first, stateless_request())).status == 200
     assert (await post(second, initialize())).status == 200
+
+
+# Limits and expiry
+
+
+@pytest.mark.parametrize(("headers", "client"), [({"authorization": "alice"}, "127.0.0.1"), ({}, "192.0.2.7")])
+async def test_sessions_of_a_caller_are_limited_at_all_workers_together(
+    cluster: Cluster, headers: dict[str, str], client: str
+) -> None:
+    first, second = await cluster.open(
+        options={"authenticate": authenticate}, max_sessions_per_principal=3, max_sessions_per_address=3
+    )
+    scope = {"client": (client, 1)}
+    sessions = [await open_session(app, headers=headers, **scope) for app in (first, second, first)]
+    for app in (first, second):
+        refused = await post(app, initialize(), headers, **scope)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+    assert (await post(second, initialize(), {"authorization": "bob"})).status == 200
+    assert (await AsgiRequest(second, "DELETE", headers=sessions[0]).wait_done()).status == 204
+    assert (await post(first, initialize(), headers, **scope)).status == 200
+
+
+async def test_a_worker_without_shared_state_allows_its_share_of_sessions(cluster: Cluster) -> None:
+    first, second = await cluster.open(options={"authenticate": authenticate}, max_sessions_per_principal=4)
+    cluster.turn_off()
+    headers = {"authorization": "alice"}
+    for app in (first, second):
+        statuses = [(await post(app, initialize(), headers)).status for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+
+async def test_a_session_that_is_not_used_expires(cluster: Cluster, clock: Clock) -> None:
+    first, second = await cluster.open(session_idle_timeout=1000.0)
+    session = await open_session(first)
+    for number in range(8):
+        clock.now += 500
+        assert (await post((first, second)[number % 2], request(), session)).status == 200
+    clock.now += 1500
+    for app in (second, first):
+        assert (await post(app, request(), session)).status == 404
+
+
+async def test_a_session_without_initialized_expires(cluster: Cluster, clock: Clock) -> None:
+    first, _ = await cluster.open(initialize_timeout=30.0)
+    session = await open_session(first, ready=False)
+    clock.now += 20
+    assert (await post(first, request(), session)).status == 200
+    clock.now += 40
+    assert (await post(first, request(), session)).status == 404
+
+
+async def test_a_running_call_keeps_its_session_alive(cluster: Cluster, clock: Clock) -> None:
+    work = PausedWork()
+    work.release("other")
+    # A quarter of the idle time is the longest pause between two sweeps.
+    first, second = await cluster.open(work, session_idle_timeout=0.04)
+    session = await open_session(first)
+    call = start_post(first, request(text="call"), session)
+    await wait_until(lambda: work.started)
+    name = f"session {cluster.workers[0].service.seen[0].caller.session_id}"
+    for _ in range(8):
+        clock.now += 0.03
+        await wait_until(lambda: cluster.find_expiry(name) > clock.now + 0.03)
+    assert (await post(second, request(text="other"), session)).status == 200
+    work.release("call")
+    assert text(await call.wait_done()) == "call"
+
+
+async def test_a_full_worker_drops_its_copy_of_an_idle_session(cluster: Cluster) -> None:
+    first, second = await cluster.open(max_sessions=2)
+    sessions = [await open_session(app) for app in (first, second, first, second, first)]
+    for session in sessions * 2:
+        for app in (first, second):
+            assert (await post(app, request(), session)).status == 200
+    assert first.stats().sessions == 2
+
+
+async def test_a_full_worker_keeps_sessions_with_questions(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask, max_sessions=2)
+    sessions = [await open_session(second) for _ in range(3)]
+    calls = [start_post(first, request(), session) for session in sessions[:2]]
+    await wait_until(lambda: all(call.messages for call in calls))
+    assert (await post(first, request(), sessions[2])).status == 503
+    for call, session in zip(calls, sessions, strict=False):
+        await post(second, {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, session)
+        assert text(await call.wait_done()) == "{}"
+    cluster.workers[0].service.work = echo
+    assert (await post(first, request(), sessions[2])).status == 200
+
+
+# A back end that is away, or has lost its data
+
+
+async def test_requests_are_answered_while_the_back_end_is_away(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(first, request("logging/setLevel", level="error"), session)
+    cluster.turn_off()
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 200
+    assert cluster.workers[0].service.seen[-1].caller.log_level == 4
+    assert cluster.workers[1].service.seen[-1].caller.log_level == 1  # the default, because it never read the record
+
+
+@pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe", "resources/unsubscribe", "DELETE"])
+async def test_changes_are_refused_while_the_back_end_is_away(cluster: Cluster, method: str) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    if method == "resources/unsubscribe":
+        await post(first, request("resources/subscribe", uri="a://b"), session)
+    cluster.turn_off()
+    for app in (first, second):
+        answer = await (
+            AsgiRequest(app, "DELETE", headers=session).wait_done()
+            if method == "DELETE"
+            else post(app, request(method, level="error", uri="a://b"), session)
+        )
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    cluster.turn_off(is_away=False)
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 200
+    assert {worker.service.seen[-1].caller.log_level for worker in cluster.workers} == {1}
+
+
+async def test_a_session_can_be_opened_while_the_back_end_is_away(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    cluster.turn_off()
+    session = await open_session(first)
+    assert (await post(second, request(), session)).status == 200
+    cluster.turn_off(is_away=False)
+    assert (await post(first, request(), session)).status == 200  # This worker stores the record.
+    for app in (first, second):
+        assert (await post(app, request("resources/subscribe", uri="a://b"), session)).last["result"] == {}
+
+
+async def test_an_answer_for_another_worker_waits_until_the_back_end_is_back(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask)
+    session = await open_session(first)
+    call = start_post(first, request(), session)
+    await wait_until(lambda: call.messages)
+    answer = {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}
+    cluster.turn_off()
+    refused = await post(second, answer, session)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    cluster.turn_off(is_away=False)
+    assert (await post(second, answer, session)).status == 202
+    assert text(await call.wait_done()) == "{}"
+
+
+async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(first, request("logging/setLevel", level="error"), session)
+    cluster.lose_data()
+    for worker in cluster.workers:
+        worker.cluster.handle_gap()
+    await run_pending_callbacks()
+    assert (await post(second, request(), session)).status == 200
+    assert cluster.workers[1].service.seen[-1].caller.log_level == 4
+
+
+async def test_a_request_restores_a_lost_record(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(first, request("logging/setLevel", level="error"), session)
+    cluster.lose_data()
+    assert (await post(second, request(), session)).status == 503
+    assert (await post(first, request(), session)).status == 200
+    assert (await post(second, request(), session)).status == 200
+    assert cluster.workers[1].service.seen[-1].caller.log_level == 4
+
+
+async def test_the_newest_copy_of_a_lost_record_wins(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(second, request(), session)
+    assert (await AsgiRequest(first, "DELETE", headers=session).wait_done()).status == 204
+    await run_pending_callbacks()
+    cluster.lose_data()
+    for worker in cluster.workers[::-1]:
+        worker.cluster.handle_gap()
+        await run_pending_callbacks()
+    for app in (second, first):
+        assert (await post(app, request(), session)).status == 404
+
+
+async def test_a_session_that_no_worker_knows_ends(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S", 0.05)
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await first.close()
+    await cluster.workers[0].cluster.close()
+    cluster.lose_data()
+    assert (await post(second, request(), session)).status == 503
+    await asyncio.sleep(0.1)
+    assert (await post(second, request(), session)).status == 404
+
+
+async def test_large_capabilities_are_restored(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    experimental = {"large": {"text": "x" * 5000}}
+    session = await open_session(first, capabilities={"experimental": experimental})
+    cluster.lose_data()
+    assert (await post(second, request(), session)).status == 503
+    assert (await post(first, request(), session)).status == 200
+    assert (await post(second, request(), session)).status == 200
+    assert cluster.workers[1].service.seen[-1].caller.client_capabilities.experimental == experimental

@@ -21,7 +21,7 @@ class SessionRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     is_ended: bool = False
     log_level: int | None = DEFAULT_LOG_LEVEL
     subscriptions: dict[str, list[str]] | None = None  # maps normalized URIs to the URIs that the client sent
-    touched_at: int = 0  # when a worker last extended the life of the session, in seconds since 1970
+    touched_at: float = 0.0  # when a worker last extended the life of the session, in seconds since 1970
     seen: str = ""  # the position in the change log up to which the client knows all changes
     stream_worker: str = ""  # the worker that has the GET stream, or ""
     stream_reader: str = ""  # the name of the GET stream's reader at that worker, or ""

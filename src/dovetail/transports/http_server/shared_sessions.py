@@ -125,7 +125,7 @@ class SharedSessions:
             address=None if caller.principal is not None else address,
             client=None if is_large else client,
         )
-        record = SessionRecord(touched_at=int(now))
+        record = SessionRecord(touched_at=now)
         self._make_room()
         await self._take_place(identity)
         copy = SessionCopy(identity, record, _FIRST_VERSION)
@@ -273,7 +273,7 @@ class SharedSessions:
                 record = change(copy.record)
                 if record == copy.record:
                     return record
-                record = replace(record, touched_at=int(time.time()))
+                record = replace(record, touched_at=time.time())
                 version = await self._state.write(
                     _get_name(copy.identity.key), encode_record(record), self._get_ttl(record), expected=copy.version
                 )
@@ -349,7 +349,7 @@ class SharedSessions:
 
     async def _touch(self, session: HandshakeSession) -> None:
         """Extend the life of a session."""
-        now = int(time.time())
+        now = time.time()
         await self.update_record(session, lambda record: replace(record, touched_at=now))
         copy = session.copy
         if copy is not None and (owner := self._get_owner(copy.identity)) is not None:
