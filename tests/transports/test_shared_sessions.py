@@ -15,6 +15,8 @@ from dovetail.wire.base import Result
 from transports.fake_cluster import Clock, Cluster, authenticate
 from transports.fake_service import (
     BATCHING,
+    DRAFT,
+    LATEST_HANDSHAKE,
     AsgiRequest,
     FakeService,
     PausedWork,
@@ -325,6 +327,43 @@ async def test_an_answer_to_a_lost_worker_is_accepted(cluster: Cluster) -> None:
     id = call.last["id"]
     await cluster.workers[0].cluster.close()
     assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {}}, session)).status == 202
+
+
+async def ask_with_progress(exchange: IncomingExchange) -> Result:
+    assert exchange.ask is not None
+    params = {"messages": [], "maxTokens": 1, "_meta": {"progressToken": "abc"}}
+    return text_result(f"{await exchange.ask('sampling/createMessage', params)}")
+
+
+@pytest.mark.parametrize("revision", [LATEST_HANDSHAKE, DRAFT])
+@pytest.mark.parametrize("place", [0, 1])
+async def test_progress_of_a_question_arrives_at_any_worker(cluster: Cluster, revision: str, place: int) -> None:
+    apps = await cluster.open(ask_with_progress)
+    session = await open_session(apps[0], revision)
+    received: list[list[IncomingExchange]] = [[], []]
+    for worker, exchanges in zip(cluster.workers, received, strict=True):
+        worker.service.receive_notification = exchanges.append  # type: ignore[method-assign]
+    call = start_post(apps[0], request(), session)
+    await wait_until(lambda: call.messages)
+    question = call.last
+    token = question["params"]["_meta"]["progressToken"]
+    params = (
+        {"requestId": question["id"], "progress": {"current": 1}}
+        if revision == DRAFT
+        else {"progressToken": token, "progress": 1}
+    )
+    assert (await post(apps[place], create_notification("notifications/progress", **params), session)).status == 202
+    await wait_until(lambda: received[0])
+    assert received[0][0].params == {"progressToken": "abc", "progress": 1}
+    assert received[1] == []
+    # Another session cannot report progress for this question.
+    other = await open_session(apps[1], revision)
+    for app in apps:
+        await post(app, create_notification("notifications/progress", **params), other)
+    await run_pending_callbacks()
+    assert len(received[0]) == 1
+    await post(apps[1], {"jsonrpc": "2.0", "id": question["id"], "result": {}}, session)
+    await call.wait_done()
 
 
 # Cancellation
