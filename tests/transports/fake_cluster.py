@@ -30,6 +30,7 @@ class Backend(MemoryBackend):
     """A back end that tests can turn off."""
 
     is_away = False
+    is_full = False
     reads = 0
 
     @property
@@ -44,6 +45,18 @@ class Backend(MemoryBackend):
         if self.is_away:
             raise SharedStateUnavailable("away")
         return super()._open_hub()
+
+    async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> Any:
+        self._check_room()
+        return await super().write(name, data, ttl, expected=expected)
+
+    async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
+        self._check_room()
+        return await super().restore(name, data, version, ttl)
+
+    def _check_room(self) -> None:
+        if self.is_full:
+            raise SharedStateUnavailable("full")
 
     async def read(self, name: str) -> Any:
         self.reads += 1

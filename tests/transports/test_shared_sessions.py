@@ -16,6 +16,7 @@ from transports.fake_cluster import Clock, Cluster, authenticate
 from transports.fake_service import (
     BATCHING,
     DRAFT,
+    INITIALIZED,
     LATEST_HANDSHAKE,
     AsgiRequest,
     FakeService,
@@ -33,6 +34,7 @@ from transports.fake_service import (
     wait_until,
 )
 
+RESTORE_TIME = "dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "draft")
 
 
@@ -48,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in ("dovetail.transports.http_server.shared_sessions", "dovetail.cluster.memory_backend"):
         monkeypatch.setattr(f"{module}.time", clock)
-    monkeypatch.setattr("dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S", 0.0)
+    monkeypatch.setattr(RESTORE_TIME, 0.0)
     return clock
 
 
@@ -623,15 +625,45 @@ async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: Cl
     assert cluster.workers[1].service.seen[-1].caller.log_level == 4
 
 
-async def test_a_request_restores_a_lost_record(cluster: Cluster) -> None:
+async def test_a_request_restores_a_lost_record(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
+    clock.now += 100
     cluster.lose_data()
+    monkeypatch.setattr(RESTORE_TIME, 5.0)
     assert (await post(second, request(), session)).status == 503
     assert (await post(first, request(), session)).status == 200
     assert (await post(second, request(), session)).status == 200
     assert cluster.workers[1].service.seen[-1].caller.log_level == 4
+
+
+async def test_a_new_session_without_a_record_is_served(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(first, request("logging/setLevel", level="error"), session)
+    cluster.lose_data()
+    assert (await post(second, request(), session)).status == 200
+    assert (await post(first, request(), session)).status == 200  # This worker knows a newer record.
+    assert (await post(second, request(), session)).status == 200
+    assert cluster.workers[1].service.seen[-1].caller.log_level == 4
+
+
+async def test_a_session_can_be_opened_while_the_back_end_is_full(cluster: Cluster, clock: Clock) -> None:
+    first, second, third = await cluster.open(count=3)
+    for worker in cluster.workers:
+        worker.backend.is_full = True
+    session = await open_session(first, ready=False)
+    assert (await post(second, INITIALIZED, session)).status == 202
+    for _ in range(3):
+        for app in (first, second):
+            assert (await post(app, request(), session)).status == 200
+        clock.now += 40
+    assert (await post(third, request(), session)).status == 200
+    answer = await post(third, request("resources/subscribe", uri="a://b"), session)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
 async def test_the_newest_copy_of_a_lost_record_wins(cluster: Cluster) -> None:
@@ -648,15 +680,18 @@ async def test_the_newest_copy_of_a_lost_record_wins(cluster: Cluster) -> None:
         assert (await post(app, request(), session)).status == 404
 
 
-async def test_a_session_that_no_worker_knows_ends(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S", 0.05)
+async def test_a_session_that_no_worker_knows_ends(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await first.close()
     await cluster.workers[0].cluster.close()
     cluster.lose_data()
+    clock.now += 100
+    monkeypatch.setattr(RESTORE_TIME, 5.0)
     assert (await post(second, request(), session)).status == 503
-    await asyncio.sleep(0.1)
+    monkeypatch.setattr(RESTORE_TIME, 0.0)
     assert (await post(second, request(), session)).status == 404
 
 

@@ -609,8 +609,8 @@ class HandshakeSessionManager:
 
     async def end_shared_streams(self) -> None:
         """End the streams of shared sessions, so that their clients continue at other workers."""
-        if self._shared_sessions is not None:
-            await self._shared_sessions.end_streams()
+        if self._cluster_streams is not None:
+            await self._cluster_streams.end_readers()
 
     async def close(self) -> None:
         """End all sessions. Sessions that other workers share continue there."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
@@ -46,13 +46,11 @@ _FIRST_VERSION: Final = 1
 _MAX_EVICTION_STEPS: Final = 100
 _MAX_CHANGE_ATTEMPTS: Final = 20
 _MAX_CANCELS_PER_SECOND: Final = 10  # Each cancellation goes to all workers.
-_MAX_MISSING: Final = 1000
+_PROBE: Final = "session probe"  # the name of a value that shows whether the back end can store values
 # The time that other workers have to store the record of a session again after a loss.
 _RESTORE_TIME_S: Final = 5.0
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _RETRY_DELAY_S: Final = 0.5
-_END_STREAMS_TIMEOUT_S: Final = 1.0
-_END_STREAMS_POLL_S: Final = 0.01
 _SWEEP_INTERVAL_S: Final = 5.0
 
 _ANSWER: Final = "session-answer"
@@ -91,8 +89,6 @@ class SharedSessions:
         self._ids = RoutedIds(cluster.secret_keys)
         self._sessions = sessions  # this worker's copies by session ID. The least recently used one is first
         self._sessions_by_key: dict[str, HandshakeSession] = {}
-        # The sessions without a record, and when this worker first noticed that.
-        self._missing_since: OrderedDict[str, float] = OrderedDict()
         # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
         self._gap_at = float("-inf")
         self._epoch: str | None = None  # the part of a cursor that changes if the back end has lost data
@@ -201,7 +197,7 @@ class SharedSessions:
         with _refuse_if_unavailable():
             stored = await self._state.read(_get_client_name(identity.key))
             if stored is None:
-                await self._refuse_missing(identity)
+                raise await self._create_missing_error(identity)
             return decode_client(stored.data)
 
     def _add(self, id: str, handshake: HandshakeState, copy: SessionCopy) -> HandshakeSession:
@@ -304,11 +300,15 @@ class SharedSessions:
             session.close()
 
     async def _restore_missing(self, session: HandshakeSession, copy: SessionCopy) -> None:
-        """Store a record again that the back end has lost. Raise Refusal if this worker does not know the record."""
-        age = time.time() - copy.record.touched_at
-        if copy.version == 0 or age > self._get_ttl(copy.record):
+        """Store a record that is missing. Raise Refusal if this worker does not know the record."""
+        now = time.time()
+        if copy.version == 0 and now - copy.identity.created_at <= self._limits.initialize_timeout:
+            # The worker that opened the session could not store the record.
+            copy.record, copy.version = SessionRecord(touched_at=now), _FIRST_VERSION
+        elif copy.version == 0 or now - copy.record.touched_at > self._get_ttl(copy.record):
+            refusal = await self._create_missing_error(copy.identity)
             self._drop(session)
-            await self._refuse_missing(copy.identity)
+            raise refusal
         await self._restore(copy)
 
     async def _restore(self, copy: SessionCopy) -> None:
@@ -322,25 +322,24 @@ class SharedSessions:
         await self._state.restore(_get_name(key), data, version, self._get_ttl(copy.record))
         copy.is_unsaved = False
 
-    async def _refuse_missing(self, identity: SessionIdentity) -> NoReturn:
-        """Raise Refusal for a session without a record.
+    async def _create_missing_error(self, identity: SessionIdentity) -> Refusal:
+        """Create the error for a session without a record.
 
-        If the record cannot have expired, the back end has lost it. The session then gets the status 503 for a short
-        time, because another worker may know the record and store it again.
+        After a loss of data, the session gets the status 503 for a short time, because another worker may know the
+        record and store it again.
+
+        Raises:
+            SharedStateUnavailable: The back end is full, so it may not have stored the record.
         """
+        await self._state.write(_PROBE, b"", 1.0)
         # The back end may have lost its data a moment ago, before it could report the gap.
         epoch = (await self._state.get_cursor()).rpartition(".")[0]
         now = asyncio.get_running_loop().time()
         if epoch != self._epoch:
             self._epoch, self._gap_at = epoch, now
-        can_be_expired = time.time() - identity.created_at > self._limits.initialize_timeout
-        if not can_be_expired or now - self._gap_at < _RESTORE_TIME_S:
-            since = self._missing_since.setdefault(identity.key, now)
-            if len(self._missing_since) > _MAX_MISSING:
-                self._missing_since.popitem(last=False)
-            if now - since < _RESTORE_TIME_S:
-                raise Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
-        raise _create_unknown_error()
+        if now - self._gap_at < _RESTORE_TIME_S:
+            return Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
+        return _create_unknown_error()
 
     def _get_ttl(self, record: SessionRecord) -> float:
         if record.is_ready or record.is_ended:
@@ -363,6 +362,10 @@ class SharedSessions:
         try:
             await self._save_ready(session)
         except SharedStateUnavailable:
+            copy = session.copy
+            assert copy is not None
+            if copy.version:
+                copy.record, copy.is_unsaved = replace(copy.record, is_ready=True, touched_at=time.time()), True
             self._save_later(session)
 
     async def _save_ready(self, session: HandshakeSession) -> None:
@@ -665,17 +668,6 @@ class SharedSessions:
     async def _touch_in_background(self, session: HandshakeSession) -> None:
         with contextlib.suppress(SharedStateUnavailable, Refusal):
             await self._touch(session)
-
-    async def end_streams(self) -> None:
-        """End the GET streams of this worker, while their positions can still be stored."""
-        readers = [reader for session in self._sessions.values() for reader in session.readers or ()]
-        for reader in readers:
-            reader.close()
-        deadline = asyncio.get_running_loop().time() + _END_STREAMS_TIMEOUT_S
-        while any(session.readers for session in self._sessions.values()):
-            if asyncio.get_running_loop().time() > deadline:
-                break
-            await asyncio.sleep(_END_STREAMS_POLL_S)
 
     async def close(self) -> None:
         """Drop this worker's copies of all sessions. The sessions continue at other workers."""

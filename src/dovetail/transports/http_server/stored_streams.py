@@ -47,6 +47,7 @@ _READER_TTL_S: Final = 3600.0
 _MAX_CLAIM_ATTEMPTS: Final = 5
 _MAX_STREAMS_PER_ITERATION: Final = 200
 _CLOSE_TIMEOUT_S: Final = 1.0
+_CLOSE_POLL_S: Final = 0.005
 
 UpdateRecord: TypeAlias = Callable[
     [HandshakeSession, Callable[[SessionRecord], SessionRecord]], Awaitable[SessionRecord]
@@ -122,6 +123,15 @@ class ClusterStreams:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def end_readers(self) -> None:
+        """End the responses to GET requests, and store what their clients have received."""
+        for reader in tuple(self._readers.values()):
+            reader.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                while self._readers:  # noqa: ASYNC110 - the end of a reader sets no event
+                    await asyncio.sleep(_CLOSE_POLL_S)
 
     async def close(self) -> None:
         """End all readers, and store the events that are not stored yet."""
