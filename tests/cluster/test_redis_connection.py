@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from certificates import write_certificate
-from cluster.conftest import Start
+from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import wait_for, wait_until
 from cluster.redis_servers import BINARIES, RedisServer, make_epoch_older
 from dovetail.cluster.redis_connection import RedisAddress, parse_redis_url
@@ -152,6 +152,48 @@ async def test_a_slow_server_is_only_slow(start: Start, proxy: Proxy) -> None:
     await backend.close()
 
 
+async def test_a_busy_worker_with_a_slow_server_is_not_lost(start: Start, proxy: Proxy) -> None:
+    port = await proxy.open()
+    proxy.delay = 0.2
+    (backend, recorder), (observer, _) = await start(f"redis://127.0.0.1:{port}", timeout=2), await start()
+    reads: list[asyncio.Task[object]] = []
+    started = time.monotonic()
+    while time.monotonic() - started < LIFETIME_S + 0.5:
+        reads += [asyncio.ensure_future(backend.read("a")) for _ in range(25)]  # 500 in a second
+        await asyncio.sleep(0.05)
+        assert backend.worker in await observer.list_workers()
+    assert set(await asyncio.gather(*reads)) == {None}
+    assert recorder.gaps == 0
+    await backend.close()
+
+
+async def test_commands_that_wait_too_long_fail_and_too_many_are_refused(start: Start, proxy: Proxy) -> None:
+    port = await proxy.open()
+    backend, _ = await start(f"redis://127.0.0.1:{port}", timeout=1)
+    proxy.is_cut = True
+    started = time.monotonic()
+    reads = [asyncio.ensure_future(backend.read("a")) for _ in range(5000)]
+    refused, _ = await asyncio.wait(reads, timeout=0.5)
+    assert 0 < len(refused) < len(reads)
+    await asyncio.wait(reads)
+    assert time.monotonic() - started < 2.5
+    assert {type(read.exception()) for read in refused} == {SharedStateUnavailable}
+    assert all(isinstance(read.exception(), SharedStateUnavailable) for read in reads)
+    proxy.is_cut = False
+    await wait_until(lambda: backend.get_status().is_available, RECOVERY_S)
+    assert await backend.read("a") is None
+    await backend.close()
+
+
+async def test_a_blocked_event_loop_does_not_make_the_server_away(start: Start) -> None:
+    backend, _ = await start()
+    reads = [asyncio.ensure_future(backend.read("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    time.sleep(0.7)  # noqa: ASYNC251  The reply is there, but nobody could read it.
+    assert await asyncio.gather(*reads) == [None, None, None]
+    assert backend.get_status().is_available
+
+
 async def test_a_partitioned_worker_misses_nothing(start: Start, proxy: Proxy) -> None:
     port = await proxy.open()
     (backend, recorder), (other, _) = await start(f"redis://127.0.0.1:{port}"), await start()
@@ -180,7 +222,7 @@ def replicated(tmp_path: Path) -> Generator[tuple[RedisServer, RedisServer, int]
     for folder in folders:
         folder.mkdir()
     primary_port, sentinel_port = find_port(), find_port()
-    primary = RedisServer(folders[0], port=primary_port)
+    primary = RedisServer(folders[0], "valkey", "--repl-diskless-sync-delay", "0", port=primary_port)
     replica = RedisServer(folders[1], "valkey", "--replicaof", f"127.0.0.1 {primary_port}", port=find_port())
     config = folders[2] / "sentinel.conf"
     config.write_text(
@@ -217,6 +259,53 @@ async def test_a_failover_keeps_data_and_distrusts_old_ids(
     await wait_until(lambda: recorder.gaps == 1)
     await backend.publish("change", b"after")
     await wait_for(lambda: _has(recorder.bodies, b"after"))
+
+
+async def test_a_silent_sentinel_does_not_delay_a_worker(
+    start: Start, replicated: tuple[RedisServer, RedisServer, int]
+) -> None:
+    _, _, sentinel_port = replicated
+    with socket.socket() as silent:  # It accepts connections, and never answers.
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        started = time.monotonic()
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:1,127.0.0.1:{sentinel_port}"
+        backend, _ = await start(f"redis+sentinel://{hosts}/main", timeout=2)
+        assert await backend.read("a") is None
+        assert time.monotonic() - started < RECOVERY_S
+        await backend.close()
+
+
+async def test_replicas_without_a_required_number_are_reported(
+    start: Start, replicated: tuple[RedisServer, RedisServer, int]
+) -> None:
+    primary, replica, _ = replicated
+    await wait_until(lambda: count_replicas(primary, "connected_slaves") == 1)
+    backend, _ = await start(primary.url)
+    assert "min-replicas-to-write" in (backend.get_status().problem or "")
+    await backend.close()
+    primary.execute("CONFIG", "SET", "min-replicas-to-write", "1")
+    primary.execute("CONFIG", "SET", "min-replicas-max-lag", "1")
+    await wait_until(lambda: count_replicas(primary, "min_slaves_good_slaves") == 1)
+    backend, _ = await start(primary.url)
+    assert backend.get_status().problem is None
+    assert await backend.use_once("id", time.time() + 3600, 60)
+    replica.pause()  # The primary cannot know whether a replica has taken over.
+
+    async def is_refused() -> bool:
+        with contextlib.suppress(SharedStateUnavailable):
+            await backend.use_once(str(time.time()), time.time() + 3600, 60)
+            return False
+        return True
+
+    await wait_for(is_refused)
+    await wait_until(lambda: not backend.get_status().is_available)
+    await backend.close()
+
+
+def count_replicas(server: RedisServer, field: str) -> int:
+    with server.connect() as client:
+        return client.info("replication").get(field, 0)
 
 
 async def _has(bodies: list[bytes], body: bytes) -> bool:

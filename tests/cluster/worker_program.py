@@ -22,6 +22,7 @@ class Listener:
     def __init__(self) -> None:
         self.bodies: list[str] = []
         self.gaps = 0
+        self.events: Any = None
 
     def receive(self, message: Message) -> None:
         self.bodies.append(message.body.decode("latin-1"))
@@ -45,6 +46,11 @@ async def call(backend: Any, listener: Listener, method: str, args: list[Any], o
         return [name for name in args[0] if await backend.use_once(name, args[1], 60)]
     if method == "fork":  # Leave a child process that outlives this worker, and has all its open files.
         return fork_child()
+    if method == "read_first":  # Follow a stream, and return the number of its first event.
+        listener.events = backend.follow(args[0], 0)
+        return (await anext(listener.events)).number
+    if method == "hold_place":
+        return await backend.acquire(args[0], backend.worker, args[1], None)
     if method == "hold_lock":
         backend._database._connection.execute("PRAGMA busy_timeout = 10000")
         backend._database._connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,6 @@
 """The shared state of workers on several machines, in Redis 7 or Valkey.
 
-Each change is one Lua script, so it is atomic and uses the clock of Redis. Large messages and events have a separate
-key.
+Each change is one Lua script, so it is atomic and uses the clock of Redis.
 """
 
 import asyncio
@@ -24,11 +23,12 @@ from dovetail.cluster.envelope import (
     unpack_message,
 )
 from dovetail.cluster.gcra import check_rate
-from dovetail.cluster.redis_connection import open_client, parse_redis_url
+from dovetail.cluster.redis_connection import parse_redis_url
 from dovetail.cluster.redis_link import RedisLink, create_id
-from dovetail.cluster.redis_reader import READ_BLOCK_S, RedisReader
+from dovetail.cluster.redis_reader import RedisReader, parse_entry
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
+from dovetail.log import log
 from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
@@ -47,6 +47,10 @@ from dovetail.protocol.shared_state import (
 )
 
 _CHANGE_TTL_S: Final = 86400.0  # how long a message in the change log is valid
+# A worker renews its open streams. The streams of a worker that was killed are deleted after this time.
+OPEN_STREAM_TTL_S: Final = 300.0
+_RENEWALS_PER_TTL: Final = 4
+_RENEW_BATCH: Final = 500
 
 
 class RedisBackend:
@@ -77,35 +81,41 @@ class RedisBackend:
         self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag on the same node.
         self._link = RedisLink(parse_redis_url(url), self._prefix, timeout)
         self._envelope = Envelope(secret_keys)
-        self._timeout = timeout
         self._is_required = is_required
         self._limits = stream_limits
         self._budget = StreamBudget(stream_limits)
         self._followers = StreamFollowers()
-        self._reader_task: asyncio.Task[None] | None = None
+        self._reader: RedisReader | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def start(self, listener: SharedStateListener) -> None:
         """Connect to Redis. Raise SharedStateUnavailable if Redis does not answer and is required."""
         self.worker = create_worker_name()  # Each forked process needs a different name.
-        client = open_client(self._link.address, self._timeout + READ_BLOCK_S, 1)
-        reader = RedisReader(
-            client, self._prefix, self.worker, self._envelope, listener, self._followers, self._link.report_away
-        )
-        await self._link.open(self.worker, reader.start_epoch, is_required=self._is_required)
-        self._reader_task = asyncio.get_running_loop().create_task(reader.run())
+        self._link.create_client()
+        self._reader = RedisReader(self._link, self._prefix, self.worker, self._envelope, listener, self._followers)
+        await self._link.open(self.worker, self._reader.start_epoch, is_required=self._is_required)
+        loop = asyncio.get_running_loop()
+        self._tasks = loop.create_task(self._reader.run()), loop.create_task(self._renew_streams())
 
     async def close(self) -> None:
         """Close the connections. Other workers learn at once that this worker has ended."""
-        if self._reader_task is not None:
-            self._reader_task.cancel()
-            await asyncio.wait([self._reader_task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._link.close()
 
     def get_status(self) -> SharedStateStatus:
         """Return whether Redis answers, and a description of its last problem."""
         return SharedStateStatus(
             is_available=self._link.problem is None,
-            problem=self._link.problem or self._link.refusal or self._link.settings_problem,
+            problem=(
+                self._link.problem
+                or (None if self._reader is None else self._reader.problem)
+                or self._link.refusal
+                or self._link.clock_problem
+                or self._link.settings_problem
+            ),
             worker_count=self._link.worker_count,
             epoch=self._link.epoch,
         )
@@ -182,29 +192,13 @@ class RedisBackend:
         check_message(kind, body)
         if not is_worker_name(worker):
             return False
-        packed = pack_message(kind, self.worker, body)
-        encoded = self._envelope.encode(packed, f"inbox {worker}", scripts.MESSAGE_TTL_S)
-        field, value = await self._store_large(encoded, scripts.MESSAGE_TTL_S)
-        outcome = await self._link.run(scripts.SEND, worker, field, value, create_id(), len(encoded))
-        if outcome != b"sent":
-            await self._delete_large(field, value)
+        encoded = self._envelope.encode(pack_message(kind, self.worker, body), f"inbox {worker}", scripts.MESSAGE_TTL_S)
+        outcome = await self._link.run(scripts.SEND, worker, _choose_field(encoded), encoded, create_id(), len(encoded))
         if outcome == b"full":
             raise SharedStateUnavailable(f"worker {worker} has too many unread messages")
         if outcome == b"unknown":
             raise SharedStateUnavailable(f"worker {worker} has not sent a heartbeat yet")
         return outcome == b"sent"
-
-    async def _store_large(self, encoded: bytes, ttl: float) -> tuple[str, bytes | str]:
-        """Return the field and the value for a message or an event. Large data is stored under its own key."""
-        if len(encoded) <= MAX_INLINE_BYTES:
-            return "data", encoded
-        id = create_id()
-        await self._link.execute("SET", f"{self._prefix}large:{id}", encoded, "PX", _to_ms(ttl))
-        return "large", id
-
-    async def _delete_large(self, field: str, value: bytes | str) -> None:
-        if field == "large":
-            await self._link.execute("UNLINK", f"{self._prefix}large:{value}")
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Send a message to all workers through the change log. Return the cursor of the message."""
@@ -220,17 +214,18 @@ class RedisBackend:
         """Return the messages after a cursor. Return None if some of them were deleted, or if there are too many."""
         epoch, number, position = _parse_cursor(cursor)
         present_epoch, present_number, entries = await self._link.run(scripts.READ_CHANGES, position, create_id())
-        numbers = [int(fields[1]) for _, fields in entries]
-        if len(entries) > MAX_READ_CHANGES:
+        changes = [parse_entry(*entry) for entry in entries]
+        if len(changes) > MAX_READ_CHANGES or epoch != present_epoch.decode():
             return None
-        if epoch != present_epoch.decode() or numbers != list(range(number + 1, int(present_number) + 1)):
+        numbers = [int(fields.get(b"number", 0)) for _, fields in changes]
+        if numbers != list(range(number + 1, int(present_number) + 1)):
             return None
         messages: list[Message] = []
-        for id, fields in entries:
-            decoded = self._envelope.decode(fields[3], "changes")
+        for id, fields in changes:
+            decoded = self._envelope.decode(fields.get(b"data", b""), "changes")
             if decoded is None:
                 return None
-            messages.append(unpack_message(decoded, f"{epoch}.{int(fields[1])}.{id.decode()}"))
+            messages.append(unpack_message(decoded, f"{epoch}.{int(fields[b'number'])}.{id}"))
         return messages
 
     # Streams.
@@ -246,24 +241,21 @@ class RedisBackend:
         for evicted in self._budget.find_evictions(key, number, len(data), time.monotonic()):
             await self._delete_stream(evicted)
         encoded = self._envelope.encode(data, f"event {key} {number}", limits.max_ttl)
-        field, value = await self._store_large(encoded, limits.max_ttl)
         headers = () if header is None else (self._envelope.encode(header, f"stream {key}", limits.max_ttl),)
         outcome = await self._link.run(
             scripts.APPEND,
             key,
             number,
-            field,
-            value,
+            _choose_field(encoded),
+            encoded,
             len(encoded),
             int(is_last),
             self.worker,
-            _to_ms(limits.get_ttl(is_last=is_last)),
+            _to_ms(limits.ttl if is_last else min(limits.open_ttl, OPEN_STREAM_TTL_S)),
             limits.max_events,
             limits.max_bytes,
             *headers,
         )
-        if outcome != b"added":
-            await self._delete_large(field, value)
         if outcome in (b"added", b"repeated"):
             self._budget.count(key, number, len(data), time.monotonic(), is_last=is_last)
             return "added"
@@ -272,39 +264,41 @@ class RedisBackend:
 
     async def read_stream(self, stream: str, after: int) -> StreamPart | None:
         """Return the events with a number above `after`. Return None if one of them is not stored."""
-        key = hash_name(stream)
-        reply = await self._link.run(scripts.READ_STREAM, key, after)
+        return await self._read_stream(hash_name(stream), after, "")
+
+    async def _read_stream(self, key: str, after: int, follower: str) -> StreamPart | None:
+        reply = await self._link.run(scripts.READ_STREAM, key, after, follower)
         header = None if reply is None else self._envelope.decode(reply[1], f"stream {key}")
         if reply is None or header is None:
             return None
+        writer, last, is_ended = reply[0].decode(), int(reply[2]), bool(reply[3])
         events: list[StreamEvent] = []
-        for id, (field, value, *_, is_last) in reply[4]:
-            number = int(id.partition(b"-")[0])
-            if field == b"large":
-                value = await self._link.execute("GET", f"{self._prefix}large:{value.decode()}")
-            data = None if value is None else self._envelope.decode(value, f"event {key} {number}")
-            if data is None:
+        for id, fields in (parse_entry(*entry) for entry in reply[4]):
+            number = int(id.partition("-")[0])
+            encoded = fields.get(b"data")
+            if b"large" in fields:
+                encoded = await self._link.execute("HGET", f"{self._prefix}large:{key}", number)
+            data = None if encoded is None else self._envelope.decode(encoded, f"event {key} {number}")
+            if data is None or number != after + 1:
                 return None
-            events.append(StreamEvent(number, data, is_last == b"1"))
-        last_read = events[-1].number if events else after
-        return StreamPart(reply[0].decode(), header, events, bool(reply[3]) and last_read == reply[2])
+            events.append(StreamEvent(number, data, fields.get(b"last") == b"1"))
+            after = number
+        if not events and after < last:  # Redis has deleted the events to save memory.
+            return None
+        return StreamPart(writer, header, events, is_ended and after == last)
 
     async def follow(self, stream: str, after: int, *, writer: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield the events with a number above `after`. Wait for new events until the stream ends."""
         key, wakeup = hash_name(stream), asyncio.Event()
-        followers_key = f"{self._prefix}followers:{key}"
 
         async def read(after: int) -> StreamPart | None:
-            return await self.read_stream(stream, after)
+            return await self._read_stream(key, after, self.worker)
 
         async def exists() -> bool:
             return bool(await self._link.execute("EXISTS", f"{self._prefix}stream:{key}"))
 
-        is_first = self._followers.add(key, wakeup)
+        self._followers.add(key, wakeup)
         try:
-            if is_first:
-                await self._link.execute("SADD", followers_key, self.worker)
-                await self._link.execute("EXPIRE", followers_key, math.ceil(self._limits.open_ttl))
             following = follow_stream(after, wakeup, read=read, is_lost=self._is_lost, exists=exists, writer=writer)
             async with aclosing(following) as events:
                 async for event in events:
@@ -312,7 +306,7 @@ class RedisBackend:
         finally:
             if self._followers.remove(key, wakeup):
                 with contextlib.suppress(SharedStateUnavailable):
-                    await self._link.execute("SREM", followers_key, self.worker)
+                    await self._link.execute("SREM", f"{self._prefix}followers:{key}", self.worker)
 
     async def _is_lost(self, worker: str) -> bool:
         return await self._link.run(scripts.JUDGE, worker, create_id()) == b"lost"
@@ -332,6 +326,18 @@ class RedisBackend:
             == b"added"
         )
 
+    async def _renew_streams(self) -> None:
+        while True:
+            await asyncio.sleep(OPEN_STREAM_TTL_S / _RENEWALS_PER_TTL)
+            streams = self._budget.list_open(time.monotonic())
+            ttl = _to_ms(min(self._limits.open_ttl, OPEN_STREAM_TTL_S))
+            try:
+                for batch in (streams[start : start + _RENEW_BATCH] for start in range(0, len(streams), _RENEW_BATCH)):
+                    await self._link.run(scripts.RENEW_STREAMS, ttl, *batch)
+            except Exception as exc:  # The next round tries again.
+                if not isinstance(exc, SharedStateUnavailable):
+                    log.error("could not renew the open streams of this worker", exc_info=exc)
+
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream and its events."""
         await self._delete_stream(hash_name(stream))
@@ -339,6 +345,11 @@ class RedisBackend:
     async def _delete_stream(self, key: str) -> None:
         await self._link.run(scripts.DELETE_STREAM, key)
         self._budget.forget(key)
+
+
+def _choose_field(encoded: bytes) -> str:
+    """Return the field for a message or an event. Large data is stored separately."""
+    return "data" if len(encoded) <= MAX_INLINE_BYTES else "large"
 
 
 def _to_ms(seconds: float) -> int:

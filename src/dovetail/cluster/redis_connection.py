@@ -1,7 +1,6 @@
 """Connections to Redis or Valkey, and the conversion of Redis URLs and errors."""
 
 import contextlib
-from collections.abc import Generator
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -10,7 +9,8 @@ from dovetail.wire.base import Struct
 
 _DEFAULT_PORT: Final = 6379
 _DEFAULT_SENTINEL_PORT: Final = 26379
-_MAX_CONNECTIONS: Final = 32  # If all connections are busy, a command waits.
+# The time to wait for one Sentinel. If it does not answer, the next one is asked.
+_MAX_SENTINEL_TIMEOUT_S: Final = 1.0
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
@@ -83,8 +83,8 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
     return parts.hostname, parts.port or default_port
 
 
-def open_client(address: RedisAddress, timeout: float, max_connections: int = _MAX_CONNECTIONS) -> Any:
-    """Return a redis-py client. The client connects when it sends its first command. It never repeats a command."""
+def open_client(address: RedisAddress, timeout: float) -> Any:
+    """Return a redis-py client that creates connections. It never repeats a command."""
     try:
         import redis.asyncio as redis
         from redis.asyncio.retry import Retry
@@ -109,10 +109,16 @@ def open_client(address: RedisAddress, timeout: float, max_connections: int = _M
         "socket_connect_timeout": timeout,
         # If `use_once` were sent twice, the second attempt would refuse the ID.
         "retry": Retry(NoBackoff(), 0),
-        "max_connections": max_connections,
     }
     if address.sentinel_service is not None:
-        sentinel_options = {"password": address.sentinel_password, "socket_timeout": timeout, **tls}
+        sentinel_timeout = min(timeout, _MAX_SENTINEL_TIMEOUT_S)
+        sentinel_options = {
+            "password": address.sentinel_password,
+            "socket_timeout": sentinel_timeout,
+            "socket_connect_timeout": sentinel_timeout,
+            "retry": Retry(NoBackoff(), 0),
+            **tls,
+        }
         sentinel = Sentinel(list(address.hosts), sentinel_kwargs=sentinel_options)
         return sentinel.master_for(address.sentinel_service, **options, **tls)
     if address.path is not None:
@@ -133,21 +139,22 @@ class RedisAway(SharedStateUnavailable):
     """Raised if Redis does not answer. The connections must be opened again."""
 
 
-@contextlib.contextmanager
-def report_unavailable() -> Generator[None]:
-    """Raise RedisAway if Redis does not answer, or SharedStateUnavailable if Redis refuses a command."""
-    from redis.exceptions import ConnectionError, ReadOnlyError, RedisError, ResponseError, TimeoutError
-
-    try:
-        yield
-    except (ConnectionError, TimeoutError, ReadOnlyError, OSError) as exc:
-        # After a failover, the former primary is read-only. A new connection finds the new primary.
-        raise RedisAway(f"Redis does not answer: {_shorten(exc)}") from exc
-    except ResponseError as exc:
-        raise SharedStateUnavailable(f"Redis refused a command: {_shorten(exc)}") from exc
-    except RedisError as exc:
-        raise RedisAway(f"Redis cannot be used: {_shorten(exc)}") from exc
+class ScriptMissing(SharedStateUnavailable):
+    """Raised if Redis does not know a script by its digest."""
 
 
-def _shorten(exc: Exception) -> str:
-    return str(exc).partition(" script: ")[0][:200] or type(exc).__name__
+def convert_error(exc: Exception) -> SharedStateUnavailable:
+    """Return RedisAway if Redis does not answer, or another SharedStateUnavailable if Redis refuses a command."""
+    from redis.exceptions import ConnectionError, NoScriptError, ReadOnlyError, ResponseError, TimeoutError
+
+    if isinstance(exc, SharedStateUnavailable):
+        return exc
+    text = str(exc).partition(" script: ")[0][:200] or type(exc).__name__
+    if isinstance(exc, NoScriptError):
+        return ScriptMissing(text)
+    # After a failover, the former primary is read-only. A new connection finds the new primary.
+    if isinstance(exc, ConnectionError | TimeoutError | ReadOnlyError | OSError):
+        return RedisAway(f"Redis does not answer: {text}")
+    if isinstance(exc, ResponseError):
+        return SharedStateUnavailable(f"Redis refused a command: {text}")
+    return RedisAway(f"Redis cannot be used: {text}")

@@ -1,28 +1,38 @@
-"""The connection of one worker to Redis. It sends commands and heartbeats, and reconnects if Redis does not answer.
+"""The connections of one worker to Redis: one for commands, one for large commands, and one for heartbeats.
 
 While Redis does not answer, every command fails at once, so that callers do not wait for a timeout. A background task
-tries to reach Redis at least every two seconds.
+tries to reach Redis at least every two seconds. Heartbeats have their own connection, so a worker with many commands
+never counts as lost.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
 
 from dovetail.cluster import redis_scripts as scripts
-from dovetail.cluster.redis_connection import RedisAddress, RedisAway, close_client, open_client, report_unavailable
-from dovetail.cluster.redis_server_check import check_server
+from dovetail.cluster.redis_channel import RedisChannel
+from dovetail.cluster.redis_connection import RedisAddress, RedisAway, ScriptMissing, close_client, open_client
+from dovetail.cluster.redis_server_check import (
+    MAX_CLOCK_STEP_S,
+    ClockReading,
+    check_clock,
+    check_server,
+    compute_clock_step,
+)
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.limits import KiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
 HEARTBEAT_TTL_S: Final = 5.0  # A worker counts as lost if it sends no heartbeat for this time.
 _HEARTBEATS_PER_TTL: Final = 3.3
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
-_MAX_COMMANDS: Final = 32  # the maximum number of commands that wait for Redis at once
+_LARGE_BYTES: Final = 64 * KiB  # Other commands do not wait until a command above this size was sent.
 _REFUSAL_SHOWN_S: Final = 10.0
 _NOT_OPEN: Final = "the connection to Redis is not open"
 
@@ -36,26 +46,35 @@ class RedisLink:
     def __init__(self, address: RedisAddress, prefix: str, timeout: float) -> None:
         self.address = address
         self.problem: str | None = _NOT_OPEN  # why Redis cannot be used, or None
-        self.refusal: str | None = (
-            None  # why Redis refused a command in the last seconds, for example because it is full
-        )
+        # why Redis refused a command in the last seconds, for example because it is full
+        self.refusal: str | None = None
         self.settings_problem: str | None = None
+        self.clock_problem: str | None = None
         self.worker_count = 1
         self._prefix = prefix
         self._worker = ""
         self._timeout = timeout
         self._is_server_checked = False
         self._epoch: str | None = None
-        self._scripts: dict[str, Any] = {}
+        self._digests: dict[str, str] = {}
+        self._refused_command = ""
         self._refused_at = 0.0
         self._warning = ThrottledWarning()
-        self._commands: set[asyncio.Task[Any]] = set()
+        self._clock_warning = ThrottledWarning()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def epoch(self) -> str:
         """Return the ID of the epoch that Redis reported last, or "" if it is not known."""
         return self._epoch or ""
+
+    def create_client(self) -> None:
+        """Create the object that opens connections. Each process and each event loop needs another one."""
+        self._client = open_client(self.address, self._timeout)
+
+    def create_channel(self, block_time: float = 0.0) -> RedisChannel:
+        """Return another connection. Redis may wait for `block_time` before it replies to a command."""
+        return RedisChannel(self._client, self._timeout + block_time, self.report_away)
 
     async def open(self, worker: str, start_epoch: EpochCallback, *, is_required: bool) -> None:
         """Connect to Redis and announce this worker.
@@ -66,15 +85,14 @@ class RedisLink:
         self._worker = worker
         self._start_epoch = start_epoch
         self._epoch = None
-        self._scripts.clear()
-        self._slots = asyncio.Semaphore(_MAX_COMMANDS)
+        self._last_beat: ClockReading | None = None
         self._retry_now = asyncio.Event()
-        self._client = open_client(self.address, self._timeout, _MAX_COMMANDS + 1)
+        self._commands, self._large_commands, self._heartbeats = (self.create_channel() for _ in range(3))
         try:
-            await self._send_heartbeat()
+            await self._connect()
         except SharedStateUnavailable as exc:
             if is_required:
-                await close_client(self._client)
+                await self._close_connections()
                 raise SharedStateUnavailable(f"cannot use {self.address}: {exc}") from exc
             self.report_away(exc)
         self._task = asyncio.get_running_loop().create_task(self._maintain())
@@ -86,53 +104,62 @@ class RedisLink:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
-        with contextlib.suppress(SharedStateUnavailable):
-            await self.run(scripts.LEAVE, self._worker)
+        if self.problem is None:
+            # Redis handles this command after the last heartbeat, because both have the same connection.
+            with contextlib.suppress(SharedStateUnavailable):
+                await self.evaluate(self._heartbeats, scripts.LEAVE, self._worker)
         self.problem = _NOT_OPEN
-        if self._commands:
-            await asyncio.wait(self._commands)
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        for channel in (self._commands, self._large_commands, self._heartbeats):
+            await channel.close()
         await close_client(self._client)
 
     async def run(self, script: str, *args: Any) -> Any:
         """Run a script. Raise SharedStateUnavailable if Redis does not answer or refuses the script."""
-        self._check_available()
-        return await self._evaluate(script, *args)
-
-    async def execute(self, name: str, *args: Any) -> Any:
-        """Run a single command. Raise the same errors as `run`."""
-        self._check_available()
-        return await self._perform(self._client.execute_command(name, *args))
-
-    def _check_available(self) -> None:
         if self.problem is not None:
             raise SharedStateUnavailable(self.problem)
+        channel = self._commands
+        for arg in args:
+            if arg.__class__ is bytes and len(arg) > _LARGE_BYTES:
+                channel = self._large_commands
+        try:
+            reply = await self.evaluate(channel, script, *args)
+        except SharedStateUnavailable as exc:
+            self._report_failure(exc, script)
+            raise
+        if self.refusal is not None and self._refused_command == script:
+            self.refusal = None
+        return reply
 
-    async def _evaluate(self, script: str, *args: Any) -> Any:
-        registered = self._scripts.get(script)
-        if registered is None:
-            registered = self._scripts[script] = self._client.register_script(script)
-        return await self._perform(registered(keys=[self._prefix], args=(HEARTBEAT_TTL_S, *args)))
+    async def execute(self, *words: str | bytes | float) -> Any:
+        """Run a single command. Raise the same errors as `run`."""
+        if self.problem is not None:
+            raise SharedStateUnavailable(self.problem)
+        try:
+            return await self._commands.send(*words)
+        except SharedStateUnavailable as exc:
+            self._report_failure(exc, "")
+            raise
 
-    async def _perform(self, command: Coroutine[Any, Any, Any]) -> Any:
-        """Run a command in its own task, so that the command finishes even if the caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(self._wait_for(command))
-        self._commands.add(task)
-        task.add_done_callback(self._finish_command)
-        return await asyncio.shield(task)
+    async def evaluate(self, channel: RedisChannel, script: str, *args: Any) -> Any:
+        """Run a script on a connection, even if Redis counts as away."""
+        digest = self._digests.get(script)
+        if digest is None:
+            digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+            self._digests[script] = digest
+        try:
+            return await channel.send("EVALSHA", digest, 1, self._prefix, HEARTBEAT_TTL_S, *args)
+        except ScriptMissing:
+            return await channel.send("EVAL", script, 1, self._prefix, HEARTBEAT_TTL_S, *args)
 
-    async def _wait_for(self, command: Coroutine[Any, Any, Any]) -> Any:
-        async with self._slots:
-            with report_unavailable():
-                return await command
-
-    def _finish_command(self, task: asyncio.Task[Any]) -> None:
-        self._commands.discard(task)
-        exc = None if task.cancelled() else task.exception()
+    def _report_failure(self, exc: SharedStateUnavailable, command: str) -> None:
         if isinstance(exc, RedisAway):
             self.report_away(exc)
-        elif isinstance(exc, SharedStateUnavailable):
+        else:
             self._warning.log("%s", exc)
-            self.refusal, self._refused_at = str(exc), time.monotonic()
+            self.refusal, self._refused_command, self._refused_at = str(exc), command, time.monotonic()
 
     def report_away(self, exc: SharedStateUnavailable) -> None:
         """Mark Redis as away until the next successful heartbeat."""
@@ -145,36 +172,60 @@ class RedisLink:
         failures, task = 0, asyncio.current_task()
         # redis-py sometimes ignores that the task was cancelled.
         while task is not None and not task.cancelling():
-            delay = HEARTBEAT_TTL_S / _HEARTBEATS_PER_TTL
-            self._retry_now.clear()
-            try:
-                if self.problem is not None:
-                    with report_unavailable():
-                        await self._client.connection_pool.disconnect(inuse_connections=False)
-                await self._send_heartbeat()
-                failures = 0
-            except SharedStateUnavailable as exc:
-                self.report_away(exc)
-                self._retry_now.clear()
-                delay = compute_backoff(_RETRY_DELAY_S, failures, _MAX_RETRY_DELAY_S)
-                failures += 1
+            interval = HEARTBEAT_TTL_S / _HEARTBEATS_PER_TTL
+            delay = interval if self.problem is None else compute_backoff(_RETRY_DELAY_S, failures, _MAX_RETRY_DELAY_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._retry_now.wait()
+            self._retry_now.clear()
+            try:
+                await self._connect()
+                failures = 0
+            except Exception as exc:  # Without heartbeats, other workers would count this worker as lost.
+                if not isinstance(exc, SharedStateUnavailable):
+                    log.error("could not send a heartbeat to %s", self.address, exc_info=exc)
+                    exc = SharedStateUnavailable(f"could not send a heartbeat: {exc!r}")
+                self.report_away(exc)
+                self._retry_now.clear()
+                failures += 1
 
-    async def _send_heartbeat(self) -> None:
+    async def _connect(self) -> None:
+        """Open all connections if one of them was lost, and send a heartbeat."""
+        channels = self._heartbeats, self._commands, self._large_commands
+        if self.problem is not None:
+            # After a failover, all of them must find the new primary.
+            for error in await asyncio.gather(*(channel.open() for channel in channels), return_exceptions=True):
+                if error is not None:
+                    raise error
         if not self._is_server_checked:
-            self.settings_problem = await self._perform(check_server(self._client))
+            self.settings_problem = await check_server(self._heartbeats)
             self._is_server_checked = True
-        reply = await self._evaluate(scripts.BEAT, self._worker, create_id())
-        if time.monotonic() - self._refused_at > _REFUSAL_SHOWN_S:
-            self.refusal = None
-        epoch = reply[0].decode()
-        self.worker_count = max(1, reply[3])
+        await self._send_heartbeat()
+        # A firewall may have dropped a connection that is not in use.
+        await asyncio.gather(*(channel.send("PING") for channel in channels if not channel.is_busy))
         if self.problem is not None:
             if self.problem != _NOT_OPEN:
                 log.info("%s answers again", self.address)
             self.problem = None
+
+    async def _send_heartbeat(self) -> None:
+        sent_at = time.monotonic()
+        checked = "" if self._last_beat is None else f"{self._last_beat.redis_time:.6f}"
+        reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), checked)
+        beat = ClockReading(sent_at, time.monotonic(), float(reply[4]))
+        step = 0.0 if self._last_beat is None else compute_clock_step(self._last_beat, beat)
+        self._last_beat = beat
+        if step > MAX_CLOCK_STEP_S:  # Keys have expired too early.
+            log.warning("the clock of %s was set forward by %.0f seconds", self.address, step)
+            await self.evaluate(self._heartbeats, scripts.START_EPOCH, create_id())
+            reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), reply[4])
+        self.clock_problem = check_clock(beat.redis_time)
+        if self.clock_problem is not None:
+            self._clock_warning.log("%s", self.clock_problem)
+        if time.monotonic() - self._refused_at > _REFUSAL_SHOWN_S:
+            self.refusal = None
+        self.worker_count = max(1, reply[3])
+        epoch = reply[0].decode()
         if epoch != self._epoch:
             if self._epoch is not None:
                 log.warning("%s was emptied, restarted or replaced, and may have lost shared state", self.address)

@@ -1,37 +1,61 @@
-"""Check the version, the settings and the clock of a Redis server when a worker connects."""
+"""Check the version, the settings and the clock of a Redis server."""
 
 import time
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from dovetail.cluster.redis_connection import report_unavailable
+from dovetail.cluster.redis_channel import RedisChannel
 from dovetail.log import log
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
 _MIN_VERSION: Final = (7, 0)
 _MAX_CLOCK_DIFFERENCE_S: Final = 5.0
+MAX_CLOCK_STEP_S: Final = 5.0  # If the clock of Redis was set forward by more, a new epoch starts.
 
 
-async def check_server(client: Any) -> str | None:
+class ClockReading(NamedTuple):
+    """A time of Redis, and the times of this machine before and after the command that returned it."""
+
+    sent_at: float
+    received_at: float
+    redis_time: float
+
+
+def compute_clock_step(earlier: ClockReading, later: ClockReading) -> float:
+    """Return the seconds by which the clock of Redis was set forward at least between two readings."""
+    return later.redis_time - earlier.redis_time - (later.received_at - earlier.sent_at)
+
+
+async def check_server(channel: RedisChannel) -> str | None:
     """Log each problem with the settings as a warning. Return the first problem, or None.
 
     Raises:
         SharedStateUnavailable: the server does not answer or is too old.
     """
-    with report_unavailable():
-        info: dict[str, Any] = {**await client.info("server"), **await client.info("memory")}
-        seconds, microseconds = await client.time()
-    version = str(info.get("redis_version", "0"))  # Valkey reports the Redis version that it is compatible with.
+    text: bytes = await channel.send("INFO")
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    info = {name: value for name, _, value in lines}
+    version = info.get("redis_version", "0")  # Valkey reports the Redis version that it is compatible with.
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _MIN_VERSION:
         raise SharedStateUnavailable(f"Redis {version} is too old. Use Redis 7 or Valkey")
     problems: list[str] = []
     policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory") and policy != "noeviction":
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
         problems.append(
             f"maxmemory-policy is {policy}, so Redis may delete sessions and used IDs. Set it to noeviction"
         )
-    difference = seconds + microseconds / 1e6 - time.time()
-    if abs(difference) > _MAX_CLOCK_DIFFERENCE_S:
-        problems.append(f"the clock of Redis differs by {difference:.0f} seconds from that of this machine")
+    # Redis reports the number of replicas that keep up only if min-replicas-to-write is set.
+    if info.get("connected_slaves", "0") != "0" and "min_slaves_good_slaves" not in info:
+        problems.append(
+            "min-replicas-to-write is 0, so a primary that was replaced accepts writes that get lost. Set it to 1"
+        )
     for problem in problems:
         log.warning("%s", problem)
     return problems[0] if problems else None
+
+
+def check_clock(redis_time: float) -> str | None:
+    """Return a problem if the clock of Redis differs from that of this machine."""
+    difference = redis_time - time.time()
+    if abs(difference) <= _MAX_CLOCK_DIFFERENCE_S:
+        return None
+    return f"the clock of Redis differs by {difference:.0f} seconds from that of this machine"

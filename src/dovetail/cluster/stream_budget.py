@@ -59,6 +59,11 @@ class StreamBudget:
         expires_at = now + self._limits.get_ttl(is_last=is_last)
         (self._ended if is_last else self._open)[stream] = _CountedStream(new_size, number, expires_at)
 
+    def list_open(self, now: float) -> list[str]:
+        """Return the streams that have not ended and must still be stored."""
+        self._forget_expired(now)
+        return list(self._open)
+
     def forget(self, stream: str) -> None:
         """Remove a stream that was deleted, or that another worker has ended."""
         counted = self._open.pop(stream, None) or self._ended.pop(stream, None)

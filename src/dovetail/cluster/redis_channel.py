@@ -1,0 +1,203 @@
+"""One connection to Redis that sends commands without waiting for the replies to earlier ones.
+
+Commands of the same step of the event loop are sent together. Redis replies in the order of the commands. A caller that
+is cancelled does not cancel its command.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from dovetail.cluster.redis_connection import RedisAway, convert_error
+from dovetail.protocol.limits import MiB
+from dovetail.protocol.shared_state import SharedStateUnavailable
+
+_MAX_WAITING_COMMANDS: Final = 1000  # If more commands wait for a reply, new ones are refused.
+_MAX_WAITING_BYTES: Final = 64 * MiB
+_MAX_LATENESS_S: Final = 0.1
+
+
+class RedisChannel:
+    """Sends commands on one connection.
+
+    Args:
+        client: The redis-py client that creates the connection.
+        timeout: Seconds that a caller waits for a reply. Redis is away if no reply at all arrives in this time.
+        report_away: Called once when an open connection is lost.
+    """
+
+    def __init__(self, client: Any, timeout: float, report_away: Callable[[RedisAway], None]) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._report_away = report_away
+        self._connection: Any = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[bytes] = []
+        # The future, the deadline and the size of each command without a reply, oldest first.
+        self._waiting: deque[tuple[asyncio.Future[Any], float, int]] = deque()
+        self._waiting_bytes = 0
+        self._replied_at = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a command waits for its reply."""
+        return bool(self._waiting)
+
+    async def open(self) -> None:
+        """Connect to Redis. Raise RedisAway if this is not possible."""
+        await self.close()
+        connection = self._client.connection_pool.make_connection()
+        try:
+            await connection.connect()
+        except Exception as exc:
+            await _disconnect(connection)
+            raise RedisAway(str(convert_error(exc))) from exc
+        # This class has its own timeout, which includes the time that a command waits for earlier ones.
+        connection.socket_timeout = None
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._has_outgoing = asyncio.Event()
+        self._tasks = (
+            self._loop.create_task(self._write_commands(connection)),
+            self._loop.create_task(self._read_replies(connection)),
+        )
+
+    async def close(self) -> None:
+        """Close the connection. Commands without a reply fail."""
+        self._lose("the connection to Redis was closed", is_reported=False)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            self._tasks = ()
+
+    def send(self, *words: str | bytes | float) -> asyncio.Future[Any]:
+        """Send a command, and return a future of its reply.
+
+        The future raises SharedStateUnavailable if Redis refuses the command, or RedisAway if it does not answer.
+
+        Raises:
+            SharedStateUnavailable: the connection is not open, or too many commands wait for a reply.
+        """
+        if self._connection is None:
+            raise RedisAway("the connection to Redis was lost")
+        packed = _pack(words)
+        size = len(packed)
+        if self._waiting and (
+            len(self._waiting) >= _MAX_WAITING_COMMANDS or self._waiting_bytes + size > _MAX_WAITING_BYTES
+        ):
+            raise SharedStateUnavailable(f"Redis is too slow: {len(self._waiting)} commands wait for a reply")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        deadline = self._loop.time() + self._timeout
+        self._waiting.append((future, deadline, size))
+        self._waiting_bytes += size
+        self._outgoing.append(packed)
+        self._has_outgoing.set()
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._check_deadlines, deadline)
+        return future
+
+    async def _write_commands(self, connection: Any) -> None:
+        try:
+            while connection is self._connection:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                commands, self._outgoing = self._outgoing, []
+                await connection.send_packed_command(commands, check_health=False)
+        except Exception as exc:
+            self._lose_connection(connection, exc)
+
+    async def _read_replies(self, connection: Any) -> None:
+        from redis.exceptions import ResponseError
+
+        try:
+            while connection is self._connection:
+                try:
+                    reply, error = await connection.read_response(disable_decoding=True), None
+                except ResponseError as exc:
+                    reply, error = None, convert_error(exc)
+                if connection is not self._connection:
+                    return
+                future, _, size = self._waiting.popleft()
+                self._waiting_bytes -= size
+                self._replied_at = self._loop.time()
+                if error is not None:
+                    _fail(future, error)
+                    if isinstance(error, RedisAway):
+                        raise error
+                elif not future.done():
+                    future.set_result(reply)
+        except Exception as exc:
+            self._lose_connection(connection, exc)
+
+    def _check_deadlines(self, due_at: float) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        now = self._loop.time()
+        if now - due_at > _MAX_LATENESS_S:  # The event loop was busy, so replies may wait to be read.
+            self._timer = self._loop.call_at(now + _MAX_LATENESS_S, self._check_deadlines, now + _MAX_LATENESS_S)
+            return
+        sent_at = self._waiting[0][1] - self._timeout
+        if now - max(sent_at, self._replied_at) >= self._timeout:
+            self._lose(f"Redis does not answer: no reply for {self._timeout:g} seconds")
+            return
+        # Redis answers, but slowly. The replies to these commands are ignored when they arrive.
+        next_deadline = now + self._timeout
+        for future, deadline, _ in self._waiting:
+            if deadline > now:
+                next_deadline = deadline
+                break
+            _fail(future, SharedStateUnavailable(f"Redis did not answer within {self._timeout:g} seconds"))
+        self._timer = self._loop.call_at(next_deadline, self._check_deadlines, next_deadline)
+
+    def _lose_connection(self, connection: Any, exc: Exception) -> None:
+        if connection is self._connection:
+            self._lose(str(convert_error(exc)))
+
+    def _lose(self, reason: str, *, is_reported: bool = True) -> None:
+        """Forget the connection, and fail all commands without a reply."""
+        connection, self._connection = self._connection, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._outgoing.clear()
+        for future, _, _ in waiting:
+            _fail(future, RedisAway(reason))
+        if connection is None:
+            return
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        self._tasks = (*self._tasks, self._loop.create_task(_disconnect(connection)))
+        if is_reported:
+            self._report_away(RedisAway(reason))
+
+
+def _fail(future: asyncio.Future[Any], exc: Exception) -> None:
+    if not future.done():
+        future.set_exception(exc)
+        future.exception()  # The caller may have been cancelled, so nobody may ask for the exception.
+
+
+async def _disconnect(connection: Any) -> None:
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:  # redis-py would wait until Redis has read everything that was sent.
+        writer.transport.abort()
+    with contextlib.suppress(Exception):  # Closing a broken connection may fail.
+        await connection.disconnect(nowait=True)
+
+
+def _pack(words: tuple[str | bytes | float, ...]) -> bytes:
+    parts: list[bytes] = [b"*%d\r\n" % len(words)]
+    for word in words:
+        encoded = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n" % len(encoded))
+        parts.append(encoded)
+        parts.append(b"\r\n")
+    return b"".join(parts)
