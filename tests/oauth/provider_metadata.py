@@ -1,6 +1,7 @@
-"""The recorded metadata of known identity providers, shortened to the relevant fields.
+"""The metadata of known identity providers, shortened to the relevant fields.
 
-GitHub publishes no userinfo endpoint. Its documentation names it.
+The documents of WorkOS, Clerk, Supabase and Descope are built from their documentation. The others are recorded. GitHub
+publishes no userinfo endpoint. Its documentation names it.
 """
 
 from typing import Any, NamedTuple
@@ -117,5 +118,46 @@ RECORDED_METADATA = {
             "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
         },
         has_issuer=False,  # the issuer contains the id of the pool, not its domain
+    ),
+    "workos": RecordedMetadata(
+        {"domain": "example.authkit.app"},
+        "https://example.authkit.app/.well-known/openid-configuration",
+        {
+            "issuer": "https://example.authkit.app",
+            "authorization_endpoint": "https://example.authkit.app/oauth2/authorize",
+            "token_endpoint": "https://example.authkit.app/oauth2/token",
+            "userinfo_endpoint": "https://example.authkit.app/oauth2/userinfo",
+        },
+    ),
+    "clerk": RecordedMetadata(
+        {"domain": "example.clerk.accounts.dev"},
+        "https://example.clerk.accounts.dev/.well-known/openid-configuration",
+        {
+            "issuer": "https://example.clerk.accounts.dev",
+            "authorization_endpoint": "https://example.clerk.accounts.dev/oauth/authorize",
+            "token_endpoint": "https://example.clerk.accounts.dev/oauth/token",
+            "userinfo_endpoint": "https://example.clerk.accounts.dev/oauth/userinfo",
+        },
+    ),
+    "supabase": RecordedMetadata(
+        {"domain": "example.supabase.co"},
+        "https://example.supabase.co/auth/v1/.well-known/openid-configuration",
+        {
+            "issuer": "https://example.supabase.co/auth/v1",
+            "authorization_endpoint": "https://example.supabase.co/auth/v1/oauth/authorize",
+            "token_endpoint": "https://example.supabase.co/auth/v1/oauth/token",
+            "userinfo_endpoint": "https://example.supabase.co/auth/v1/oauth/userinfo",
+        },
+    ),
+    "descope": RecordedMetadata(
+        {},
+        "https://api.descope.com/P123/.well-known/openid-configuration",
+        {
+            "issuer": "https://api.descope.com/P123",
+            "authorization_endpoint": "https://api.descope.com/oauth2/v1/authorize",
+            "token_endpoint": "https://api.descope.com/oauth2/v1/token",
+            "userinfo_endpoint": "https://api.descope.com/oauth2/v1/userinfo",
+        },
+        has_issuer=False,  # the issuer contains the ID of the project
     ),
 }

@@ -36,8 +36,8 @@ class ProviderMetadata(Struct, frozen=True, kw_only=True):
     extra_params: dict[str, str] = field(default_factory=dict)  # Additional parameters for the authorization endpoint.
 
 
-# These values come from the documentation of the providers. Placeholders such as `{domain}` are replaced by the
-# options of `UpstreamProvider`.
+# These values come from the documentation of the providers, and were not tried with the real services. Placeholders
+# such as `{domain}` are replaced by the options of `UpstreamProvider`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -96,6 +96,33 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
         "scopes": ("openid", "profile", "email"),
         "token_endpoint_auth_method": "client_secret_basic",
     },
+    "workos": {
+        "issuer": "https://{domain}",
+        "authorization_endpoint": "https://{domain}/oauth2/authorize",
+        "token_endpoint": "https://{domain}/oauth2/token",
+        "userinfo_endpoint": "https://{domain}/oauth2/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "clerk": {
+        "issuer": "https://{domain}",
+        "authorization_endpoint": "https://{domain}/oauth/authorize",
+        "token_endpoint": "https://{domain}/oauth/token",
+        "userinfo_endpoint": "https://{domain}/oauth/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "supabase": {
+        "issuer": "https://{domain}/auth/v1",
+        "authorization_endpoint": "https://{domain}/auth/v1/oauth/authorize",
+        "token_endpoint": "https://{domain}/auth/v1/oauth/token",
+        "userinfo_endpoint": "https://{domain}/auth/v1/oauth/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "descope": {
+        "authorization_endpoint": "https://api.descope.com/oauth2/v1/authorize",
+        "token_endpoint": "https://api.descope.com/oauth2/v1/token",
+        "userinfo_endpoint": "https://api.descope.com/oauth2/v1/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
 }
 
 
@@ -112,7 +139,7 @@ class UpstreamProvider:
         with an account
     at the provider can log in.
     tenant: the tenant of "entra".
-    domain: the domain of "auth0", "okta", "cognito" or "keycloak".
+    domain: the domain of "auth0", "okta", "cognito", "keycloak", "workos", "clerk" or "supabase".
     realm: the realm of "keycloak".
     """
 
