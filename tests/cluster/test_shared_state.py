@@ -23,6 +23,12 @@ from dovetail.protocol.shared_state import (
 )
 
 
+@pytest.fixture
+def fast_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers check often whether the writer of their stream is alive."""
+    monkeypatch.setattr("dovetail.cluster.stream_follower._CHECK_INTERVAL_S", 0.02)
+
+
 def get_valid_from() -> float:
     """Return a time after the start of every server."""
     return time.time() + 3600.0
@@ -409,6 +415,7 @@ async def test_only_its_writer_can_add_to_a_stream(start_worker: StartWorker) ->
 
 
 @each_backend
+@pytest.mark.usefixtures("fast_checks")
 async def test_the_stream_of_a_lost_worker_gets_one_last_event(start_worker: StartWorker) -> None:
     (writer, _), (reader, _) = await start_worker(), await start_worker()
     await writer.append("stream", 1, b"one", header=b"request 7")
@@ -447,6 +454,7 @@ async def test_a_reader_does_not_wait_for_a_stream_whose_start_was_deleted(start
 
 
 @each_backend
+@pytest.mark.usefixtures("fast_checks")
 async def test_a_reader_learns_that_a_worker_is_lost_before_it_opened_its_stream(start_worker: StartWorker) -> None:
     (writer, _), (reader, _) = await start_worker(), await start_worker()
     await writer.close()
@@ -483,6 +491,16 @@ async def test_a_worker_deletes_its_oldest_finished_streams(start_worker: StartW
     assert await backend.read_stream("open", 0) is not None
     with pytest.raises(SharedStateUnavailable):
         await backend.append("third", 1, bytes(700), header=b"")
+
+
+@each_backend
+async def test_a_repeated_last_event_counts_once(start_worker: StartWorker) -> None:
+    backend, _ = await start_worker(stream_limits=StreamLimits(max_total_bytes=1000))
+    await backend.append("stream", 1, bytes(300), header=b"")
+    for _ in range(8):
+        assert await backend.append("stream", 2, bytes(300), is_last=True) == "added"
+    assert await backend.append("another stream", 1, bytes(400), header=b"") == "added"
+    assert await backend.read_stream("stream", 0) is not None
 
 
 @each_backend

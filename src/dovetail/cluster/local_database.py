@@ -103,14 +103,14 @@ class LocalDatabase:
             if not _is_busy(exc) or (self._is_blocked and self._waiting_count):
                 raise self._report(exc) from exc
         else:
-            self._is_blocked = False
+            self._report_success()
             return result
         if self._waiting_count >= _MAX_WAITING:
             raise self._report_problem("too many changes wait for the lock of the shared file")
         self._waiting_count += 1
         try:
             result = await self._run_in_thread(lambda connection: _transact(connection, work))
-            self._is_blocked = False
+            self._report_success()
             return result
         finally:
             self._waiting_count -= 1
@@ -143,6 +143,10 @@ class LocalDatabase:
         # The time in the queue counts as well, so several changes do not wait one after the other.
         _set_lock_timeout(self._thread_connection, max(0.0, deadline - time.monotonic()))
         return work(self._thread_connection)
+
+    def _report_success(self) -> None:
+        if self._is_blocked:
+            self._is_blocked, self._problem = False, None
 
     def _report(self, exc: sqlite3.DatabaseError) -> SharedStateUnavailable:
         if _is_busy(exc):
