@@ -1,7 +1,7 @@
 """Several workers in one process that share their state, for tests over ASGI."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.cluster.memory_backend import MemoryBackend
@@ -67,11 +67,16 @@ class Worker:
     """One worker: its service, its back end and its endpoint."""
 
     def __init__(
-        self, other: "Worker | None", work: Work, options: Mapping[str, Any], limits: Mapping[str, Any]
+        self,
+        other: "Worker | None",
+        work: Work,
+        options: Mapping[str, Any],
+        limits: Mapping[str, Any],
+        keys: Sequence[str],
     ) -> None:
         self.backend = Backend(None if other is None else other.backend)
         self.service = FakeService(work, **limits)
-        self.service.cluster = self.cluster = ClusterWorker(self.backend, KEYS)
+        self.service.cluster = self.cluster = ClusterWorker(self.backend, keys)
         self.app = Endpoint(self.service, **options)
 
 
@@ -82,10 +87,16 @@ class Cluster:
         self.workers: list[Worker] = []
 
     async def open(
-        self, work: Work = echo, count: int = 2, options: Mapping[str, Any] | None = None, **limits: Any
+        self,
+        work: Work = echo,
+        count: int = 2,
+        options: Mapping[str, Any] | None = None,
+        keys: Sequence[Sequence[str]] = (),
+        **limits: Any,
     ) -> list[Endpoint]:
-        for _ in range(count):
-            self.workers.append(Worker(self.workers[0] if self.workers else None, work, options or {}, limits))
+        for worker_keys in keys or [KEYS] * count:
+            other = self.workers[0] if self.workers else None
+            self.workers.append(Worker(other, work, options or {}, limits, worker_keys))
         for worker in self.workers:
             await worker.cluster.start()
         return [worker.app for worker in self.workers]

@@ -466,6 +466,76 @@ async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(clust
     assert (await post(second, initialize())).status == 200
 
 
+async def test_a_closed_worker_finishes_its_calls_and_releases_its_streams(cluster: Cluster) -> None:
+    work = PausedWork()
+    work.release("other")
+
+    async def stop() -> None:
+        """Wait for running calls, as a server does."""
+        work.release("call")
+        await wait_until(lambda: work.outcomes.get("call"))
+
+    first, second = await cluster.open(work, options={"on_stop": stop})
+    session = await open_session(first)
+    stream = AsgiRequest(first, "GET", headers=session)
+    await wait_until(lambda: stream.sent)
+    call = start_post(first, request(text="call"), session)
+    await wait_until(lambda: work.started)
+    assert (await AsgiRequest(second, "GET", headers=session).wait_done()).status == 409
+    await first.close()
+    assert (await stream.wait_done()).complete
+    assert text(await call.wait_done()) == "call"
+    assert (await post(first, request(text="other"), session)).status == 503
+    assert text(await post(second, request(text="other"), session)) == "other"
+    stream = AsgiRequest(second, "GET", headers=session)
+    await wait_until(lambda: stream.sent)
+    assert stream.status == 200
+    stream.disconnect()
+    await stream.wait_done()
+
+
+async def test_sessions_and_questions_survive_a_rotation_of_keys(cluster: Cluster) -> None:
+    """The new key comes second everywhere, then first everywhere, and then the old key is removed."""
+    old, new = "the old key of the cluster", "the new key of the cluster"
+    apps = await cluster.open(ask, keys=[[old], [old, new], [new, old], [new]])
+    for asking, answering in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]:
+        session = await open_session(apps[asking])
+        call = start_post(apps[asking], request(), session)
+        await wait_until(lambda call=call: call.messages)
+        answer = {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}
+        assert (await post(apps[answering], answer, session)).status == 202
+        assert text(await call.wait_done()) == "{}"
+    forgotten = await open_session(apps[0])
+    assert (await post(apps[3], request(), forgotten)).status == 404
+
+
+async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: Cluster) -> None:
+    first, second = await cluster.open()
+    watched: list[tuple[int, str]] = []
+    stopped: list[tuple[int, str]] = []
+
+    for place, worker in enumerate(cluster.workers):
+
+        def watch(uri: str, principal: Any, origin: Any, place: int = place) -> Callable[[], None]:
+            watched.append((place, uri))
+            return lambda: stopped.append((place, uri))
+
+        worker.service.watch_resource = watch  # type: ignore[method-assign, assignment]
+    session = await open_session(first)
+    await post(first, request("resources/subscribe", uri="a://1"), session)
+    assert watched == []
+    stream = AsgiRequest(second, "GET", headers=session)
+    await wait_until(lambda: stream.sent)
+    assert watched == [(1, "a://1")]
+    await post(first, request("resources/subscribe", uri="a://2"), session)
+    assert watched == [(1, "a://1"), (1, "a://2")]
+    await post(first, request("resources/unsubscribe", uri="a://1"), session)
+    assert stopped == [(1, "a://1")]
+    stream.disconnect()
+    await stream.wait_done()
+    assert stopped == [(1, "a://1"), (1, "a://2")]
+
+
 # Limits and expiry
 
 

@@ -517,8 +517,8 @@ class HandshakeSessionManager:
             if session is None and not self._has_logged_unknown:
                 self._has_logged_unknown = True
                 log.warning(
-                    "a client used an unknown session. If several processes serve this server, pass sessions=False, or "
-                    "send all requests of a session to one process"
+                    "a client used an unknown session. If several processes serve this server, pass cluster= to the "
+                    "server, or send all requests of a session to one process"
                 )
             raise Refusal(404, "Unknown session. Open a session with initialize")
         if version is not None and version != session.revision.encode():

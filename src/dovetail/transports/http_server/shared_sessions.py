@@ -349,7 +349,12 @@ class SharedSessions:
     async def _touch(self, session: HandshakeSession) -> None:
         """Extend the life of a session."""
         now = time.time()
-        await self.update_record(session, lambda record: replace(record, touched_at=now))
+
+        def touch(record: SessionRecord) -> SessionRecord:
+            is_recent = now - record.touched_at <= self._touch_interval  # Another request has touched it meanwhile.
+            return record if is_recent else replace(record, touched_at=now)
+
+        await self.update_record(session, touch)
         copy = session.copy
         if copy is not None and (owner := self._get_owner(copy.identity)) is not None:
             await self._state.acquire(owner[0], copy.identity.key, owner[1], self._record_ttl)
