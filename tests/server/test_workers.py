@@ -198,6 +198,39 @@ def test_a_killed_worker_is_replaced(start_workers: Any, program: Path) -> None:
         assert str(successor) in line
 
 
+def test_a_restart_replaces_all_workers_and_loses_no_call(program: Path) -> None:
+    with spawn(program) as server:
+        before = server.wait_until_serving()
+        ended, answers, errors = threading.Event(), list[str](), list[BaseException]()
+
+        def call_often() -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+            while not ended.is_set():
+                try:
+                    answers.append(server.call(connection=connection))
+                except BaseException as exc:
+                    errors.append(exc)
+                    return
+            connection.close()
+
+        def call_slowly() -> None:
+            answers.append(server.call("wait", seconds=2.0))
+
+        threads = [threading.Thread(target=function) for function in (call_often, call_often, call_slowly)]
+        for thread in threads:
+            thread.start()
+        server.wait_for_line("waiting")
+        (program.parent / "version.txt").write_text("2")
+        server.process.send_signal(signal.SIGHUP)
+        after = server.wait_for_workers(lambda found: len(found) == 2 and not found & before)
+        assert server.call() in {f"{worker} 2" for worker in after}
+        ended.set()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+        assert not errors
+        assert len(answers) > 3
+
+
 def test_a_restart_with_a_broken_program_keeps_the_old_workers(program: Path) -> None:
     with spawn(program) as server:
         before = server.wait_until_serving()

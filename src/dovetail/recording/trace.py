@@ -113,6 +113,7 @@ class RecordedEndpoint:
         self._application = application
         self._create_recorder = number_exchanges(recorder)
         self.close = endpoint.close
+        self.begin_drain = endpoint.begin_drain
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle an ASGI request."""

@@ -161,6 +161,8 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             on_ready=listener.on_ready,
             # A service manager may send SIGTERM to all processes, and the parent sends it, too.
             ignores_repeated_sigterm=listener.is_worker,
+            # Other workers can serve the next request of each client.
+            begin_drain=None if runnable.service.cluster is None else app.begin_drain,
         )
         task = asyncio.get_running_loop().create_task(web_server.serve([listener.socket]))
         try:

@@ -49,6 +49,7 @@ class FallbackRouter:
         self._endpoint = endpoint
         self._fallback = fallback
         self.close = endpoint.close
+        self.begin_drain = endpoint.begin_drain
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -26,6 +26,10 @@ _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
 _BAD_REQUEST_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_CLOSE_HEADER = (b"connection", b"close")
+# A worker that stops keeps idle connections open for this time, because a request may be on its way.
+_RELEASE_TIMEOUT_S = 1.0
+_RELEASE_INTERVAL_S = 0.02
 _AUTHORITY_END = re.compile(rb"[/?#]")
 _REQUEST_TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _SHUTTING_DOWN_RESPONSE = (
@@ -252,7 +256,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
-        if not self._is_between_requests:
+        if not self.is_between_requests:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -263,14 +267,15 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._body_timer = None
         if self.headers and self._are_trailers_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
-        elif not self._is_between_requests and not self.transport.is_closing():
+        elif not self.is_between_requests and not self.transport.is_closing():
             super().on_message_complete()
 
     def _are_trailers_too_large(self) -> bool:
         return sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_block_bytes
 
     @property
-    def _is_between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
+        """Return whether no request is being handled."""
         # uvicorn's annotation does not say that `cycle` is None before the first request.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
@@ -292,6 +297,18 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the server waits for a request, or for the rest of a request."""
+        return self.is_between_requests or self._awaits_body
+
+    def close_after_response(self) -> None:
+        """Close the connection after the response to the current request. An idle connection stays open."""
+        if not self.is_between_requests:
+            self.cycle.keep_alive = False
+            if not self.cycle.response_started:
+                self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE_HEADER]
+
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
@@ -301,7 +318,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         self._head_timer = self._body_timer = None
         if self.transport.is_closing():
             return
-        if self.pipeline or (not self._is_between_requests and self.cycle.response_started):
+        if self.pipeline or (not self.is_between_requests and self.cycle.response_started):
             self.transport.abort()  # The client could mistake the error for a part of another response.
         else:
             self.transport.write(response)
@@ -341,9 +358,11 @@ class UvicornServer(uvicorn.Server):
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_ready: Callable[[], None] | None = None,
         ignores_repeated_sigterm: bool = False,
+        begin_drain: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._ignores_repeated_sigterm = ignores_repeated_sigterm
+        self._begin_drain = begin_drain
         self._on_stop = on_stop
         self._drain = drain
         self._on_start = on_start
@@ -372,8 +391,30 @@ class UvicornServer(uvicorn.Server):
         """Stop accepting connections, wait for running requests, and close all connections."""
         for server in self.servers:
             server.close()
+        if self._begin_drain is not None:
+            self._begin_drain()
+            await self._release_clients()
         await self._drain()
         await super().shutdown(sockets)
+
+    async def _release_clients(self) -> None:
+        """Answer requests that are already on their way, and ask clients to connect to another worker.
+
+        If the server closed its idle connections at once, it would lose a request that a client sends at this moment.
+        """
+        self.config.encoded_headers.append(_CLOSE_HEADER)
+        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE_HEADER]
+        connections = cast("set[LimitedHTTPProtocol]", self.server_state.connections)
+        for connection in connections:
+            connection.close_after_response()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _RELEASE_TIMEOUT_S
+        while any(connection.is_waiting for connection in connections) and loop.time() < deadline:
+            if self.force_exit:
+                return
+            await asyncio.sleep(_RELEASE_INTERVAL_S)
+        for connection in tuple(connections):
+            connection.shutdown()
 
 
 def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
