@@ -9,6 +9,7 @@ import pytest
 from client.scripted_http_server import (
     ACCEPTED,
     EVENTS,
+    REFUSED,
     STREAM,
     HttpRequest,
     ScriptedHttpServer,
@@ -20,6 +21,7 @@ from dovetail import Client, Timeouts
 from dovetail.client.client import get_session
 from mentions import mentions
 from scripted_server import Messages, ScriptedServer, serve_on_socket, text_result
+from transports.fake_service import wait_until
 
 URI = "city://Oslo"
 
@@ -98,6 +100,46 @@ async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
     ):
         await client.subscribe_resource(URI)
     assert slow.done[-1] == "resources/subscribe"
+
+
+class Unavailable:
+    """A server that asks a question, and refuses or drops the first answers, as a cluster without shared state does."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    async def answer(self, _: ScriptedHttpServer, told: HttpRequest) -> bytes:
+        if told.verb != "POST":
+            return REFUSED
+        method = told.message.get("method")
+        if method == "initialize":
+            about = {"name": "unavailable", "version": "1"}
+            fields = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}
+            return encode_reply(create_result_response(told, **fields))
+        if method == "tools/call":
+            question = {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
+            return encode_reply(question, create_result_response(told, content=[]), kind=EVENTS)
+        if "result" in told.message:
+            self.answers += 1
+            if self.answers == 1:
+                error = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "not available"}}
+                return encode_reply(error, status="503 Service Unavailable")
+            if self.answers == 2:
+                raise ConnectionResetError
+        return ACCEPTED
+
+
+async def test_an_answer_is_sent_until_it_arrives(caplog: pytest.LogCaptureFixture) -> None:
+    unavailable = Unavailable()
+    async with (
+        run_scripted_server(unavailable.answer) as server,
+        Client(server.url, protocol_version="handshake", roots=["/"]) as client,
+    ):
+        await client.call_tool("ask")
+        await wait_until(lambda: unavailable.answers == 3)
+        await client.call_tool("ask")
+        await wait_until(lambda: unavailable.answers == 4)
+    assert caplog.text == ""
 
 
 # Leaving

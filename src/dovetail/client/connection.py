@@ -16,7 +16,9 @@ from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.client.handlers import InputHandlers
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
+    ConnectError,
     ConnectionLost,
+    HTTPStatusError,
     InputRequestError,
     InternalError,
     InvalidResult,
@@ -28,6 +30,7 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.log import log
+from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
 from dovetail.protocol.uri_key import uri_key
@@ -53,6 +56,11 @@ _TIMEOUT_HINTS = {
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
 # At most this many replies can wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
+# A response is sent this often, over about 7 seconds, if a worker of the server is lost or its shared state is away.
+_MAX_REPLY_ATTEMPTS: Final = 8
+_REPLY_RETRY_DELAY_S: Final = 0.1
+_MAX_REPLY_RETRY_DELAY_S: Final = 2.0
+_TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 
 # These methods for dialogs exist only in the draft version.
@@ -401,10 +409,17 @@ class Connection:
             log.error("%s sent %s: %s", self.name, clip(method), exc, exc_info=exc.__cause__)
 
     async def _send_reply(self, data: bytes) -> None:
-        try:
-            await self._send(data)
-        except MCPError as exc:
-            log.warning("could not send a response to %s: %s", self.name, exc)
+        """Send a response. If it may not have arrived, send it again, because servers ignore a second response."""
+        for attempt in range(_MAX_REPLY_ATTEMPTS):
+            try:
+                await self._send(data)
+                return
+            except MCPError as exc:
+                is_last = attempt == _MAX_REPLY_ATTEMPTS - 1
+                if is_last or self.lost_error is not None or not _can_send_reply_again(exc):
+                    log.warning("could not send a response to %s: %s", self.name, exc)
+                    return
+            await asyncio.sleep(compute_backoff(_REPLY_RETRY_DELAY_S, attempt, _MAX_REPLY_RETRY_DELAY_S))
 
     async def close(self) -> None:
         """Close the transport and cancel responses that were not sent."""
@@ -429,3 +444,9 @@ def _add_progress_token(params: Any, id: RequestId) -> Any:
         return params
     meta = data.get("_meta")
     return data | {"_meta": (meta if type(meta) is dict else {}) | {PROGRESS_TOKEN: id}}
+
+
+def _can_send_reply_again(exc: MCPError) -> bool:
+    return isinstance(exc, ConnectionLost | ConnectError) or (
+        isinstance(exc, HTTPStatusError) and exc.status_code in _TRANSIENT_STATUS_CODES
+    )

@@ -1,6 +1,7 @@
 """Follow a stream: read its stored events, and wait for new events until the stream ends or its writer is lost."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
@@ -56,6 +57,8 @@ async def follow_stream(
 
     With `writer`, wait while `exists` returns False and this worker is alive.
     """
+    loop = asyncio.get_running_loop()
+    check_at = loop.time() + _CHECK_INTERVAL_S
     is_writer_lost = False
     while True:
         wakeup.clear()
@@ -70,6 +73,7 @@ async def follow_stream(
             lost = WorkerLost(part.writer, part.header)
             writer = None
             if part.events:
+                check_at = loop.time() + _CHECK_INTERVAL_S
                 is_writer_lost = False
                 continue
         elif is_awaited and writer is not None:
@@ -78,9 +82,11 @@ async def follow_stream(
             return
         if is_writer_lost:
             raise lost
-        try:
-            async with asyncio.timeout(_CHECK_INTERVAL_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(check_at):
                 await wakeup.wait()
-        except TimeoutError:
+        # Other streams may wake this reader all the time, so the check does not wait for a time without wake-ups.
+        if loop.time() >= check_at:
             # Read the stream once more, because a lost writer may have added events before it ended.
             is_writer_lost = await is_lost(lost.worker)
+            check_at = loop.time() + _CHECK_INTERVAL_S

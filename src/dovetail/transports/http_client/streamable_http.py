@@ -16,6 +16,7 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
+    HTTPStatusError,
     InvalidResult,
     MCPError,
     NotMCPServer,
@@ -361,10 +362,12 @@ class StreamableHTTPClient:
                 refused_message = await read_refusal(response, self._remote.url)
                 if isinstance(refused_message, MCPError):
                     raise refused_message
-                log.warning(
-                    "the server rejected a notification: %s",
-                    clip(refused_message.error.message if refused_message.error else ""),
-                )
+                reason = clip(refused_message.error.message if refused_message.error else "")
+                if response.status == 503:  # The server asks to send the message again.
+                    raise add_context(
+                        HTTPStatusError(f"the server answered with status 503: {reason}"), status_code=503
+                    )
+                log.warning("the server rejected a notification: %s", reason)
             else:
                 await self._read_body(response)
         finally:
