@@ -24,12 +24,13 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+# In place of this folder, whose file `cluster.py` would hide the package of the tests.
+sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
-from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network
-from cluster.raw_client import ConnectionPool, RawSession, Response
-from cluster.redis_servers import RedisServer
-from cluster.server_pool import LOOPBACK, Address, Machine, ServerPool, find_free_ports, run_servers
+from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network  # noqa: E402
+from cluster.raw_client import ConnectionPool, RawSession, Response  # noqa: E402
+from cluster.redis_servers import RedisServer  # noqa: E402
+from cluster.server_pool import LOOPBACK, Address, Machine, ServerPool, find_free_ports, run_servers  # noqa: E402
 
 NEWEST = "2026-07-28"
 META = {
@@ -108,8 +109,10 @@ def run_pool(count: int = 1, **options: Any) -> Iterator[ServerPool]:
 async def measure_in_turn(works: list[Callable[[], Awaitable[Any]]], calls: int) -> list[float]:
     """Return the median of each kind of work in milliseconds. They take turns."""
     times: list[list[float]] = [[] for _ in works]
+    pairs = list(zip(works, times, strict=True))
     for number in range(calls + calls // 10):
-        for work, found in zip(works, times, strict=True):
+        random.shuffle(pairs)
+        for work, found in pairs:
             begin = time.perf_counter()
             await work()
             if number >= calls // 10:  # The first calls warm up.
@@ -381,7 +384,7 @@ async def main(options: argparse.Namespace) -> bool:
         (port,) = find_free_ports(1)
         with (
             run_machines() as (host, machines),
-            run_redis("--protected-mode", "no", "--bind", f"127.0.0.1 {host}", port=port),
+            run_redis("--protected-mode", "no", "--bind", *{"127.0.0.1", host}, port=port),
         ):
             add(await measure_messages(options.calls // 4, f"redis://{host}:{port}", machines))
         local = await measure_messages(options.calls // 4, "local", [LOOPBACK])

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 from cluster.history import LEVELS, ClientHistory, History, Operation
-from cluster.raw_client import ConnectionPool, Event, RawSession, Response
+from cluster.raw_client import IDLE_TIMEOUT_S, ConnectionPool, Event, RawSession, Response
 from cluster.server_pool import Address
 
 RETRY_DELAY_S = 0.05
@@ -26,7 +26,14 @@ class LoadClient:
     """One session. Its operations run one after the other, beside its GET stream."""
 
     def __init__(
-        self, addresses: Sequence[Address], history: History, name: str, seed: int, *, expects_loss: bool = False
+        self,
+        addresses: Sequence[Address],
+        history: History,
+        name: str,
+        seed: int,
+        *,
+        expects_loss: bool = False,
+        repeats: bool = True,
     ) -> None:
         self.chance = random.Random(seed)
         self.pool = ConnectionPool(addresses, self.chance, keeps_connections=not expects_loss)
@@ -34,6 +41,7 @@ class LoadClient:
         self.history = history
         self.record: ClientHistory = history.add_client(name)
         self.expects_loss = expects_loss
+        self.repeats = repeats  # whether it repeats requests that got 503 or 409
         self.resume_count = 0
         self.foreign_answers = 0  # answers that went to a worker that did not ask
         self._numbers = 0
@@ -253,7 +261,7 @@ class LoadClient:
             try:
                 return await attempt()
             except _Again as exc:
-                if asyncio.get_running_loop().time() > deadline:
+                if not self.repeats or asyncio.get_running_loop().time() > deadline:
                     raise Refused(f"repeated for {MAX_RETRY_S} s: {exc}") from exc
             except ConnectionRefusedError:  # No worker has received it.
                 if asyncio.get_running_loop().time() > deadline:
@@ -282,6 +290,7 @@ class LoadClient:
 
     async def _read_notice_stream(self, response: Response) -> None:
         events = response.read_events()
+        response.silence_timeout = IDLE_TIMEOUT_S
         try:
             async with contextlib.aclosing(events):
                 async for event in events:
@@ -312,13 +321,10 @@ def _check_status(status: int, expected: int, body: Any = None) -> None:
 
 @contextlib.asynccontextmanager
 async def open_clients(
-    addresses: Sequence[Address], history: History, count: int, *, expects_loss: bool = False, seed: int = 1
+    addresses: Sequence[Address], history: History, count: int, *, seed: int = 1, **options: bool
 ) -> AsyncGenerator[list[LoadClient]]:
     """Open sessions, and close them at the end."""
-    clients = [
-        LoadClient(addresses, history, f"c{number}", seed * 1000 + number, expects_loss=expects_loss)
-        for number in range(count)
-    ]
+    clients = [LoadClient(addresses, history, f"c{number}", seed * 1000 + number, **options) for number in range(count)]
     try:
         async with asyncio.TaskGroup() as group:
             for client in clients:

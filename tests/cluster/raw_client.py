@@ -12,9 +12,11 @@ from typing import Any
 from cluster.server_pool import Address
 
 HANDSHAKE = "2025-11-25"
+STATELESS = "2026-07-28"
 ACCEPT = "application/json, text/event-stream"
 # The longest time without an answer or the end of a connection.
 SILENCE_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 60.0  # the longest time without a byte on a stream that may have nothing to report
 
 
 class Silence(Exception):
@@ -38,17 +40,27 @@ class Response:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.address = address
+        self.request = ""  # a description of the request, for errors
         self._pool = pool
+        self.silence_timeout = SILENCE_TIMEOUT_S
+        self._is_released = False
         self._reader = reader
         self._writer = writer
 
     async def read_head(self) -> None:
-        head = await self._pool.wait_for(self._reader.readuntil(b"\r\n\r\n"))
+        head = await self._wait_for(self._reader.readuntil(b"\r\n\r\n"))
         status, *lines = head.decode("latin-1").split("\r\n")
         self.status = int(status.split()[1])
         for line in lines:
             name, _, value = line.partition(":")
             self.headers[name.lower()] = value.strip()
+
+    async def _wait_for(self, read: Any) -> bytes:
+        try:
+            async with asyncio.timeout(self.silence_timeout):
+                return await read
+        except TimeoutError:
+            raise Silence(f"{self.request} at {self.address}: no byte for {self.silence_timeout} s") from None
 
     @property
     def is_stream(self) -> bool:
@@ -59,7 +71,7 @@ class Response:
         if self.headers.get("transfer-encoding") == "chunked":
             body = b"".join([chunk async for chunk in self._read_chunks()])
         else:
-            body = await self._pool.wait_for(self._reader.readexactly(int(self.headers.get("content-length", 0))))
+            body = await self._wait_for(self._reader.readexactly(int(self.headers.get("content-length", 0))))
         self._release()
         return json.loads(body) if body else None
 
@@ -77,20 +89,23 @@ class Response:
 
     async def _read_chunks(self) -> AsyncGenerator[bytes]:
         while True:
-            size = int(await self._pool.wait_for(self._reader.readuntil(b"\r\n")), 16)
-            data = await self._pool.wait_for(self._reader.readexactly(size + 2))
+            size = int(await self._wait_for(self._reader.readuntil(b"\r\n")), 16)
+            data = await self._wait_for(self._reader.readexactly(size + 2))
             if not size:
                 return
             yield data[:-2]
 
     def _release(self) -> None:
+        self._is_released = True
         if self._pool.keeps_connections and self.headers.get("connection", "").lower() != "close":
             self._pool.idle.setdefault(self.address, []).append((self._reader, self._writer))
         else:
-            self.close()
+            self._pool.drop(self._writer)
 
     def close(self) -> None:
-        self._pool.drop(self._writer)
+        """Close the connection, unless the whole response was read."""
+        if not self._is_released:
+            self._pool.drop(self._writer)
 
 
 def _parse_event(block: str) -> Event | None:
@@ -106,7 +121,8 @@ def _parse_event(block: str) -> Event | None:
     text = "\n".join(data)
     if not text and identifier is None:
         return None
-    return Event(json.loads(text) if text else None, identifier)
+    is_json = text.startswith(("{", "["))
+    return Event(json.loads(text) if is_json else text or None, identifier)
 
 
 class ConnectionPool:
@@ -117,18 +133,15 @@ class ConnectionPool:
         self.chance = chance
         self.keeps_connections = keeps_connections
         self.idle: dict[Address, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
-        self.silence_timeout = SILENCE_TIMEOUT_S
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def wait_for(self, read: Any) -> bytes:
-        try:
-            async with asyncio.timeout(self.silence_timeout):
-                return await read
-        except TimeoutError:
-            raise Silence(f"no byte for {self.silence_timeout} s") from None
-
     async def send(
-        self, method: str, headers: dict[str, str], body: bytes = b"", address: Address | None = None
+        self,
+        method: str,
+        headers: dict[str, str],
+        body: bytes = b"",
+        address: Address | None = None,
+        path: str = "/mcp",
     ) -> Response:
         """Send a request to a random worker, and return the response when its head has arrived.
 
@@ -142,7 +155,7 @@ class ConnectionPool:
             except OSError:
                 if number == len(addresses) - 1:
                     raise
-        lines = [f"{method} /mcp HTTP/1.1", f"host: {candidate[0]}:{candidate[1]}"]
+        lines = [f"{method} {path} HTTP/1.1", f"host: {candidate[0]}:{candidate[1]}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if method != "GET":
             lines.append(f"content-length: {len(body)}")
@@ -150,6 +163,7 @@ class ConnectionPool:
             lines.append("connection: close")
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         response = Response(self, candidate, reader, writer)
+        response.request = f"{method} {headers.get('last-event-id', '')} {body[:200]!r}"
         try:
             await response.read_head()
         except BaseException:
@@ -206,8 +220,8 @@ class RawSession:
         self.id = response.headers["mcp-session-id"]
         self._headers |= {"mcp-session-id": self.id, "mcp-protocol-version": HANDSHAKE}
         response = await self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        await response.read()
-        assert response.status == 202
+        body = await response.read()
+        assert response.status == 202, (response.status, body)
 
     async def post(self, message: Any, address: Address | None = None) -> Response:
         self.request_count += 1
@@ -270,6 +284,43 @@ class RawSession:
             return await response.read()
         messages = [event.data async for event in response.read_events() if event.data is not None]
         return messages[-1]
+
+
+class SSESession:
+    """A client of the HTTP+SSE transport of 2024."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pool = pool
+        self.path = ""  # the path for messages, which the first event of the stream names
+        self._headers = {"content-type": "application/json"}
+
+    async def open_stream(self, address: Address) -> Response:
+        return await self.pool.send("GET", {"accept": "text/event-stream"}, address=address, path="/sse")
+
+    async def post(self, message: Any, address: Address) -> int:
+        response = await self.pool.send("POST", self._headers, json.dumps(message).encode(), address, self.path)
+        if response.headers.get("transfer-encoding") or int(response.headers.get("content-length", 0)):
+            response.close()  # The body is text.
+        else:
+            await response.read()
+        return response.status
+
+
+def create_stateless_request(method: str, params: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of a stateless request."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": STATELESS,
+        "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {
+        "content-type": "application/json",
+        "accept": ACCEPT,
+        "mcp-protocol-version": STATELESS,
+        "mcp-method": method,
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": meta}}
+    return headers, json.dumps(message).encode()
 
 
 @contextlib.asynccontextmanager

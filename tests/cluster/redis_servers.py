@@ -26,6 +26,7 @@ class RedisServer:
     def __init__(
         self, folder: Path, kind: str = "valkey", *options: str, port: int = 0, command: list[str] | None = None
     ) -> None:
+        self.port = port
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}"
         self.command = command or [

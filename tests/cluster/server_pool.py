@@ -137,6 +137,7 @@ def run_servers(
     The workers are distributed among the machines. `python_path` names the sources of another release.
     """
     python_path = options.pop("python_path", None)
+    clusters = options.pop("clusters", None)  # a URL for each worker
     effects_path = folder / "effects.txt"
     effects_path.touch()
     if options.get("cluster") == "local":
@@ -147,7 +148,8 @@ def run_servers(
     workers: list[ServerProcess] = []
     for number, port in enumerate(find_free_ports(count)):
         machine = machines[number % len(machines)]
-        arguments = json.dumps(options | {"host": machine.host, "port": port})
+        cluster = {} if clusters is None else {"cluster": clusters[number]}
+        arguments = json.dumps(options | cluster | {"host": machine.host, "port": port})
         command = [*machine.command, sys.executable, str(PROGRAM), arguments]
         workers.append(ServerProcess(command, (machine.host, port), folder / f"worker-{number}.log", python_path))
     pool = ServerPool(workers, effects_path)
