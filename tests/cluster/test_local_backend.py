@@ -17,6 +17,7 @@ import pytest
 
 from cluster.recorder import Recorder, wait_for, wait_until
 from cluster.worker_process import WorkerProcess
+from dovetail.cluster.envelope import Envelope
 from dovetail.cluster.local_backend import LocalBackend
 from dovetail.protocol.shared_state import (
     MAX_INBOX_MESSAGES,
@@ -290,6 +291,16 @@ async def test_many_unreadable_changes_are_one_gap(
     await wait_until(lambda: recorder.bodies == [b"readable"])
     await wait_until(lambda: recorder.gaps)
     assert recorder.gaps == 1
+
+
+async def test_a_malformed_change_is_a_gap(private_folder: Path, backend: LocalBackend, recorder: Recorder) -> None:
+    cursor = await backend.get_cursor()
+    malformed = Envelope().encode(b"without a kind", "changes", 60)
+    with connect(private_folder) as connection:
+        connection.execute("INSERT INTO changes (data) VALUES (?)", (malformed,))
+    await backend.publish("change", b"readable")
+    await wait_until(lambda: recorder.bodies == [b"readable"] and recorder.gaps == 1)
+    assert await backend.read_changes(cursor) is None
 
 
 async def test_all_expired_rows_are_deleted(private_folder: Path, backend: LocalBackend) -> None:

@@ -65,6 +65,15 @@ class Envelope:
         _unreadable_warning.log("ignored data of another worker: %s", problem)
         return None
 
+    def decode_message(self, encoded: bytes, place: str, cursor: str | None = None) -> Message | None:
+        """Decode a message that `pack_message` has packed. Return None if it cannot be read."""
+        data = self.decode(encoded, place)
+        try:
+            return None if data is None else unpack_message(data, cursor)
+        except ValueError as exc:
+            _unreadable_warning.log("ignored a message of another worker: %s", exc)
+            return None
+
 
 def hash_name(name: str) -> str:
     """Return a digest of a name. The digest is short and does not reveal the name."""

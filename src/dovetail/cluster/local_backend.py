@@ -24,7 +24,6 @@ from dovetail.cluster.envelope import (
     hash_name,
     pack_message,
     parse_cursor,
-    unpack_message,
 )
 from dovetail.cluster.gcra import check_rate
 from dovetail.cluster.guarded_listener import GuardedListener
@@ -250,8 +249,8 @@ class LocalBackend:
         rows = self._database.read(partial(statements.read_changes, after, MAX_READ_CHANGES + 1))
         if rows is None or len(rows) > MAX_READ_CHANGES:
             return None
-        decoded = [(id, self._envelope.decode(data, "changes")) for id, data in rows]
-        messages = [unpack_message(data, f"{self._epoch}.{id}") for id, data in decoded if data is not None]
+        decoded = [self._envelope.decode_message(data, "changes", f"{self._epoch}.{id}") for id, data in rows]
+        messages = [message for message in decoded if message is not None]
         return messages if len(messages) == len(decoded) else None
 
     def _wake(self, streams: set[str] | None, has_messages: bool) -> None:
@@ -285,9 +284,9 @@ class LocalBackend:
             for id, data in rows:
                 # If the messages cannot be deleted, because the disk is full, they must not be delivered again.
                 self._last_message = id
-                decoded = self._envelope.decode(data, f"inbox {self.worker}")
-                if decoded is not None:
-                    self._listener.deliver(unpack_message(decoded))
+                message = self._envelope.decode_message(data, f"inbox {self.worker}")
+                if message is not None:
+                    self._listener.deliver(message)
             with contextlib.suppress(SharedStateUnavailable):
                 await self._change(statements.delete_from_inbox, self.worker, self._last_message)
 
@@ -300,11 +299,11 @@ class LocalBackend:
                 return
             for id, data in rows:
                 self._last_change = id
-                decoded = self._envelope.decode(data, "changes")
-                if decoded is None:
+                message = self._envelope.decode_message(data, "changes", f"{self._epoch}.{id}")
+                if message is None:
                     self._listener.report_gap()
                 else:
-                    self._listener.deliver(unpack_message(decoded, f"{self._epoch}.{id}"))
+                    self._listener.deliver(message)
             rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
 
     async def _maintain(self) -> None:
