@@ -252,6 +252,13 @@ class Client:
         """
         await self._session.close()
 
+    if not TYPE_CHECKING:  # Type checkers must report unknown attributes.
+
+        def __getattr__(self, name: str) -> Any:
+            from dovetail.peer_names import CLIENT_HINTS, create_attribute_error
+
+            raise create_attribute_error(self, name, CLIENT_HINTS)
+
     @property
     def name(self) -> str:
         """Return the name that error messages and logs use for the server."""

@@ -128,6 +128,13 @@ class Context(Generic[State]):
         self._input_requests = _input_requests
         self._logger = _logger
 
+    if not TYPE_CHECKING:  # Type checkers must report unknown attributes.
+
+        def __getattr__(self, name: str) -> Any:
+            from dovetail.peer_names import CONTEXT_HINTS, create_attribute_error
+
+            raise create_attribute_error(self, name, CONTEXT_HINTS)
+
     @property
     def request_id(self) -> RequestId:
         """Return the JSON-RPC ID of the request."""

@@ -211,6 +211,13 @@ class Server:
         if tasks is not None:
             self._open_tasks(tasks)
 
+    if not TYPE_CHECKING:  # Type checkers must report unknown attributes.
+
+        def __getattr__(self, name: str) -> Any:
+            from dovetail.peer_names import SERVER_HINTS, create_attribute_error
+
+            raise create_attribute_error(self, name, SERVER_HINTS)
+
     @property
     def name(self) -> str:
         """Return the name of the server."""
