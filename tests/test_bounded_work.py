@@ -8,7 +8,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -512,30 +512,36 @@ def test_only_the_largest_owner_loses_ids() -> None:
     assert memory.add("small", "another", 999.0, 1000.0)
 
 
+def run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that never waits."""
+    with contextlib.suppress(StopIteration):
+        coroutine.send(None)
+
+
 @pytest.mark.parametrize("kind", ["code", "client document"])
 def test_a_full_store_does_not_read_all_entries_for_each_new_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorization_store, "MAX_ENTRIES", 2000)
     store = InMemoryStore()
     for number in range(2000):
-        store.put(kind, f"key{number}", b"", 5000.0 + number, 1000.0)
+        run_at_once(store.put(kind, f"key{number}", b"", 5000.0 + number, 1000.0))
 
     def flood() -> None:
         for number in range(100):
             with contextlib.suppress(StoreFull):
-                store.put(kind, f"new{number}", b"", 5000.0, 1000.0)
+                run_at_once(store.put(kind, f"new{number}", b"", 5000.0, 1000.0))
 
     assert count_calls(flood) < 20_000
 
 
-def test_a_store_accepts_entries_again_when_others_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_accepts_entries_again_when_others_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorization_store, "MAX_ENTRIES", 10)
     store = InMemoryStore()
     for number in range(10):
-        store.put("code", f"key{number}", b"", 1010.0 + number, 1000.0)
+        await store.put("code", f"key{number}", b"", 1010.0 + number, 1000.0)
     with pytest.raises(StoreFull):
-        store.put("code", "new", b"", 2000.0, 1000.0)
-    store.put("code", "new", b"value", 2000.0, 1011.0)
-    assert store.get("code", "new", 1011.0) == b"value"
+        await store.put("code", "new", b"", 2000.0, 1000.0)
+    await store.put("code", "new", b"value", 2000.0, 1011.0)
+    assert await store.get("code", "new", 1011.0) == b"value"
 
 
 @pytest.mark.parametrize("scope", ["session", "always"])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dovetail.auth.authorizer import OAuthAuthorizer
+from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import UnsupportedFileVersion
@@ -25,9 +26,11 @@ from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.inbox import DeferredCall, DeferredSkill, FileConsent, get_inbox
 from dovetail.host.consent.pins import Pin, PinStore
 from dovetail.oauth.authorization_server.store import ClientRecord, TokenFamily, decode_record
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.login.login_settings import OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_parts
+from dovetail.protocol.sealer import Sealer
 from dovetail.protocol.task_store import TaskError, get_open_requests, restore_caller
 from dovetail.recording.trace import RecordingWriter
 from dovetail.transports.http_client.http_client import HTTPClient
@@ -135,15 +138,20 @@ async def check_inbox(path: Path) -> None:
     consent.close()
 
 
-def check_authorization_server(path: Path) -> None:
+async def check_authorization_server(path: Path) -> None:
     store = SQLiteStore(path)
-    client = decode_record(store.get("client", "c1", NOW), ClientRecord)
-    family = decode_record(store.get("family", "f1", NOW), TokenFamily)
+    client = decode_record(await store.get("client", "c1", NOW), ClientRecord)
+    family = decode_record(await store.get("family", "f1", NOW), TokenFamily)
     assert client is not None
     assert family is not None
     assert (client.client_name, client.redirect_uris) == ("Editor", ("http://127.0.0.1/callback",))
     assert (family.grant.subject, family.current, family.renewable) == ("ada", "h3", 4000000000.0)
-    store.put("code", "x", b"1", NOW + 60, NOW)
+    # The file has an index of the logins of each user.
+    sealer = Sealer("k" * 32, purpose="test")
+    issuer = OAuthTokenIssuer("https://a.example", store, sealer, access_token_ttl=60, refresh_token_ttl=60)
+    assert await FlowRunner({}).run(issuer.revoke_user("ada")) == 1
+    assert await store.get("family", "f1", NOW) is None
+    await store.put("code", "x", b"1", NOW + 60, NOW)
     store.close()
 
 
@@ -189,7 +197,7 @@ FORMATS = {
     "audit_log": StoredFormat(2, check_audit_log, AuditLog),
     "recordings": StoredFormat(2, check_recording, lambda path: RecordingWriter(path, "x")),
     "inbox": StoredFormat(3, check_inbox, FileConsent),
-    "authorization_server": StoredFormat(2, check_authorization_server, SQLiteStore),
+    "authorization_server": StoredFormat(3, check_authorization_server, SQLiteStore),
     "tasks": StoredFormat(1, check_tasks, SQLiteTaskStore),
 }
 

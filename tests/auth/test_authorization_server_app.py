@@ -176,15 +176,14 @@ async def test_a_token_is_neither_accepted_nor_rejected_while_the_store_cannot_b
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kept.db"
-    token = _log_in(path, "ada")["access_token"]
+    token = (await _log_in(path, "ada"))["access_token"]
     store = SQLiteStore(path)
     verifier = AuthorizationServer(issuer=HOME, users={"ada": "pw"}, store=store, secret_key=SECRET).verifier()
 
-    def fail(*_: Any) -> Any:
+    async def fail(*_: Any) -> Any:
         raise StoreUnavailable("database is locked")
 
     monkeypatch.setattr(store, "get", fail)
-    monkeypatch.setattr(store, "all", fail)
     with pytest.raises(VerificationUnavailable):
         await FlowRunner({}).run(verifier.verify(token, (HOME + "/mcp",)))
     monkeypatch.undo()
@@ -313,20 +312,20 @@ async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
     assert asked == ["/token", "/callback"]
 
 
-def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, Any]:
+async def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, Any]:
     """Store a login in the file of an authorization server, as if the user had logged in; its tokens."""
     store = SQLiteStore(path)
     issuing = OAuthTokenIssuer(HOME, store, create_sealer(), access_token_ttl=60, refresh_token_ttl=60)
     grant = TokenGrant(family="f", client_id="nightly", subject=subject, resource=HOME + "/mcp", upstream=upstream)
-    tokens = issuing.issue_tokens(grant, time.time(), refreshable=True)
+    tokens = await FlowRunner({}).run(issuing.issue_tokens(grant, time.time(), refreshable=True))
     store.close()
     return tokens
 
 
-def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
+async def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
     """What a renewal by a user who is logged in is answered with, whenever it is asked for."""
     authority = AuthorizationServer(issuer=HOME, users=users, store=path, secret_key=SECRET, **options)
-    said = _log_in(path, "ada")
+    said = await _log_in(path, "ada")
 
     async def renew() -> int:
         form = {"grant_type": "refresh_token", "client_id": "nightly", "refresh_token": said["refresh_token"]}
@@ -347,7 +346,9 @@ async def test_a_removed_user_cannot_refresh(kind: str, tmp_path: Path) -> None:
         return subject in users
 
     client = RegisteredClient("nightly", redirect_uris=["http://127.0.0.1/"])
-    renew = _renewed(tmp_path / "kept.db", users, clients=[client], is_active_user=later if kind == "async" else plain)
+    renew = await _renewed(
+        tmp_path / "kept.db", users, clients=[client], is_active_user=later if kind == "async" else plain
+    )
     assert await renew() == 200
     del users["ada"]
     assert await renew() == 400
@@ -356,7 +357,7 @@ async def test_a_removed_user_cannot_refresh(kind: str, tmp_path: Path) -> None:
 async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path) -> None:
     path, up = tmp_path / "kept.db", UpstreamProvider("github", client_id="a", client_secret="b")
     authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret_key=SECRET)
-    _log_in(path, "github:1", create_sealer().seal_text(encode(Token(access_token="adas")), b"f"))
+    await _log_in(path, "github:1", create_sealer().seal_text(encode(Token(access_token="adas")), b"f"))
     claims = {"sid": "f"}
     assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
     for other in (

@@ -1,7 +1,9 @@
 """An authorization server without I/O: the harness runs its flows, and browsers and clients are plain objects."""
 
+import asyncio
 import re
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -13,7 +15,16 @@ from dovetail.oauth.authorization_server.responses import Request
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
-from dovetail.oauth.flow import AcquireLock, CheckUserActive, FetchResponse, FetchUntrusted, Flow, Now, VerifyPassword
+from dovetail.oauth.flow import (
+    AcquireLock,
+    Await,
+    CheckUserActive,
+    FetchResponse,
+    FetchUntrusted,
+    Flow,
+    Now,
+    VerifyPassword,
+)
 from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.sealer import Sealer
 from dovetail.wire.codec import decode, encode
@@ -25,6 +36,17 @@ REDIRECT_URI = "http://127.0.0.1:7777/callback"
 EDITOR = RegisteredClient(
     "editor", redirect_uris=[REDIRECT_URI, "https://editor.example/back"], client_name="The Editor"
 )
+
+
+def complete(awaitable: Any) -> Any:
+    """Return the result of a store's coroutine. A store in memory never waits, and a file may use threads."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with asyncio.Runner() as runner:
+            return runner.run(awaitable)
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(asyncio.run, awaitable).result()
 
 
 class ServerHarness:
@@ -74,12 +96,19 @@ class ServerHarness:
 
     def run_flow(self, flow: Flow[Any]) -> Any:
         answer: Any = None
+        error: Exception | None = None
         while True:
             try:
-                wish = flow.send(answer)
+                wish = flow.send(answer) if error is None else flow.throw(error)
             except StopIteration as done:
                 return done.value
+            error = None
             match wish:
+                case Await():
+                    try:
+                        answer = complete(wish.awaitable)
+                    except Exception as exc:
+                        error = exc
                 case Now():
                     answer = self.now
                 case AcquireLock():

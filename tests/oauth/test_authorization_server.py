@@ -1,5 +1,6 @@
 """Test every endpoint and refusal of the authorization server, without I/O."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -15,7 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.auth.flow_runner import FlowRunner
+from dovetail.auth.shared_store import SharedStateStore
 from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.clients import (
     InvalidClient,
@@ -826,34 +830,40 @@ def test_tokens_can_be_bound() -> None:
 # What is remembered
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "shared"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        yield InMemoryStore()
+    if request.param != "sqlite":
+        yield InMemoryStore() if request.param == "memory" else SharedStateStore(MemoryBackend(), ISSUER)
         return
     made = SQLiteStore(tmp_path / "kept.db")
     yield made
     made.close()
 
 
-def test_what_is_stored_is_there_until_its_time(store: Any) -> None:
-    store.put("a", "k", b"1", NOW + 10, NOW)
-    store.put("b", "k", b"2", NOW + 10, NOW)
-    assert store.get("a", "k", NOW) == b"1"
-    assert store.get("a", "k", NOW + 10) is None
-    store.put("a", "k", b"3", NOW + 20, NOW)
-    assert store.take("a", "k", NOW) == b"3"
-    assert store.take("a", "k", NOW) is None
-    assert store.get("b", "k", NOW) == b"2"
-    assert store.take("b", "k", NOW + 11) is None
+async def test_what_is_stored_is_there_until_its_time(store: Any) -> None:
+    await store.put("a", "k", b"1", NOW + 10, NOW)
+    await store.put("b", "k", b"2", NOW + 10, NOW)
+    assert await store.get("a", "k", NOW) == b"1"
+    assert await store.get("a", "k", NOW + 10) is None
+    await store.put("a", "k", b"3", NOW + 20, NOW)
+    assert await store.take("a", "k", NOW) == b"3"
+    assert await store.take("a", "k", NOW) is None
+    assert await store.get("b", "k", NOW) == b"2"
+    assert await store.take("b", "k", NOW + 11) is None
 
 
-def test_what_is_added_is_the_first_of_its_time(store: Any) -> None:
-    assert store.add("a", "k", b"1", NOW + 10, NOW) is None
-    assert store.add("a", "k", b"2", NOW + 10, NOW) == b"1"
-    assert store.get("a", "k", NOW) == b"1"
-    assert store.add("a", "k", b"3", NOW + 20, NOW + 10) is None
-    assert store.get("a", "k", NOW + 10) == b"3"
+async def test_what_is_added_is_the_first_of_its_time(store: Any) -> None:
+    assert await store.add("a", "k", b"1", NOW + 10, NOW) is None
+    assert await store.add("a", "k", b"2", NOW + 10, NOW) == b"1"
+    assert await store.get("a", "k", NOW) == b"1"
+    assert await store.add("a", "k", b"3", NOW + 20, NOW + 10) is None
+    assert await store.get("a", "k", NOW + 10) == b"3"
+
+
+async def test_an_id_is_used_once_until_it_expires(store: Any) -> None:
+    assert await store.use_once("a", "k", NOW, NOW + 10, NOW)
+    assert not await store.use_once("a", "k", NOW, NOW + 10, NOW)
+    assert await store.use_once("b", "k", NOW, NOW + 10, NOW)
 
 
 def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None:
@@ -865,7 +875,7 @@ def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None
             ISSUER, store, Sealer("a secret of 16 bytes", purpose="test"), access_token_ttl=60, refresh_token_ttl=60
         )
         begin.wait(10)
-        return issuing.build_jwks(NOW)["keys"][0]["kid"]
+        return asyncio.run(FlowRunner({}).run(issuing.build_jwks(NOW)))["keys"][0]["kid"]
 
     with ThreadPoolExecutor(len(stores)) as threads:
         assert len(set(threads.map(key, stores))) == 1
@@ -874,17 +884,21 @@ def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None
 
 
 FORKED = """
-import multiprocessing, os, sys
+import asyncio, multiprocessing, os, sys
 from dovetail.auth.sqlite_store import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
-store.put("a", "k", b"1", 9e9, 1.0)
+asyncio.run(store.put("a", "k", b"1", 9e9, 1.0))
 fork = multiprocessing.get_context("fork")
 told = fork.SimpleQueue()
 
+async def add_all(number):
+    won = [str(key) for key in range(200) if await store.add("code", str(key), b"%d" % number, 9e9, 1.0) is None]
+    return won, [await store.get("code", key, 1.0) == b"%d" % number for key in won]
+
 def work(number):
-    won = [str(key) for key in range(200) if store.add("code", str(key), b"%d" % number, 9e9, 1.0) is None]
-    told.put((len(won), all(store.get("code", key, 1.0) == b"%d" % number for key in won)))
+    won, kept = asyncio.run(add_all(number))
+    told.put((len(won), all(kept)))
 
 with store._database._writer_lock:  # whoever held it in the parent will never let go of it in a child
     children = [fork.Process(target=work, args=(number,)) for number in range(2)]
@@ -897,7 +911,8 @@ for child in children:
         sys.exit("stuck")
 results = [told.get() for _ in children]
 assert sum(count for count, _ in results) == 200 and all(kept for _, kept in results), results
-assert store.get("a", "k", 1.0) == b"1" and len(store.all("code", 1.0)) == 200
+assert asyncio.run(store.get("a", "k", 1.0)) == b"1"
+assert store._database._writer.execute("SELECT count(*) FROM kept WHERE kind = 'code'").fetchone() == (200,)
 assert store._database._writer.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 """
 
@@ -911,12 +926,10 @@ def test_a_file_is_opened_again_after_a_fork(tmp_path: Path) -> None:
 
 def test_a_key_sealed_with_another_secret_gives_way(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "kept.db")
-    kids = [
-        OAuthTokenIssuer(
-            ISSUER, store, Sealer(secret, purpose="test"), access_token_ttl=60, refresh_token_ttl=60
-        ).build_jwks(NOW)["keys"][0]["kid"]
-        for secret in ("the first, 16 bytes", "the second, 16 bytes", "the second, 16 bytes")
-    ]
+    kids: list[str] = []
+    for secret in ("the first, 16 bytes", "the second, 16 bytes", "the second, 16 bytes"):
+        desk = ServerHarness(store=store, sealer=Sealer(secret, purpose="test"))
+        kids.append(desk.run_flow(desk.issuing.build_jwks(NOW))["keys"][0]["kid"])
     assert kids[0] != kids[1] == kids[2]
     store.close()
 
@@ -953,17 +966,17 @@ def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
     second.close()
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.oauth.authorization_server import store as module
 
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     shelf = InMemoryStore()
     for number in range(3):
-        shelf.put("a", str(number), b"", NOW + 10, NOW)
+        await shelf.put("a", str(number), b"", NOW + 10, NOW)
     with pytest.raises(StoreFull):
-        shelf.put("a", "more", b"", NOW + 10, NOW)
-    shelf.put("a", "2", b"again", NOW + 20, NOW)
-    shelf.put("a", "later", b"", NOW + 30, NOW + 15)
+        await shelf.put("a", "more", b"", NOW + 10, NOW)
+    await shelf.put("a", "2", b"again", NOW + 20, NOW)
+    await shelf.put("a", "later", b"", NOW + 30, NOW + 15)
     desk = ServerHarness(store=InMemoryStore())
     for _ in range(3):
         Browser(desk).request_code()

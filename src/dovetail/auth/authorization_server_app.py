@@ -9,11 +9,12 @@ import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
+from dovetail.auth.shared_store import SharedStateStore
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.error_context import clip
 from dovetail.log import log
@@ -27,7 +28,7 @@ from dovetail.oauth.authorization_server.responses import Request, error_respons
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
-from dovetail.oauth.flow import CheckUserActive, FetchUntrusted, Flow, VerifyPassword
+from dovetail.oauth.flow import CheckUserActive, FetchUntrusted, VerifyPassword
 from dovetail.oauth.guard.guard import validate_scopes
 from dovetail.oauth.guard.verifiers import as_tuple
 from dovetail.oauth.login.login_settings import split_scopes
@@ -36,6 +37,7 @@ from dovetail.protocol.http_checks import LOOPBACK, HostFilter, Refusal, collect
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage, HTTPRequest, HTTPResponse
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer
+from dovetail.protocol.shared_state import SharedState, SharedStateSource
 
 Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | None]
 
@@ -69,9 +71,10 @@ class AuthorizationServer:
             variable `FORWARDED_ALLOW_IPS` names the proxy.
         is_trusted_client: A function that takes a host name. Return False to refuse clients with a metadata document on
             that host.
-        store: Path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
+        store: Path of a SQLite file for the workers of one machine, `Cluster("redis://...")` for workers on several
+            machines, or an `AuthorizationStore`. Defaults to memory.
         secret_key: The key that encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required if
-            `store` is a file.
+            `store` is a file or a cluster. All workers must have the same key.
         introspection_clients: A dict of client IDs and secrets of the resource servers that may introspect tokens.
         name: The name that users see on the pages. Defaults to the host of the issuer.
         access_token_ttl: Seconds for which an access token is valid.
@@ -93,7 +96,7 @@ class AuthorizationServer:
         allow_registration: bool = True,
         max_registrations_per_hour: int | None = None,
         is_trusted_client: Callable[[str], bool] | None = None,
-        store: str | Path | AuthorizationStore | None = None,
+        store: str | Path | AuthorizationStore | SharedStateSource | SharedState | None = None,
         secret_key: str | bytes | None = None,
         introspection_clients: Mapping[str, str] | None = None,
         name: str | None = None,
@@ -124,15 +127,8 @@ class AuthorizationServer:
                 issuer,
                 _DEVELOPMENT_USER,
             )
-        if isinstance(store, str | Path):
-            if secret_key is None:
-                raise ValueError(
-                    "store= requires secret_key=, which encrypts the signing keys. "
-                    "Do not store the secret key next to the file"
-                )
-            store = SQLiteStore(store)
-        self._store: AuthorizationStore = store or InMemoryStore()
-        self._runs_in_thread = isinstance(self._store, SQLiteStore)
+        self._store = _open_store(store, issuer, secret_key)
+        self._renewal_tasks: set[asyncio.Task[str | None]] = set()
         self._users = users
         self._is_active_user = is_active_user
         self._has_warned_of_proxy = False
@@ -194,11 +190,16 @@ class AuthorizationServer:
         family = principal.claims.get("sid")
         if not isinstance(family, str):
             return None
-        return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
+        # A cancelled call must not stop the renewal, because the provider's new token would be lost.
+        flow = self._endpoints.upstream_token(family, principal.subject)
+        task = asyncio.get_running_loop().create_task(self._flow_runner.run(flow))
+        self._renewal_tasks.add(task)
+        task.add_done_callback(self._renewal_tasks.discard)
+        return await asyncio.shield(task)
 
     async def revoke_user(self, subject: str) -> int:
         """End all logins of a user immediately. Return the number of logins that ended."""
-        return await self._run_flow(self._token_issuer.revoke_user(subject))
+        return await self._flow_runner.run(self._token_issuer.revoke_user(subject))
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an ASGI application that adds the endpoints of the authorization server to `app`.
@@ -259,7 +260,7 @@ class AuthorizationServer:
             body=await _read_body(receive),
             address=client[0] if client else "",
         )
-        return await self._run_flow(self._endpoints.handle(request))
+        return await self._flow_runner.run(self._endpoints.handle(request))
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
         """Log once that client addresses from a proxy are ignored."""
@@ -296,9 +297,6 @@ class AuthorizationServer:
             (self._issuer_path + "/", root_path + self._issuer_path + "/")
         )
 
-    async def _run_flow(self, flow: Flow[Any]) -> Any:
-        return await self._flow_runner.run(flow, in_thread=self._runs_in_thread)
-
     async def _check_active(self, action: CheckUserActive) -> bool:
         if self._is_active_user is not None:
             return await _call_function(self._is_active_user, action.subject) is True
@@ -325,11 +323,42 @@ class AuthorizationServer:
         await self._fetcher.close()
         if isinstance(self._store, SQLiteStore):
             self._store.close()
+        elif isinstance(self._store, SharedStateStore):
+            await self._store.close()
 
 
 def is_local_authorization_server(app: object) -> bool:
     """Return whether an ASGI app is an authorization server that keeps its data in memory."""
     return isinstance(app, AuthorizationServer) and app._token_issuer.is_local  # pyright: ignore[reportPrivateUsage]
+
+
+def _open_store(
+    store: str | Path | AuthorizationStore | SharedStateSource | SharedState | None,
+    issuer: str,
+    secret_key: str | bytes | None,
+) -> AuthorizationStore:
+    if store is None:
+        return InMemoryStore()
+    create_state: Any = getattr(store, "__shared_state__", None)
+    is_state = callable(getattr(store, "end_lost_stream", None))
+    if not (isinstance(store, str | Path) or create_state is not None or is_state):
+        return cast("AuthorizationStore", store)
+    if secret_key is None:
+        raise ValueError(
+            "store= requires secret_key=, which encrypts the signing keys. Do not store the secret key next to the data"
+        )
+    if isinstance(store, str | Path):
+        if "://" in str(store):
+            raise ValueError(f"store= must be the path of a file or a Cluster. Write store=Cluster({str(store)!r})")
+        return SQLiteStore(store)
+    if create_state is None:
+        return SharedStateStore(cast("SharedState", store), issuer)
+    if cast("SharedStateSource", store).is_local:
+        raise ValueError(
+            "logins must outlive the workers, but a local cluster is deleted with them. Pass the path of a file as "
+            "store=. All workers of one machine can use it"
+        )
+    return SharedStateStore(create_state(f"authorization server {issuer}", [secret_key]), issuer)
 
 
 def _create_warner(issuer: str) -> Callable[[str], None]:

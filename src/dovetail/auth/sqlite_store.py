@@ -1,12 +1,23 @@
 """Storage of an authorization server in a SQLite file that several processes can share."""
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull, StoreUnavailable
+from dovetail.oauth.authorization_server.responses import hash_secret
+from dovetail.oauth.authorization_server.store import (
+    REFETCHABLE_KINDS,
+    AuthorizationCode,
+    StoreFull,
+    StoreUnavailable,
+    TokenFamily,
+    UserIndex,
+    decode_record,
+    encode_record,
+)
 from dovetail.storage import Migrations, SharedDatabase
 
 MAX_ENTRIES: Final = 100_000  # The store contains at most this many entries of each kind.
@@ -18,8 +29,23 @@ CREATE TABLE kept (
 ) WITHOUT ROWID
 """
 
-# Version 2 of the file only added the version number.
-_MIGRATIONS: Final[Migrations[sqlite3.Connection]] = (lambda database: None,)
+
+def _index_users(database: sqlite3.Connection) -> None:
+    """Create an index of the codes and token families of each user."""
+    indexes: dict[str, dict[str, float]] = {}
+    for kind, record_type in (("code", AuthorizationCode), ("family", TokenFamily)):
+        rows = database.execute("SELECT key, value, until FROM kept WHERE kind = ?", (kind,)).fetchall()
+        for key, value, until in rows:
+            record = decode_record(value, record_type)
+            if record is not None and record.grant.subject:
+                indexes.setdefault(record.grant.subject, {})[f"{kind} {key}"] = until
+    for subject, entries in indexes.items():
+        row = ("user", hash_secret(subject), encode_record(UserIndex(entries=entries)), max(entries.values()))
+        database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
+
+
+# Version 2 of the file only added the version number. Version 3 has an index of the logins of each user.
+_MIGRATIONS: Final[Migrations[sqlite3.Connection]] = (lambda database: None, _index_users)
 
 _EVICT: Final = """
 DELETE FROM kept WHERE kind = ? AND key IN (SELECT key FROM kept WHERE kind = ? ORDER BY until LIMIT ?)
@@ -44,23 +70,48 @@ class SQLiteStore:
         with _report_unavailable(), self._database.use_reader() as reader:
             yield reader
 
-    def get(self, kind: str, key: str, now: float) -> bytes | None:
+    async def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value or the value has expired."""
-        with self._use_reader() as reader:
-            row = reader.execute("SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-        return None if row is None or row[1] <= now else row[0]
+        # Reading does not wait for writes, so it needs no thread.
+        return self._get(kind, key, now)
 
-    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+    async def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Store a value."""
-        with self._use_writer() as writer:
-            self._make_room(writer, kind, key, now)
-            writer.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
+        await asyncio.to_thread(self._put, kind, key, value, until, now)
 
-    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+    async def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value.
 
         Only one of several concurrent calls succeeds.
         """
+        return await asyncio.to_thread(self._add, kind, key, value, until, now)
+
+    async def take(self, kind: str, key: str, now: float) -> bytes | None:
+        """Delete a value and return it. Only one of several concurrent calls gets the value."""
+        return await asyncio.to_thread(self._take, kind, key, now)
+
+    async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+        """Replace a value if it equals `old`. Return True if the value was replaced.
+
+        Only one of several concurrent calls succeeds.
+        """
+        return await asyncio.to_thread(self._swap, kind, key, old, value, until, now)
+
+    async def use_once(self, kind: str, key: str, since: float, until: float, now: float) -> bool:
+        """Record the use of an ID until it expires. Return True if this is the first use."""
+        return await self.add(kind, key, b"1", until, now) is None
+
+    def _get(self, kind: str, key: str, now: float) -> bytes | None:
+        with self._use_reader() as reader:
+            row = reader.execute("SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+        return None if row is None or row[1] <= now else row[0]
+
+    def _put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+        with self._use_writer() as writer:
+            self._make_room(writer, kind, key, now)
+            writer.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
+
+    def _add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         statement = (
             "INSERT INTO kept VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
             "SET value = excluded.value, until = excluded.until WHERE kept.until <= ? RETURNING value"
@@ -68,7 +119,7 @@ class SQLiteStore:
         with self._use_writer() as writer:
             self._make_room(writer, kind, key, now)
             row = writer.execute(statement, (kind, key, value, until, now)).fetchone()
-        return None if row is not None else self.get(kind, key, now)
+        return None if row is not None else self._get(kind, key, now)
 
     def _make_room(self, writer: sqlite3.Connection, kind: str, key: str, now: float) -> None:
         """Delete expired entries from time to time. Raise StoreFull if there is no room for a new key."""
@@ -83,29 +134,18 @@ class SQLiteStore:
                     raise StoreFull(kind)
                 writer.execute(_EVICT, (kind, kind, count - MAX_ENTRIES + PURGE_EVERY_WRITES))
 
-    def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """Delete a value and return it. Only one of several concurrent calls gets the value."""
+    def _take(self, kind: str, key: str, now: float) -> bytes | None:
         statement = "DELETE FROM kept WHERE kind = ? AND key = ? RETURNING value, until"
         with self._use_writer() as writer:
             row = writer.execute(statement, (kind, key)).fetchone()
         return None if row is None or row[1] <= now else row[0]
 
-    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace a value if it equals `old`. Return True if the value was replaced.
-
-        Only one of several concurrent calls succeeds.
-        """
+    def _swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         statement = (
             "UPDATE kept SET value = ?, until = ? WHERE kind = ? AND key = ? AND value = ? AND until > ? RETURNING key"
         )
         with self._use_writer() as writer:
             return writer.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
-
-    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return all keys and values of a kind."""
-        statement = "SELECT key, value FROM kept WHERE kind = ? AND until > ?"
-        with self._use_reader() as reader:
-            return reader.execute(statement, (kind, now)).fetchall()
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,10 +1,17 @@
 """`Cluster`: where the workers of a server keep the state that they share."""
 
+import importlib.util
 import math
+from typing import TYPE_CHECKING
 
 from dovetail.cluster.redis_connection import REDIS_SCHEMES, parse_redis_url
 from dovetail.error_context import check_type
 from dovetail.wire.base import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dovetail.protocol.shared_state import SharedState
 
 
 class Cluster(Struct, frozen=True, repr_omit_defaults=True):
@@ -42,6 +49,25 @@ class Cluster(Struct, frozen=True, repr_omit_defaults=True):
     def is_local(self) -> bool:
         """Return whether all workers are on this machine."""
         return self.url == "local"
+
+    def __shared_state__(self, name: str, secret_keys: "Sequence[str | bytes]") -> "SharedState":
+        """Return a back end for one server. Servers with different names do not share their state."""
+        # A plain import would be a cycle, because the package imports this module.
+        if self.is_local:
+            folder = importlib.import_module("dovetail.cluster.local_folder").open_server_folder(self.prefix, name)
+            backend = importlib.import_module("dovetail.cluster.local_backend")
+            return backend.LocalBackend(folder, secret_keys=secret_keys)
+        if importlib.util.find_spec("redis") is None:
+            raise ImportError("a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'", name="redis")
+        backend = importlib.import_module("dovetail.cluster.redis_backend")
+        return backend.RedisBackend(
+            self.url,
+            # Servers with different names can share one Redis. Braces have a meaning in Redis Cluster.
+            prefix=f"{self.prefix}:{name.replace('{', '(').replace('}', ')')}",
+            secret_keys=secret_keys,
+            timeout=self.timeout,
+            is_required=self.required,
+        )
 
     def __repr__(self) -> str:
         """Return the options without the password."""

@@ -112,7 +112,10 @@ class CheckUserActive(Struct, frozen=True):
 
 
 class Await(Struct, frozen=True):
-    """Action: await the awaitable that a user's function returned. The result is the awaited value."""
+    """Action: await an awaitable, for example of a store. The result is the awaited value.
+
+    An exception of the awaitable is raised in the flow.
+    """
 
     awaitable: Awaitable[Any]
 
@@ -131,6 +134,11 @@ FlowAction = (
     | Await
 )
 Flow = Generator[FlowAction, Any, T]
+
+
+def wait_for(awaitable: Awaitable[T]) -> Flow[T]:
+    """Await a value in a flow. An exception of the awaitable is raised in the flow."""
+    return (yield Await(awaitable))
 
 
 def fetch(url: str, headers: Mapping[str, str] | None = None) -> Flow[FetchResponse]:

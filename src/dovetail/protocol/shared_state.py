@@ -4,7 +4,7 @@ Names of values, limits and streams may have any length, because a back end stor
 no answer sends its message again, so a message that arrives twice must do no harm.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Literal, Protocol
 
 from dovetail.protocol.limits import KiB, MiB
@@ -124,6 +124,19 @@ class SharedStateListener(Protocol):
 
     def handle_gap(self) -> None:
         """Handle a gap in the change log: assume that everything has changed, and store important data again."""
+        ...
+
+
+class SharedStateSource(Protocol):
+    """Options from which back ends are created, such as `Cluster`."""
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether all workers are on this machine. Then the shared state is deleted with its workers."""
+        ...
+
+    def __shared_state__(self, name: str, secret_keys: Sequence[str | bytes]) -> "SharedState":
+        """Return a back end for one server."""
         ...
 
 

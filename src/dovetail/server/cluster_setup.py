@@ -1,6 +1,5 @@
 """Connect a server to the cluster that its options or the environment name."""
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,24 +97,4 @@ def create_cluster_worker(cluster: Any, server_name: str, secret_keys: Sequence[
         )
     if not hasattr(cluster, "is_local"):
         return ClusterWorker(cluster, secret_keys)
-    return ClusterWorker(_create_backend(cluster, server_name, secret_keys), secret_keys)
-
-
-def _create_backend(cluster: "Cluster", server_name: str, secret_keys: Sequence[str | bytes]) -> "SharedState":
-    if cluster.is_local:
-        from dovetail.cluster.local_backend import LocalBackend
-        from dovetail.cluster.local_folder import open_server_folder
-
-        return LocalBackend(open_server_folder(cluster.prefix, server_name), secret_keys=secret_keys)
-    if importlib.util.find_spec("redis") is None:
-        raise ImportError("a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'", name="redis")
-    from dovetail.cluster.redis_backend import RedisBackend
-
-    return RedisBackend(
-        cluster.url,
-        # Servers with different names can share one Redis. Braces have a meaning in Redis Cluster.
-        prefix=f"{cluster.prefix}:{server_name.replace('{', '(').replace('}', ')')}",
-        secret_keys=secret_keys,
-        timeout=cluster.timeout,
-        is_required=cluster.required,
-    )
+    return ClusterWorker(cluster.__shared_state__(server_name, secret_keys), secret_keys)

@@ -44,7 +44,7 @@ from dovetail.oauth.authorization_server.store import (
 )
 from dovetail.oauth.authorization_server.token_endpoint import TokenEndpoint
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
-from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, VerifyPassword
+from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, VerifyPassword, wait_for
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
@@ -196,7 +196,7 @@ class AuthorizationEndpoints:
 
     def _serve_jwks(self, request: Request) -> Flow[HTTPResponse]:
         now: float = yield Now()
-        return json_response(self._token_issuer.build_jwks(now), is_cacheable=True)
+        return json_response((yield from self._token_issuer.build_jwks(now)), is_cacheable=True)
 
     def _register(self, request: Request) -> Flow[HTTPResponse]:
         """Register a client that sent its metadata. spec: client-registration#dynamic-client-registration"""
@@ -215,7 +215,8 @@ class AuthorizationEndpoints:
             client, secret = clients.create_client(client_metadata)
         except InvalidClient as exc:
             return error_response(exc.error, str(exc))
-        self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
+        until = now + clients.UNUSED_CLIENT_TTL_S
+        yield from wait_for(self._store.put("client", client.client_id, encode_record(client), until, now))
         return json_response(clients.build_registration_response(client, secret, now, client_metadata), 201)
 
     def _warn_registration_limit(self, address: str, now: float) -> None:
@@ -241,7 +242,7 @@ class AuthorizationEndpoints:
             return self._known_clients[client_id]
         is_document_client = clients.is_document_url(client_id)
         record_kind = "client document" if is_document_client else "client"
-        stored = decode_record(self._store.get(record_kind, client_id, now), ClientRecord)
+        stored = decode_record((yield from wait_for(self._store.get(record_kind, client_id, now))), ClientRecord)
         if stored is not None:
             return stored
         if not is_document_client:
@@ -256,9 +257,8 @@ class AuthorizationEndpoints:
         client = clients.parse_client_document(client_id, response)
         # If the store is full, the document is not stored. The next request then fetches the document again.
         with contextlib.suppress(StoreFull):
-            self._store.put(
-                record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
-            )
+            until = now + clients.get_document_ttl(response.headers)
+            yield from wait_for(self._store.put(record_kind, client_id, encode_record(client), until, now))
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
@@ -365,7 +365,7 @@ class AuthorizationEndpoints:
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
         authorization_request = self._open(sealed_request, self._request_seal_context, AuthorizationRequest, now)
-        if authorization_request is None or self._is_decided(authorization_request, now):
+        if authorization_request is None or (yield from self._is_decided(authorization_request, now)):
             return _error_page("This request has ended", "Start again from the application.")
         if not self._is_same_browser(request, authorization_request.browser) or not is_same_secret(
             fields.get("csrf", ""), authorization_request.csrf
@@ -382,7 +382,7 @@ class AuthorizationEndpoints:
         if self._decision_limiter.take(source, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
         if fields.get("decision") != "allow":
-            self._mark_decided(authorization_request, now)
+            yield from self._mark_decided(authorization_request, now)
             params = {
                 "error": "access_denied",
                 "error_description": "the user denied access",
@@ -403,9 +403,9 @@ class AuthorizationEndpoints:
             if subject is None:
                 client = yield from self._find_client(authorization_request.client_id, request.address, now)
                 return self._render_consent(client, authorization_request, sealed_request, "Wrong name or password.")
-        if subject is None or not self._mark_decided(authorization_request, now):
+        if subject is None or not (yield from self._mark_decided(authorization_request, now)):
             return _error_page("This request has expired", "Start again from the application.")
-        response = self._redirect_with_code(authorization_request, subject, now)
+        response = yield from self._redirect_with_code(authorization_request, subject, now)
         if not self._settings.has_passwords or is_known_browser:
             return response
         return add_headers(response, {"set-cookie": self._build_known_browser_cookie(username, now)})
@@ -440,12 +440,13 @@ class AuthorizationEndpoints:
             and all(not supported or scope in supported for scope in authorization_request.scopes)
         )
 
-    def _is_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
-        return self._store.get("decided", hash_secret(authorization_request.csrf), now) is not None
-
-    def _mark_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
+    def _is_decided(self, authorization_request: AuthorizationRequest, now: float) -> Flow[bool]:
         csrf_hash = hash_secret(authorization_request.csrf)
-        return self._store.add("decided", csrf_hash, b"1", authorization_request.until, now) is None
+        return (yield from wait_for(self._store.get("decided", csrf_hash, now))) is not None
+
+    def _mark_decided(self, authorization_request: AuthorizationRequest, now: float) -> Flow[bool]:
+        csrf_hash, until = hash_secret(authorization_request.csrf), authorization_request.until
+        return (yield from wait_for(self._store.add("decided", csrf_hash, b"1", until, now))) is None
 
     def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
         cookie = request.cookie(self._cookie_name)
@@ -487,7 +488,7 @@ class AuthorizationEndpoints:
         family: str | None = None,
         claims: dict[str, Any] | None = None,
         sealed_token: str | None = None,
-    ) -> HTTPResponse:
+    ) -> Flow[HTTPResponse]:
         grant = TokenGrant(
             family=family or secrets.token_urlsafe(16),
             client_id=authorization_request.client_id,
@@ -501,7 +502,7 @@ class AuthorizationEndpoints:
             grant=grant, redirect_uri=authorization_request.redirect_uri, challenge=authorization_request.challenge
         )
         params = {
-            "code": self._token_issuer.issue_code(code, now),
+            "code": (yield from self._token_issuer.issue_code(code, now)),
             "state": authorization_request.state,
             "iss": self._settings.issuer,
         }
@@ -513,7 +514,7 @@ class AuthorizationEndpoints:
         spec: security-considerations#confused-deputy-problem
         """
         assert self._identity_provider is not None
-        if not self._mark_decided(authorization_request, now):
+        if not (yield from self._mark_decided(authorization_request, now)):
             return _error_page("This request has expired", "Start again from the application.")
         verifier, challenge = proofs.create_pkce_pair()
         state = secrets.token_urlsafe(24)
@@ -524,13 +525,9 @@ class AuthorizationEndpoints:
         except LoginFailed as exc:
             self._warn_provider_failure(exc)
             return _error_page("The login cannot be started", str(exc).capitalize() + ".", status=503)
-        self._store.put(
-            "trip",
-            hash_secret(state),
-            encode_record(ProviderLogin(asked=authorization_request, verifier=verifier)),
-            now + _PENDING_REQUEST_TTL_S,
-            now,
-        )
+        record = encode_record(ProviderLogin(asked=authorization_request, verifier=verifier))
+        until = now + _PENDING_REQUEST_TTL_S
+        yield from wait_for(self._store.put("trip", hash_secret(state), record, until, now))
         # The form policy of the consent page would block a redirect, so the server sends a page with a link.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
@@ -542,14 +539,14 @@ class AuthorizationEndpoints:
         assert self._identity_provider is not None
         fields = request.fields or {}
         state_hash = hash_secret(fields.get("state", ""))
-        pending_login = decode_record(self._store.get("trip", state_hash, now), ProviderLogin)
+        pending_login = decode_record((yield from wait_for(self._store.get("trip", state_hash, now))), ProviderLogin)
         if pending_login is None:
             return _error_page("This login has expired", "Start again from the application.")
         if not self._is_same_browser(request, pending_login.asked.browser):
             return _error_page(
                 "This login was started in another browser", "Start again from the application.", status=403
             )
-        if self._store.take("trip", state_hash, now) is None:
+        if (yield from wait_for(self._store.take("trip", state_hash, now))) is None:
             return _error_page("This login has expired", "Start again from the application.")
         authorization_request = pending_login.asked
         try:
@@ -564,24 +561,28 @@ class AuthorizationEndpoints:
             return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
         family = secrets.token_urlsafe(16)
         sealed_token = self._seal(token, family)
-        return self._redirect_with_code(
-            authorization_request, subject, now, family=family, claims=claims, sealed_token=sealed_token
+        return (
+            yield from self._redirect_with_code(
+                authorization_request, subject, now, family=family, claims=claims, sealed_token=sealed_token
+            )
         )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
         """Return a valid token of the upstream provider for a user. The token must never be sent to a client."""
         now: float = yield Now()
-        grant, token = self._load_upstream_token(family, subject, now)
+        grant, token = yield from self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
             # Only one request may renew the token, because some providers accept a refresh token only once.
             yield AcquireLock()
-            grant, token = self._load_upstream_token(family, subject, now)
+            grant, token = yield from self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
             return None if token is None else token.access_token
         return (yield from self._renew_upstream_token(grant, now))
 
-    def _load_upstream_token(self, family: str, subject: str, now: float) -> tuple[TokenGrant | None, Token | None]:
-        grant = self._token_issuer.find_active_grant(family, now)
+    def _load_upstream_token(
+        self, family: str, subject: str, now: float
+    ) -> Flow[tuple[TokenGrant | None, Token | None]]:
+        grant = yield from self._token_issuer.find_active_grant(family, now)
         if grant is None or grant.upstream is None or grant.subject != subject:
             return None, None
         return grant, self._open(grant.upstream, family, Token, now)
@@ -593,15 +594,20 @@ class AuthorizationEndpoints:
         """
         family, subject = grant.family, grant.subject
         for _ in range(_MAX_RENEWAL_POLLS):
-            has_lock = self._store.add("renewal", family, b"1", now + _RENEWAL_LOCK_TTL_S, now) is None
-            current_grant, current_token = self._load_upstream_token(family, subject, now)
+            until = now + _RENEWAL_LOCK_TTL_S
+            has_lock = (yield from wait_for(self._store.add("renewal", family, b"1", until, now))) is None
+            current_grant, current_token = yield from self._load_upstream_token(family, subject, now)
             if has_lock and current_grant is not None and current_token is not None and not current_token.is_fresh(now):
+                # If this flow is closed during the renewal, the lock expires.
                 try:
-                    return (yield from self._renew_with_provider(current_grant, current_token, now))
-                finally:
-                    self._store.take("renewal", family, now)
+                    access_token = yield from self._renew_with_provider(current_grant, current_token, now)
+                except Exception:
+                    yield from wait_for(self._store.take("renewal", family, now))
+                    raise
+                yield from wait_for(self._store.take("renewal", family, now))
+                return access_token
             if has_lock:
-                self._store.take("renewal", family, now)
+                yield from wait_for(self._store.take("renewal", family, now))
             if current_token is None or current_token.is_fresh(now):
                 return None if current_token is None else current_token.access_token
             yield Pause(_RENEWAL_POLL_INTERVAL_S)
@@ -620,11 +626,8 @@ class AuthorizationEndpoints:
             return None
         sealed_token = self._seal(new_token, grant.family)
         # If the grant was revoked during the renewal, it must stay revoked.
-        return (
-            new_token.access_token
-            if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
-            else None
-        )
+        is_stored = yield from self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
+        return new_token.access_token if is_stored else None
 
     def _seal(self, record: Struct, context: str, expires_at: float | None = None) -> str:
         return self._sealer.seal_text(encode_record(record), context.encode(), expires_at)

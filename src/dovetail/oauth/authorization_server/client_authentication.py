@@ -20,7 +20,7 @@ from dovetail.oauth.authorization_server.responses import (
     rate_limit_response,
 )
 from dovetail.oauth.authorization_server.store import MAX_ENTRIES, AuthorizationStore, ClientRecord, StoreFull
-from dovetail.oauth.flow import FetchUntrusted, Flow
+from dovetail.oauth.flow import FetchUntrusted, Flow, wait_for
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
@@ -123,14 +123,15 @@ class ClientAuthenticator:
         try:
             claims = yield from self._verify_assertion(client, assertion, request.address, now)
             check_claims(claims, issuer=client.client_id, audience=self._audience, now=now, leeway=_LEEWAY_S)
-            self._check_unused(client, claims, request.address, now)
+            yield from self._check_unused(client, claims, request.address, now)
         except TokenRejected as exc:
             raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
     def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
         """Return the claims of a client assertion. If the cached keys do not match, fetch the keys again."""
         header = signing.read_header(assertion)
-        keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
+        cached_keys = yield from self._load_keys(client, now)
+        keys = signing.select_keys(cached_keys, header, ASYMMETRIC_ALGORITHMS)
         try:
             return signing.verify_signature(assertion, keys, header["alg"])
         except TokenRejected:
@@ -141,8 +142,10 @@ class ClientAuthenticator:
             assertion, signing.select_keys(fetched_keys, header, ASYMMETRIC_ALGORITHMS), header["alg"]
         )
 
-    def _load_keys(self, client: ClientRecord, now: float) -> PublicKeys:
-        stored = None if client.jwks_uri is None else self._store.get("client keys", client.client_id, now)
+    def _load_keys(self, client: ClientRecord, now: float) -> Flow[PublicKeys]:
+        stored: bytes | None = None
+        if client.jwks_uri is not None:
+            stored = yield from wait_for(self._store.get("client keys", client.client_id, now))
         return signing.parse_jwks(client.jwks or {"keys": []} if stored is None else to_plain(stored))
 
     def _fetch_keys(self, client: ClientRecord, url: str, address: str, now: float) -> Flow[PublicKeys]:
@@ -161,9 +164,8 @@ class ClientAuthenticator:
         expires_at = now + get_document_ttl(response.headers)
         # If the store is full, the keys are not stored. The next request then fetches the keys again.
         with contextlib.suppress(StoreFull):
-            self._store.put(
-                "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
-            )
+            value = encode({"keys": [key.jwk for key in keys]})
+            yield from wait_for(self._store.put("client keys", client.client_id, value, expires_at, now))
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
@@ -177,7 +179,7 @@ class ClientAuthenticator:
         for key in keys:
             self._assertion_limiter.take(key, now)
 
-    def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
+    def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> Flow[None]:
         # An assertion must have only one audience. Otherwise one audience could use the assertion at another audience.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
@@ -197,7 +199,9 @@ class ClientAuthenticator:
                 raise TokenRejected("the assertion was issued too long ago, or in the future")
         self._take_share(client, address, now)
         assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
-        if self._store.add("assertion", assertion_hash, b"1", expires_at, now) is not None:
+        # Without an issue time, the assertion can be as old as its expiry allows.
+        since = (expires_at - _MAX_ASSERTION_AGE_S if issued_at is None else issued_at) - _LEEWAY_S
+        if not (yield from wait_for(self._store.use_once("assertion", assertion_hash, since, expires_at, now))):
             raise TokenRejected("the assertion was already used")
 
 

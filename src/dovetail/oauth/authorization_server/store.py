@@ -30,32 +30,36 @@ class StoreUnavailable(Exception):
 class AuthorizationStore(Protocol):
     """Stores the data of an authorization server. Each value expires at the time `until`.
 
-    Several processes can share a store. `add`, `take` and `swap` must be atomic: if several processes call one of them
-    at once, only one succeeds.
+    Several processes can share a store. `add`, `take`, `swap` and `use_once` must be atomic: if several processes call
+    one of them at once, only one succeeds. Raise StoreUnavailable if the store cannot be used now.
     """
 
-    def get(self, kind: str, key: str, now: float) -> bytes | None:
+    async def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
         ...
 
-    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+    async def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Store a value. If the key already has a value, replace it."""
         ...
 
-    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+    async def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value."""
         ...
 
-    def take(self, kind: str, key: str, now: float) -> bytes | None:
+    async def take(self, kind: str, key: str, now: float) -> bytes | None:
         """Remove a value and return it."""
         ...
 
-    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+    async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Replace a value if it equals `old`. Return True if the value was replaced."""
         ...
 
-    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return all keys and values of a kind."""
+    async def use_once(self, kind: str, key: str, since: float, until: float, now: float) -> bool:
+        """Record the use of an ID until it expires. Return True if this is the first use.
+
+        `since` is the earliest time at which the ID can have been used. If the store has lost records since then,
+        return False.
+        """
         ...
 
 
@@ -66,12 +70,12 @@ class InMemoryStore:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
         self._next_expiry: dict[str, float] = {}  # maps each full kind to its earliest expiry time
 
-    def get(self, kind: str, key: str, now: float) -> bytes | None:
+    async def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
         until, value = self._records.get(kind, {}).get(key, (0.0, b""))
         return value if now < until else None
 
-    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+    async def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Store a value."""
         records = self._records.setdefault(kind, {})
         if len(records) >= MAX_ENTRIES and key not in records:
@@ -91,28 +95,34 @@ class InMemoryStore:
         for name in nsmallest(max(1, MAX_ENTRIES // _EVICTED_SHARE), records, key=lambda name: records[name][0]):
             del records[name]
 
-    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+    async def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value."""
-        existing = self.get(kind, key, now)
+        existing = await self.get(kind, key, now)
         if existing is None:
-            self.put(kind, key, value, until, now)
+            await self.put(kind, key, value, until, now)
         return existing
 
-    def take(self, kind: str, key: str, now: float) -> bytes | None:
+    async def take(self, kind: str, key: str, now: float) -> bytes | None:
         """Remove a value and return it."""
         until, value = self._records.get(kind, {}).pop(key, (0.0, b""))
         return value if now < until else None
 
-    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+    async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Replace a value if it equals `old`. Return True if the value was replaced."""
-        if self.get(kind, key, now) != old:
+        if await self.get(kind, key, now) != old:
             return False
         self._records[kind][key] = (until, value)
         return True
 
-    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return all keys and values of a kind."""
-        return [(key, value) for key, (until, value) in self._records.get(kind, {}).items() if now < until]
+    async def use_once(self, kind: str, key: str, since: float, until: float, now: float) -> bool:
+        """Record the use of an ID until it expires. Return True if this is the first use."""
+        return await self.add(kind, key, b"1", until, now) is None
+
+
+class UserIndex(Struct, frozen=True, kw_only=True):
+    """The codes and token families of one user. The index may name records that do not exist any more."""
+
+    entries: dict[str, float] = field(default_factory=dict[str, float])  # maps "kind key" to the expiry time
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
@@ -173,6 +183,7 @@ class TokenFamily(Struct, frozen=True, kw_only=True):
     root: str = ""  # Hash of the common part of the grant's refresh tokens.
     current: str = ""  # Hash of the newest refresh token.
     renewable: float = 0.0  # The grant can be renewed until this time.
+    indexed_until: float = 0.0  # The index of the user contains the grant until this time.
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):

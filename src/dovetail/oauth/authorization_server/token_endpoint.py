@@ -29,7 +29,7 @@ from dovetail.oauth.authorization_server.responses import (
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, TokenGrant, encode_record
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
-from dovetail.oauth.flow import CheckUserActive, Flow, Now
+from dovetail.oauth.flow import CheckUserActive, Flow, Now, wait_for
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.protocol.http_types import HTTPResponse
@@ -95,11 +95,11 @@ class TokenEndpoint:
         jkt = self._check_proof(request, now)
         match fields.get("grant_type"):
             case "authorization_code":
-                return self._redeem_code(client, fields, jkt, now)
+                return (yield from self._redeem_code(client, fields, jkt, now))
             case "refresh_token":
                 return (yield from self._refresh_tokens(client, fields, jkt, now))
             case "client_credentials" if can_use_client_credentials(client):
-                return self._grant_client_credentials(client, fields, jkt, now)
+                return (yield from self._grant_client_credentials(client, fields, jkt, now))
             case "client_credentials":
                 raise create_oauth_error(
                     "unauthorized_client", "only registered programs can get tokens for themselves"
@@ -126,8 +126,8 @@ class TokenEndpoint:
 
     def _redeem_code(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
-    ) -> dict[str, Any]:
-        code = self._token_issuer.redeem_code(fields.get("code", ""), now)
+    ) -> Flow[dict[str, Any]]:
+        code = yield from self._token_issuer.redeem_code(fields.get("code", ""), now)
         if code is None or code.grant.client_id != client.client_id:
             raise create_oauth_error("invalid_grant", "the code is invalid or expired")
         verifier = fields.get("code_verifier", "")
@@ -139,15 +139,15 @@ class TokenEndpoint:
             raise create_oauth_error("invalid_grant", "the redirect_uri does not match the code")
         self._check_resource(fields, code.grant.resource)
         grant = replace(code.grant, jkt=jkt)
-        self._extend_registration(client, now)
+        yield from self._extend_registration(client, now)
         refreshable = "refresh_token" in client.grant_types
-        return self._token_issuer.issue_tokens(grant, now, refreshable=refreshable, code=fields["code"])
+        return (yield from self._token_issuer.issue_tokens(grant, now, refreshable=refreshable, code=fields["code"]))
 
     def _refresh_tokens(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
     ) -> Flow[dict[str, Any]]:
         refresh_token = fields.get("refresh_token", "")
-        grant = self._token_issuer.find_grant(refresh_token, now)
+        grant = yield from self._token_issuer.find_grant(refresh_token, now)
         if grant is not None and grant.client_id != client.client_id:
             raise create_oauth_error("invalid_grant", "the refresh token belongs to another client")
         if grant is not None and grant.jkt is not None and grant.jkt != jkt:
@@ -162,16 +162,16 @@ class TokenEndpoint:
         else:
             requested_scopes = None
         if grant is not None and grant.subject and (yield CheckUserActive(grant.subject)) is not True:
-            self._token_issuer.revoke_family(grant.family, now)
-        token_response = self._token_issuer.renew_tokens(refresh_token, now, requested_scopes)
+            yield from self._token_issuer.revoke_family(grant.family, now)
+        token_response = yield from self._token_issuer.renew_tokens(refresh_token, now, requested_scopes)
         if token_response is None:
             raise create_oauth_error("invalid_grant", "the refresh token is invalid or expired")
-        self._extend_registration(client, now)
+        yield from self._extend_registration(client, now)
         return token_response
 
     def _grant_client_credentials(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
-    ) -> dict[str, Any]:
+    ) -> Flow[dict[str, Any]]:
         """Issue tokens to a program without a user. RFC 6749, section 4.4
 
         The tokens have the requested scopes, except those that the program may not have.
@@ -192,15 +192,16 @@ class TokenEndpoint:
             scopes=tuple(scope for scope in dict.fromkeys(requested_scopes) if scope in client.scopes),
             jkt=jkt,
         )
-        return self._token_issuer.issue_tokens(grant, now, refreshable=False)
+        return (yield from self._token_issuer.issue_tokens(grant, now, refreshable=False))
 
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
             raise create_oauth_error("invalid_target", "the resource does not match the grant")
 
-    def _extend_registration(self, client: ClientRecord, now: float) -> None:
+    def _extend_registration(self, client: ClientRecord, now: float) -> Flow[None]:
         if client.client_id not in self._known_client_ids and not client.by_document:
-            self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
+            until = now + clients.UNUSED_CLIENT_TTL_S
+            yield from wait_for(self._store.put("client", client.client_id, encode_record(client), until, now))
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
         """Revoke a token. If the token is unknown, send the same response. RFC 7009"""
@@ -211,12 +212,12 @@ class TokenEndpoint:
         if wait_s := self._issue_limiter.take(limiter_key, now):
             return rate_limit_response(wait_s)
         token = fields.get("token", "")
-        grant = self._token_issuer.find_grant(token, now)
-        claims = None if grant is not None else self._token_issuer.verify_access_token(token, now)
+        grant = yield from self._token_issuer.find_grant(token, now)
+        claims = None if grant is not None else (yield from self._token_issuer.verify_access_token(token, now))
         if grant is not None and grant.client_id == client.client_id:
-            self._token_issuer.revoke_family(grant.family, now)
+            yield from self._token_issuer.revoke_family(grant.family, now)
         elif claims is not None and claims.get("client_id") == client.client_id:
-            self._token_issuer.revoke_family(str(claims["sid"]), now)
+            yield from self._token_issuer.revoke_family(str(claims["sid"]), now)
         return HTTPResponse(200, {"cache-control": "no-store"})
 
     def handle_introspection(self, request: Request) -> Flow[HTTPResponse]:
@@ -231,7 +232,7 @@ class TokenEndpoint:
             self._failure_limiter.take(limiter_key, now)
             response = error_response("invalid_client", "the resource server did not authenticate", 401)
             return add_headers(response, {"www-authenticate": "Basic"})
-        claims = self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
+        claims = yield from self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
         return json_response({"active": False} if claims is None else claims | {"active": True})
 
 

@@ -1,0 +1,151 @@
+"""Storage of an authorization server in the shared state of a cluster, for workers on several machines."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from dovetail.log import log
+from dovetail.oauth.authorization_server.store import StoreUnavailable
+from dovetail.protocol.shared_state import HistoryLost, Message, SharedState, SharedStateUnavailable
+from dovetail.wire.base import Struct
+
+_FORMAT: Final = 1  # the format version of stored values
+# A value of these kinds can be taken only once. If the back end may have lost the record of that, nobody gets it.
+_SINGLE_USE_KINDS: Final = frozenset({"code", "trip"})
+
+
+class _Record(Struct, frozen=True, array_like=True):
+    format: int
+    value: bytes
+    stored_at: float
+    until: float
+    epoch: str  # the epoch of the shared state in which the value was stored
+
+
+class SharedStateStore:
+    """Keeps the data of an authorization server in the shared state of its workers.
+
+    Args:
+        state: The shared state. It must outlive the workers, so that logins survive a restart of all workers.
+        prefix: The start of all names.
+    """
+
+    def __init__(self, state: SharedState, prefix: str) -> None:
+        self._state = state
+        self._prefix = prefix
+        self._is_started = False
+        self._lock = asyncio.Lock()
+
+    async def get(self, kind: str, key: str, now: float) -> bytes | None:
+        """Return the value, or None if the key has no value."""
+        record, _ = await self._read(kind, key, now)
+        return None if record is None else record.value
+
+    async def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+        """Store a value."""
+        await self._write(kind, key, value, until, now, None)
+
+    async def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+        """Store a value if the key is new, and return None. Otherwise return the existing value."""
+        while True:
+            record, version = await self._read(kind, key, now)
+            if record is not None:
+                return record.value
+            if await self._write(kind, key, value, until, now, version):
+                return None
+
+    async def take(self, kind: str, key: str, now: float) -> bytes | None:
+        """Delete a value and return it. Only one of several concurrent calls gets the value."""
+        while True:
+            record, version = await self._read(kind, key, now)
+            if record is None:
+                return None
+            if kind in _SINGLE_USE_KINDS and not await self._use_record(kind, key, record, now):
+                return None
+            try:
+                if await self._state.delete(self._get_name(kind, key), expected=version):
+                    return record.value
+            except SharedStateUnavailable as exc:
+                raise StoreUnavailable(str(exc)) from exc
+            if kind in _SINGLE_USE_KINDS:
+                return None  # Another worker has taken the value.
+
+    async def _use_record(self, kind: str, key: str, record: _Record, now: float) -> bool:
+        # A replica that takes over may not know that the value was deleted.
+        return await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch)
+
+    async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+        """Replace a value if it equals `old`. Return True if the value was replaced."""
+        record, version = await self._read(kind, key, now)
+        return record is not None and record.value == old and await self._write(kind, key, value, until, now, version)
+
+    async def use_once(self, kind: str, key: str, since: float, until: float, now: float) -> bool:
+        """Record the use of an ID until it expires. Return True if this is the first use."""
+        return await self._use(kind, key, since, until, now, "")
+
+    async def _use(self, kind: str, key: str, since: float, until: float, now: float, epoch: str) -> bool:
+        await self._start()
+        try:
+            return await self._state.use_once(self._get_name(kind, key), since, max(0.0, until - now), epoch=epoch)
+        except HistoryLost:
+            return False
+        except SharedStateUnavailable as exc:
+            raise StoreUnavailable(str(exc)) from exc
+
+    async def _read(self, kind: str, key: str, now: float) -> tuple[_Record | None, int]:
+        """Return a record and its version. The version of a missing record is 0."""
+        await self._start()
+        try:
+            stored = await self._state.read(self._get_name(kind, key))
+        except SharedStateUnavailable as exc:
+            raise StoreUnavailable(str(exc)) from exc
+        if stored is None:
+            return None, 0
+        try:
+            record = msgspec.msgpack.decode(stored.data, type=_Record)
+        except msgspec.MsgspecError as exc:
+            raise StoreUnavailable(f"a stored value cannot be read: {exc}") from exc
+        if record.format != _FORMAT:
+            raise StoreUnavailable(f"a stored value has the format version {record.format}, which is not supported")
+        return (record if now < record.until else None), stored.version
+
+    async def _write(self, kind: str, key: str, value: bytes, until: float, now: float, expected: int | None) -> bool:
+        await self._start()
+        record = _Record(_FORMAT, value, now, until, self._state.get_status().epoch)
+        try:
+            version = await self._state.write(
+                self._get_name(kind, key), msgspec.msgpack.encode(record), max(1.0, until - now), expected=expected
+            )
+        except SharedStateUnavailable as exc:
+            raise StoreUnavailable(str(exc)) from exc
+        return version is not None
+
+    def _get_name(self, kind: str, key: str) -> str:
+        return f"{self._prefix}\0{kind}\0{key}"
+
+    async def _start(self) -> None:
+        if self._is_started:
+            return
+        async with self._lock:
+            if not self._is_started:
+                try:
+                    await self._state.start(self)
+                except SharedStateUnavailable as exc:
+                    raise StoreUnavailable(str(exc)) from exc
+                self._is_started = True
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        if self._is_started:
+            self._is_started = False
+            await self._state.close()
+
+    # The methods of SharedStateListener. The store needs no messages.
+
+    def receive(self, message: Message) -> None:
+        """Ignore a message."""
+
+    def handle_gap(self) -> None:
+        """Log that logins may be lost."""
+        log.warning("the shared state of the authorization server has lost records. Users may have to log in again")
