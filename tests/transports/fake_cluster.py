@@ -6,8 +6,9 @@ from typing import Any
 
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.shared_state import SharedStateStatus, SharedStateUnavailable
 from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.wire.base import replace
 from transports.fake_service import FakeService, Work, echo
 
 KEYS = ["a secret key of the cluster"]
@@ -31,6 +32,7 @@ class Backend(MemoryBackend):
 
     is_away = False
     is_full = False
+    known_epoch = ""  # the epoch of the data before a loss that this worker has not noticed
     reads = 0
 
     @property
@@ -45,6 +47,10 @@ class Backend(MemoryBackend):
         if self.is_away:
             raise SharedStateUnavailable("away")
         return super()._open_hub()
+
+    def get_status(self) -> SharedStateStatus:
+        status = super().get_status()
+        return replace(status, epoch=self.known_epoch or status.epoch)
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> Any:
         self._check_room()
@@ -105,6 +111,10 @@ class Cluster:
         for worker in self.workers:
             worker.backend.is_away = is_away
 
+    def list_values(self, prefix: str) -> list[str]:
+        """Return the names of the values with a prefix."""
+        return [name for name in self.workers[0].backend.hub.values._entries if name.startswith(prefix)]
+
     def find_expiry(self, name: str) -> float:
         """Return when a value expires."""
         return self.workers[0].backend.hub.values._entries[name].expires_at
@@ -116,6 +126,13 @@ class Cluster:
         hub.workers = lost_hub.workers
         for worker in self.workers:
             worker.backend.hub = hub
+            worker.backend.known_epoch = lost_hub.epoch
+
+    def report_gap(self) -> None:
+        """Let all workers notice the loss."""
+        for worker in self.workers:
+            worker.backend.known_epoch = ""
+            worker.cluster.handle_gap()
 
     async def close(self) -> None:
         self.turn_off(is_away=False)

@@ -664,9 +664,21 @@ async def test_a_session_can_be_opened_while_the_back_end_is_away(cluster: Clust
     session = await open_session(first)
     assert (await post(second, request(), session)).status == 200
     cluster.turn_off(is_away=False)
-    assert (await post(first, request(), session)).status == 200  # This worker stores the record.
     for app in (first, second):
         assert (await post(app, request("resources/subscribe", uri="a://b"), session)).last["result"] == {}
+
+
+async def test_a_handshake_is_completed_while_the_back_end_is_away(cluster: Cluster, clock: Clock) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first, ready=False)
+    cluster.turn_off()
+    assert (await post(second, INITIALIZED, session)).status == 202
+    cluster.turn_off(is_away=False)
+    (name,) = cluster.list_values("session ")
+    await wait_until(lambda: cluster.find_expiry(name) > clock.now + 1000)
+    clock.now += 100
+    for app in (first, second):
+        assert (await post(app, request(), session)).status == 200
 
 
 async def test_an_answer_for_another_worker_waits_until_the_back_end_is_back(cluster: Cluster) -> None:
@@ -688,22 +700,18 @@ async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: Cl
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
     cluster.lose_data()
-    for worker in cluster.workers:
-        worker.cluster.handle_gap()
+    cluster.report_gap()
     await run_pending_callbacks()
     assert (await post(second, request(), session)).status == 200
     assert cluster.workers[1].service.seen[-1].caller.log_level == 4
 
 
-async def test_a_request_restores_a_lost_record(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_restores_a_lost_record(cluster: Cluster, clock: Clock) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
     clock.now += 100
     cluster.lose_data()
-    monkeypatch.setattr(RESTORE_TIME, 5.0)
     assert (await post(second, request(), session)).status == 503
     assert (await post(first, request(), session)).status == 200
     assert (await post(second, request(), session)).status == 200
@@ -759,9 +767,12 @@ async def test_a_session_that_no_worker_knows_ends(
     await cluster.workers[0].cluster.close()
     cluster.lose_data()
     clock.now += 100
+    assert (await post(second, request(), session)).status == 503  # This worker has not noticed the loss yet.
     monkeypatch.setattr(RESTORE_TIME, 5.0)
+    cluster.report_gap()
+    clock.now += 4
     assert (await post(second, request(), session)).status == 503
-    monkeypatch.setattr(RESTORE_TIME, 0.0)
+    clock.now += 2
     assert (await post(second, request(), session)).status == 404
 
 

@@ -90,8 +90,7 @@ class SharedSessions:
         self._sessions = sessions  # this worker's copies by session ID. The least recently used one is first
         self._sessions_by_key: dict[str, HandshakeSession] = {}
         # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
-        self._gap_at = float("-inf")
-        self._epoch: str | None = None  # the part of a cursor that changes if the back end has lost data
+        self._gap_at = time.monotonic()
         self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,8 +265,9 @@ class SharedSessions:
             if copy.version == 0 or copy.is_unsaved:
                 await self._reload(session, copy)
             for _ in range(_MAX_CHANGE_ATTEMPTS):
-                record = change(copy.record)
-                if record == copy.record:
+                previous = copy.record
+                record = change(previous)
+                if record == previous:
                     return record
                 record = replace(record, touched_at=time.time())
                 version = await self._state.write(
@@ -279,7 +279,7 @@ class SharedSessions:
                 await self._reload(session, copy)
             else:
                 raise SharedStateUnavailable("other workers change the same session all the time")
-        if record.stream_worker not in ("", self._cluster.name):
+        if record.subscriptions != previous.subscriptions and record.stream_worker not in ("", self._cluster.name):
             await self._inform(record.stream_worker, copy)
         return record
 
@@ -332,12 +332,10 @@ class SharedSessions:
             SharedStateUnavailable: The back end is full, so it may not have stored the record.
         """
         await self._state.write(_PROBE, b"", 1.0)
-        # The back end may have lost its data a moment ago, before it could report the gap.
-        epoch = (await self._state.get_cursor()).rpartition(".")[0]
-        now = asyncio.get_running_loop().time()
-        if epoch != self._epoch:
-            self._epoch, self._gap_at = epoch, now
-        if now - self._gap_at < _RESTORE_TIME_S:
+        # The back end may have lost its data a moment ago, and this worker has not noticed it yet.
+        epoch = (await self._state.get_cursor()).partition(".")[0]
+        is_new_epoch = epoch != self._state.get_status().epoch
+        if is_new_epoch or time.monotonic() - self._gap_at < _RESTORE_TIME_S:
             return Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
         return _create_unknown_error()
 
@@ -375,7 +373,6 @@ class SharedSessions:
 
     async def _save_ready(self, session: HandshakeSession) -> None:
         cursor = await self._state.get_cursor()
-        self._epoch = self._epoch or cursor.rpartition(".")[0]
         await self.update_record(
             session,
             lambda record: record if record.is_ready else replace(record, is_ready=True, seen=record.seen or cursor),
@@ -535,7 +532,6 @@ class SharedSessions:
         if self._has_handlers:
             return
         self._has_handlers = True
-        self._gap_at = asyncio.get_running_loop().time()
         handlers: dict[str, Callable[[HandshakeSession, SessionMessage], None]] = {
             _ANSWER: self._receive_answer,
             _PROGRESS: self._receive_progress,
@@ -596,7 +592,7 @@ class SharedSessions:
     # Work in the background.
 
     def _handle_gap(self) -> None:
-        self._gap_at = asyncio.get_running_loop().time()
+        self._gap_at = time.monotonic()
         self._start_task(self._restore_all())
 
     async def _restore_all(self) -> None:
@@ -608,6 +604,7 @@ class SharedSessions:
             try:
                 await self._restore(copy)
             except SharedStateUnavailable:
+                copy.is_unsaved = True
                 self._save_later(session)
 
     def _save_later(self, session: HandshakeSession) -> None:
@@ -630,13 +627,13 @@ class SharedSessions:
 
     async def _save(self, session: HandshakeSession) -> None:
         copy = session.copy
-        if copy is None or copy.version == 0:
-            return
-        await self._restore(copy)
-        with contextlib.suppress(Refusal):
-            await self.refresh(session)
-            if session.handshake.is_ready and not copy.record.is_ready:
+        assert copy is not None
+        with contextlib.suppress(Refusal):  # The session has ended.
+            if session.handshake.is_ready:
                 await self._save_ready(session)
+            else:
+                async with copy.lock:
+                    await self._reload(session, copy)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
