@@ -314,6 +314,31 @@ async def test_the_result_of_a_released_call_is_stored_after_the_outage() -> Non
         assert list_steps(reader) == [1, 2, "done"]
 
 
+async def test_a_worker_that_was_cut_off_drops_its_result_if_a_reader_got_an_error() -> None:
+    work = SteppedWork()
+    async with open_cluster(work) as cluster:
+        session = await open_session(cluster[0].app)
+        call = start_post(cluster[0].app, request(), session)
+        work.allow()
+        await wait_for_steps(call, 1)
+        reader_id = last_id(call)
+        workers = cluster[0].backend._hub.workers
+        cluster[0].backend.is_away = True
+        del workers[cluster[0].backend.worker]  # The other worker considers this one lost.
+        work.allow()
+        await wait_for_steps(call, 2)
+        reader = await start_get(cluster[1], session, reader_id).wait_done()
+        assert list_steps(reader) == [-32603]
+        cluster[0].backend.is_away = False
+        workers[cluster[0].backend.worker] = cluster[0].backend
+        streams = cluster[0].app._sessions._cluster_streams
+        await wait_until(lambda: not streams._tasks)
+        work.allow(2)
+        await call.wait_done()
+        assert list_steps(call) == [0, 1]
+        assert list_steps(await start_get(cluster[0], session, reader_id).wait_done()) == [-32603]
+
+
 async def test_a_deleted_stream_cannot_be_resumed_and_its_reply_continues() -> None:
     work = SteppedWork()
     async with open_cluster(work) as cluster:

@@ -1,5 +1,6 @@
 """Several workers of one cluster in one process, for tests. The state is in memory and can be turned off."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.change_messages import CHANGE, Change, encode_body
 from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.shared_state import SharedStateUnavailable, StoredValue
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import FakeService, Work, echo
 
@@ -23,6 +24,14 @@ class Backend(MemoryBackend):
         if self.is_away:
             raise SharedStateUnavailable("away")
         return super()._open_hub()
+
+    async def read(self, name: str) -> StoredValue | None:
+        await asyncio.sleep(0)  # Other requests can run meanwhile, as with a real back end.
+        return await super().read(name)
+
+    async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
+        await asyncio.sleep(0)
+        return await super().write(name, data, ttl, expected=expected)
 
 
 class Worker:

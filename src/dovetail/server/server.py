@@ -662,8 +662,8 @@ class Server:
         """Notify a client that the user has completed a URL elicitation.
 
         You can call this after the tool call has ended. Only protocol version 2025-11 and the draft have this
-        notification. Clients of other versions get nothing. Call this method on the server that the client is connected
-        to, in the same process. Any thread may call it.
+        notification. Clients of other versions get nothing. Call this method in the process that the client is
+        connected to, or in any worker of the cluster. Any thread may call it.
 
         Args:
             elicitation_id: The ID that you passed to `elicit_url` or `URLElicitationRequired`.

@@ -207,8 +207,6 @@ class StoredResponseWriter(ResponseWriter):
         stream = self._stream
         assert stream is not None
         async with self._write_lock:
-            if stream.is_done:
-                return
             id = None
             try:
                 id = await stream.append(data, is_last=is_last)

@@ -41,7 +41,7 @@ _SIZE_MESSAGE: Final = f"The result is larger than {MAX_MESSAGE_BYTES} bytes, so
 
 
 class StreamEnded(Exception):
-    """Raised if another worker has ended the stream, because it considered this worker lost."""
+    """Raised if a stream has ended. Another worker ends it if it considers this worker lost."""
 
 
 class StreamHeader(Struct, frozen=True, omit_defaults=True):
@@ -165,8 +165,10 @@ class StoredStream:
         """Store an event and return its ID. Do not call this method again before it returns.
 
         Raises:
-            StreamEnded: another worker has ended the stream, so the event must not be sent.
+            StreamEnded: the stream has ended, so the event must not be sent.
         """
+        if self.is_done:
+            raise StreamEnded
         self._last_number += 1
         self.is_done = is_last
         event = StreamEvent(self._last_number, data, is_last)

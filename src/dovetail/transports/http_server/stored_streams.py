@@ -285,23 +285,27 @@ class ClusterStreams:
 
     async def _claim(self, session: HandshakeSession, reader: str, *, is_resumed: bool) -> tuple[str, str]:
         """Record that a reader has the GET stream. Return the position of the client, and the previous worker."""
-        needs_workers = not is_resumed and session.record.stream_worker not in ("", self._cluster.name)
-        workers = await self.state.list_workers() if needs_workers else frozenset[str]()
-        seen = previous_worker = ""
+        lost_worker = seen = previous_worker = ""
 
         def claim(record: SessionRecord) -> SessionRecord:
             nonlocal seen, previous_worker
             seen, previous_worker = record.seen, record.stream_worker
             is_held = (
                 record.stream_reader in self._claimed_readers
-                if record.stream_worker == self._cluster.name
-                else record.stream_worker in workers
+                if previous_worker == self._cluster.name
+                else previous_worker not in ("", lost_worker)
             )
             if is_held and not is_resumed:
                 raise Refusal(409, "This session already has an open GET stream")
             return replace(record, stream_worker=self._cluster.name, stream_reader=reader)
 
-        await self._update_record(session, claim)
+        try:
+            await self._update_record(session, claim)
+        except Refusal:
+            if previous_worker == self._cluster.name or previous_worker in await self.state.list_workers():
+                raise
+            lost_worker = previous_worker
+            await self._update_record(session, claim)
         return seen, previous_worker
 
     async def _load(self, stream: NoticeStream, cursor: str) -> None:
