@@ -215,7 +215,7 @@ class StreamableHTTPClient:
         The server has received the call, so every failure is raised as ConnectionLost. The call must not be repeated.
         """
         error = ConnectionLost("the server closed the stream before it sent the response")
-        while failed_attempts <= self._limits.max_reconnects:
+        while failed_attempts <= self._limits.max_reconnects and self._end_error is None:
             await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
             try:
                 return await self._open_stream(parser.last_event_id), failed_attempts
