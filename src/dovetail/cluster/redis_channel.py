@@ -52,9 +52,11 @@ class RedisChannel:
         connection = self._client.connection_pool.make_connection()
         try:
             await connection.connect()
-        except Exception as exc:
+        except BaseException as exc:
             await _disconnect(connection)
-            raise RedisAway(str(convert_error(exc))) from exc
+            if isinstance(exc, Exception):
+                raise RedisAway(str(convert_error(exc))) from exc
+            raise
         # This class has its own timeout, which includes the time that a command waits for earlier ones.
         connection.socket_timeout = None
         self._connection = connection
