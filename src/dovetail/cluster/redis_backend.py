@@ -23,6 +23,7 @@ from dovetail.cluster.envelope import (
     unpack_message,
 )
 from dovetail.cluster.gcra import check_rate
+from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.redis_connection import parse_redis_url
 from dovetail.cluster.redis_link import RedisLink, create_id
 from dovetail.cluster.redis_reader import RedisReader, parse_entry
@@ -92,7 +93,10 @@ class RedisBackend:
         """Connect to Redis. Raise SharedStateUnavailable if Redis does not answer and is required."""
         self.worker = create_worker_name()  # Each forked process needs a different name.
         self._link.create_client()
-        self._reader = RedisReader(self._link, self._prefix, self.worker, self._envelope, listener, self._followers)
+        self._listener = GuardedListener(listener)
+        self._reader = RedisReader(
+            self._link, self._prefix, self.worker, self._envelope, self._listener, self._followers
+        )
         await self._link.open(self.worker, self._reader.start_epoch, is_required=self._is_required)
         loop = asyncio.get_running_loop()
         self._tasks = loop.create_task(self._reader.run()), loop.create_task(self._renew_streams())
@@ -103,6 +107,7 @@ class RedisBackend:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+            self._listener.close()
         await self._link.close()
 
     def get_status(self) -> SharedStateStatus:

@@ -200,15 +200,17 @@ class RedisLink:
         if not self._is_server_checked:
             self.settings_problem = await check_server(self._heartbeats)
             self._is_server_checked = True
-        await self._send_heartbeat()
+        epoch, number, position = await self._send_heartbeat()
         # A firewall may have dropped a connection that is not in use.
         await asyncio.gather(*(channel.send("PING") for channel in channels if not channel.is_busy))
         if self.problem is not None:
             if self.problem != _NOT_OPEN:
                 log.info("%s answers again", self.address)
             self.problem = None
+        self._update_epoch(epoch, number, position)  # Those who hear of a new epoch need Redis at once.
 
-    async def _send_heartbeat(self) -> None:
+    async def _send_heartbeat(self) -> tuple[str, int, str]:
+        """Return the epoch, the number of the newest change, and its ID."""
         sent_at = time.monotonic()
         checked = "" if self._last_beat is None else f"{self._last_beat.redis_time:.6f}"
         reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), checked)
@@ -217,7 +219,7 @@ class RedisLink:
         self._last_beat = beat
         if step > MAX_CLOCK_STEP_S:  # Keys have expired too early.
             log.warning("the clock of %s was set forward by %.0f seconds", self.address, step)
-            await self.evaluate(self._heartbeats, scripts.START_EPOCH, create_id())
+            await self.evaluate(self._heartbeats, scripts.START_EPOCH, create_id(), checked)
             reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), reply[4])
         self.clock_problem = check_clock(beat.redis_time)
         if self.clock_problem is not None:
@@ -225,13 +227,16 @@ class RedisLink:
         if time.monotonic() - self._refused_at > _REFUSAL_SHOWN_S:
             self.refusal = None
         self.worker_count = max(1, reply[3])
-        epoch = reply[0].decode()
-        if epoch != self._epoch:
-            if self._epoch is not None:
-                log.warning("%s was emptied, restarted or replaced, and may have lost shared state", self.address)
-                self._is_server_checked = False
-            self._epoch = epoch
-            self._start_epoch(epoch, int(reply[1]), reply[2].decode())
+        return reply[0].decode(), int(reply[1]), reply[2].decode()
+
+    def _update_epoch(self, epoch: str, number: int, position: str) -> None:
+        if epoch == self._epoch:
+            return
+        if self._epoch is not None:
+            log.warning("%s was emptied, restarted or replaced, and may have lost shared state", self.address)
+            self._is_server_checked = False
+        self._epoch = epoch
+        self._start_epoch(epoch, number, position)
 
 
 def create_id() -> str:

@@ -10,11 +10,12 @@ from typing import Final
 
 from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.envelope import Envelope, unpack_message
+from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.redis_link import RedisLink
 from dovetail.cluster.stream_follower import StreamFollowers
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.shared_state import Message, SharedStateListener, SharedStateUnavailable
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 
 READ_BLOCK_S: Final = 1.0  # how long one command waits for messages
 _BATCH: Final = 100
@@ -34,7 +35,7 @@ class RedisReader:
         prefix: str,
         worker: str,
         envelope: Envelope,
-        listener: SharedStateListener,
+        listener: GuardedListener,
         followers: StreamFollowers,
     ) -> None:
         self.problem: str | None = None  # why messages cannot be handled, or None
@@ -60,7 +61,7 @@ class RedisReader:
         self._number, self._position = number, position
         if not is_first:
             self._must_reconnect = True  # The connection may lead to a primary that was replaced.
-            self._report_gap()
+            self._listener.report_gap()
 
     async def run(self) -> None:
         """Read and deliver messages until this task is cancelled."""
@@ -120,7 +121,7 @@ class RedisReader:
             if message is None:
                 self._warning.log("ignored a message that cannot be read")
             else:
-                self._deliver(message)
+                self._listener.deliver(message)
         ids = [id for id, _ in entries]
         await self._link.evaluate(self._channel, scripts.DELETE_MESSAGES, self._worker, size, *ids)
 
@@ -138,21 +139,9 @@ class RedisReader:
             if message is not None:
                 messages.append(message)
         if has_gap:  # Everything counts as changed. One report is enough for all messages.
-            self._report_gap()
+            self._listener.report_gap()
         for message in messages:
-            self._deliver(message)
-
-    def _report_gap(self) -> None:
-        try:
-            self._listener.handle_gap()
-        except Exception as exc:  # An error of the listener must not stop heartbeats and messages.
-            log.error("could not handle a gap in the change log", exc_info=exc)
-
-    def _deliver(self, message: Message) -> None:
-        try:
-            self._listener.receive(message)
-        except Exception as exc:  # An error of the listener must not stop other messages.
-            log.error("could not handle a message of kind %s", message.kind, exc_info=exc)
+            self._listener.deliver(message)
 
 
 def parse_entry(id: bytes, words: list[bytes]) -> _Entry:

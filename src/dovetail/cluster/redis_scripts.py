@@ -124,8 +124,12 @@ return {{
 }}
 """
 
-# ARGV: new epoch id
-START_EPOCH: Final = f"#!lua flags=allow-oom\n{_PRELUDE} read_epoch(ARGV[2], true)"
+# ARGV: new epoch id, time before the clock was set forward. Only the first worker starts a new epoch.
+START_EPOCH: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+local _, since = read_epoch(ARGV[2])
+if since <= tonumber(ARGV[3]) then read_epoch(ARGV[2], true) end
+"""
 
 # ARGV: worker
 LEAVE: Final = f"""#!lua flags=allow-oom
