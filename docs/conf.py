@@ -36,6 +36,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/extensions",
         "guide/skills",
         "guide/tasks",
+        "guide/task-workers",
         "guide/task-engines",
         "guide/developing",
         "guide/testing",

@@ -1,7 +1,6 @@
 """Run the tasks of a server in Celery workers, with Redis as the broker. Needs `celery[redis]` and a Redis server.
 
-In this folder, run `celery --app celery_tasks:queue worker --pool threads` and `python celery_tasks.py`. Then call the
-tool `count_primes` at http://127.0.0.1:8000/mcp with a client that supports tasks.
+In this folder, run `celery --app celery_tasks:queue worker --pool threads` and `python celery_tasks.py`.
 """
 
 import asyncio
@@ -30,10 +29,11 @@ class CeleryEngine:
         """Send an ID to the Celery workers."""
         await asyncio.to_thread(run_task.apply_async, [id], retry=False)
 
-    async def serve(self, run: RunTask, stop: StopSignal) -> None:
+    async def serve(self, run: RunTask | None, stop: StopSignal) -> None:
         """Let this process run tasks until it stops. Only Celery workers receive IDs."""
-        self._run, self._loop = run, asyncio.get_running_loop()
-        self._is_serving.set()
+        if run:
+            self._run, self._loop = run, asyncio.get_running_loop()
+            self._is_serving.set()
         await stop.wait()
         await asyncio.gather(*map(asyncio.wrap_future, [*self._running]))
 

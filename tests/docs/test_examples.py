@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from cli.consenting_browser import main as agree
+from cluster.redis_servers import RedisServer
 from dovetail import Client
 from dovetail.auth import OAuth
 
@@ -349,6 +350,32 @@ def test_celery_tasks(tmp_path: Path) -> None:
         assert task["result"]["structuredContent"] == {"result": 2262}
         process.terminate()
         assert process.wait(PATIENCE) == 0, log.read_text()
+
+
+def test_docket_tasks(tmp_path: Path) -> None:
+    """The server only stores a task, and a worker that starts later runs it."""
+    redis = RedisServer(tmp_path)
+    environment = os.environ | {"REDIS_URL": redis.url, "SECRET_KEY": "a long random text", "PORT": "0"}
+    worker = [sys.executable, "-m", "dovetail", "worker", str(EXAMPLES / "docket_tasks.py")]
+    meta = META | {
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    }
+    with contextlib.ExitStack() as stack:
+        stack.callback(redis.close)
+        port = stack.enter_context(_listening("docket_tasks.py", environment=environment))
+        method, params = _call("count_primes", below=5_000)
+        _, created = _post(port, "/mcp", method, params | {"_meta": meta})
+        id = created["result"]["taskId"]
+
+        def get_task() -> Message:
+            return _post(port, "/mcp", "tasks/get", {"taskId": id, "_meta": meta}, {"Mcp-Name": id})[1]["result"]
+
+        assert get_task()["status"] == "working"
+        process = stack.enter_context(_running(worker, env=environment))
+        _wait_until(lambda: get_task()["status"] != "working" or process.poll() is not None)
+        assert get_task()["result"]["structuredContent"] == {"result": 669}
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
 
 
 @contextmanager

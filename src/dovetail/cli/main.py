@@ -17,6 +17,7 @@ COMMAND_GROUPS = {
     "Write a server": {
         "new": "Create a server and a test for it.",
         "run": "Run a server over stdio or HTTP.",
+        "worker": "Run tasks of a server without HTTP.",
         "dev": "Run a server and restart it when files change.",
         "install": "Add a server to the configuration of a host.",
     },

@@ -2,9 +2,9 @@
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 import click
@@ -12,7 +12,8 @@ import click
 from dovetail.cli.server_loader import load_server, split_object_name
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
-from dovetail.protocol.task_store import TaskEncrypted, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.extensions.tasks.task_options import is_redis_url
+from dovetail.protocol.task_store import TaskEncrypted, TaskRecord, TaskStatus, TaskStore, TaskStoreUnavailable
 from dovetail.storage import MEMORY, get_data_dir
 from dovetail.wire.base import Struct
 
@@ -45,7 +46,7 @@ def store_options(*metavars: str) -> Callable[[F], F]:
     """Add the SERVER argument and the options of a task store to a command."""
     decorators = (
         click.argument("args", nargs=-1, metavar=" ".join(("[SERVER]", *metavars))),
-        click.option("--store", type=click.Path(dir_okay=False), help="File with the tasks."),
+        click.option("--store", metavar="FILE|URL", help="File or Redis server with the tasks."),
         click.option("-m", "--module", help="Python module that contains the server."),
         click.option("--json", is_flag=True, help="Print JSON."),
     )
@@ -70,10 +71,20 @@ class FoundTasks(NamedTuple):
     problem: str | None
 
 
+class OperatorStore(TaskStore, Protocol):
+    """A task store that can list its tasks."""
+
+    @property
+    def location(self) -> str: ...
+    async def list_ids(
+        self, *, prefix: str = "", statuses: Collection[TaskStatus] = (), limit: int = 100
+    ) -> list[str]: ...
+
+
 class TaskFile:
     """A task store, with the name of the store in messages."""
 
-    def __init__(self, name: str, store: SQLiteTaskStore, has_keys: bool) -> None:
+    def __init__(self, name: str, store: "OperatorStore", has_keys: bool) -> None:
         self.name = name
         self.store = store
         self._has_keys = has_keys  # whether the secret keys of the server are known
@@ -138,7 +149,7 @@ async def open_task_files(options: StoreOptions) -> AsyncGenerator[list[TaskFile
         raise click.UsageError(f"unexpected argument: {args[0]}")
     async with contextlib.AsyncExitStack() as stack:
         if server_arg is None and options.store is None and options.module is None:
-            sources: list[_Source | SQLiteTaskStore] = [_Source(path) for path in _list_default_paths()]
+            sources: list[_Source | OperatorStore] = [_Source(path) for path in _list_default_paths()]
         else:
             sources = [_locate(options, server_arg)]
         yield [await stack.enter_async_context(_open(source)) for source in sources]
@@ -159,15 +170,15 @@ def list_server_names() -> list[str]:
 
 
 class _Source(NamedTuple):
-    path: Path
+    location: str | Path  # a file or the URL of a Redis server
     secret_keys: Sequence[str | bytes] = ()
 
 
-def _locate(options: StoreOptions, server_arg: str | None) -> _Source | SQLiteTaskStore:
+def _locate(options: StoreOptions, server_arg: str | None) -> _Source | OperatorStore:
     if options.module is not None or (server_arg is not None and is_python_file(server_arg)):
         return _read_server(server_arg, options)
     if options.store is not None:
-        return _Source(Path(options.store))
+        return _Source(options.store)
     assert server_arg is not None
     if "://" in server_arg:
         raise click.UsageError(f"SERVER must be the name or the Python file of a server, not the URL {server_arg}")
@@ -180,7 +191,7 @@ def _locate(options: StoreOptions, server_arg: str | None) -> _Source | SQLiteTa
     return _Source(path)
 
 
-def _read_server(server_arg: str | None, options: StoreOptions) -> _Source | SQLiteTaskStore:
+def _read_server(server_arg: str | None, options: StoreOptions) -> _Source | OperatorStore:
     from dovetail.server.server import get_task_settings
 
     name = server_arg or options.module
@@ -190,13 +201,13 @@ def _read_server(server_arg: str | None, options: StoreOptions) -> _Source | SQL
     settings = get_task_settings(server)
     if settings is None:
         raise click.UsageError(f"the server {server.name!r} in {name!r} has no tools that run as tasks")
-    task_options, secret_keys = settings
-    store = options.store or task_options.store or get_default_path(server.name)
+    server_store, secret_keys = settings
+    store = options.store or server_store or get_default_path(server.name)
     if isinstance(store, str | Path) and str(store) != MEMORY:
-        return _Source(Path(store), secret_keys)
-    if not isinstance(store, SQLiteTaskStore):
-        raise click.UsageError(f"the server {server.name!r} does not store its tasks in a SQLite file")
-    return store
+        return _Source(store, secret_keys)
+    if not hasattr(store, "list_ids"):
+        raise click.UsageError(f"the task store of the server {server.name!r} cannot list its tasks")
+    return cast("OperatorStore", store)
 
 
 def _list_default_paths() -> list[Path]:
@@ -204,19 +215,30 @@ def _list_default_paths() -> list[Path]:
 
 
 @contextlib.asynccontextmanager
-async def _open(source: _Source | SQLiteTaskStore) -> AsyncGenerator[TaskFile]:
-    if isinstance(source, SQLiteTaskStore):
+async def _open(source: _Source | OperatorStore) -> AsyncGenerator[TaskFile]:
+    if not isinstance(source, _Source):
         name, store, has_keys = "the store of the server", source, True
     else:
-        _check_file(source.path)
-        name, store = str(source.path), SQLiteTaskStore(source.path, secret_keys=source.secret_keys)
-        has_keys = bool(source.secret_keys)
+        store, has_keys = _open_source(source), bool(source.secret_keys)
+        name = store.location
     try:
         yield TaskFile(name, store, has_keys)
     except TaskStoreUnavailable as exc:
         raise click.UsageError(f"{name}: {exc}") from None
     finally:
         await store.close()
+
+
+def _open_source(source: _Source) -> OperatorStore:
+    if not is_redis_url(source.location):
+        _check_file(Path(source.location))
+        return SQLiteTaskStore(source.location, secret_keys=source.secret_keys)
+    from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+
+    try:
+        return RedisTaskStore(str(source.location), secret_keys=source.secret_keys)
+    except (ValueError, ImportError) as exc:
+        raise click.UsageError(str(exc)) from None
 
 
 def _check_file(path: Path) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from dovetail.extensions.skills.remote_skill import Skill as Skill
     from dovetail.extensions.skills.remote_skill import SyncSkill as SyncSkill
     from dovetail.extensions.skills.skill import SkillFile as SkillFile
+    from dovetail.extensions.tasks.docket_engine import DocketEngine as DocketEngine
+    from dovetail.extensions.tasks.redis_task_store import RedisTaskStore as RedisTaskStore
     from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore as SQLiteTaskStore
     from dovetail.extensions.tasks.task_handle import SyncTaskHandle as SyncTaskHandle
     from dovetail.extensions.tasks.task_handle import TaskHandle as TaskHandle
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
 
 _MODULE_BY_NAME = {
     "CacheableResult": "dovetail.wire.base",
+    "DocketEngine": "dovetail.extensions.tasks.docket_engine",
     "Extension": "dovetail.protocol.extension",
     "ExtensionClient": "dovetail.protocol.extension",
     "ExtensionMethod": "dovetail.protocol.extension",
     "ExtensionSubscription": "dovetail.protocol.extension",
     "PaginatedParams": "dovetail.wire.base",
     "Params": "dovetail.wire.base",
+    "RedisTaskStore": "dovetail.extensions.tasks.redis_task_store",
     "Result": "dovetail.wire.base",
     "RunTask": "dovetail.protocol.task_store",
     "SQLiteTaskStore": "dovetail.extensions.tasks.sqlite_task_store",

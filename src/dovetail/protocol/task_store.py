@@ -251,8 +251,11 @@ class TaskEngine(Protocol):
         """Send the ID of a task to a worker. The record is already stored."""
         ...
 
-    async def serve(self, run: RunTask, stop: StopSignal) -> None:
-        """Call `run` for submitted tasks until `stop` is set. Then wait for running tasks, and cancel the rest."""
+    async def serve(self, run: RunTask | None, stop: StopSignal) -> None:
+        """Call `run` for submitted tasks until `stop` is set. Then wait for running tasks, and cancel the rest.
+
+        `run` is None in a process that only submits tasks.
+        """
         ...
 
 

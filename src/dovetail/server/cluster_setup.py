@@ -52,10 +52,10 @@ def find_default_cluster() -> "Cluster | WorkersFolder | None":
     return WorkersFolder(_workers_folder) if _workers_folder else None
 
 
-def get_cluster_url(cluster: Any) -> str | None:
-    """Return the URL of the Redis server of a cluster. `cluster` is the value of `cluster=`."""
+def find_redis_cluster(cluster: Any) -> "Cluster | None":
+    """Return the cluster of a server if it is on Redis. `cluster` is the value of `cluster=`."""
     cluster = find_default_cluster() if cluster is None else cluster
-    return None if getattr(cluster, "is_local", True) else cluster.url
+    return None if getattr(cluster, "is_local", True) else cluster
 
 
 def find_secret_keys(secret_keys: Sequence[str | bytes], cluster: Any) -> Sequence[str | bytes]:

@@ -30,6 +30,7 @@ _EOF_GRACE_S: Final = 1.0  # the seconds that calls may continue after the clien
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
+_TASK_EXIT_GRACE_S: Final = 6.0  # the time in which a worker stores the outcomes of the tasks that it has cancelled
 _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h
 # The garbage collector's default threshold (700 or 2000 objects) is too low for dozens of waiting calls.
 # Reference counting frees most objects, so fewer collections are enough.
@@ -222,6 +223,34 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
             # The server stops before the connections close. Waiting clients can then receive their responses.
+            await server.stop()
+    finally:
+        await server.stop()
+    _exit_within(watchdog, _EXIT_GRACE_S, 0)
+
+
+async def serve_tasks(
+    runnable: Runnable, *, drain_timeout: float, announce: Callable[[], None], watchdog: "LoopWatchdog | None" = None
+) -> None:
+    """Run the tasks of a server without a transport until a signal arrives. Then wait for running tasks.
+
+    Args:
+        announce: Called when the process is ready to run tasks.
+        drain_timeout: Seconds to wait for running tasks.
+    """
+    server, stop = runnable.server, asyncio.Event()
+
+    def on_signal() -> None:
+        grace_s = _SECOND_SIGNAL_GRACE_S if stop.is_set() else drain_timeout + _TASK_EXIT_GRACE_S
+        _exit_within(watchdog, grace_s, _STUCK_EXIT_CODE)
+
+    if watchdog is not None:
+        watchdog.start()
+    try:
+        with _SignalHandlers(on_signal, stop.set):
+            await server.start()
+            announce()
+            await stop.wait()
             await server.stop()
     finally:
         await server.stop()

@@ -17,8 +17,8 @@ from dovetail.protocol.middleware import Middleware
 from dovetail.server.cluster_setup import (
     create_cluster_worker,
     find_default_cluster,
+    find_redis_cluster,
     find_secret_keys,
-    get_cluster_url,
     read_cluster_option,
 )
 from dovetail.server.dispatcher import Dispatcher
@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.protocol.mountable import SupportsMount
     from dovetail.protocol.shared_state import SharedState
     from dovetail.protocol.stats import ServerStats
+    from dovetail.protocol.task_store import TaskStore
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import Predicate
     from dovetail.server.large_results import LargeResultSettings
@@ -175,7 +176,7 @@ class Server:
         # True if tasks need a file, because the server outlives its clients. None means that it is not decided yet.
         self._keeps_tasks: bool | None = None
         self._secret_keys = secret_keys
-        self._cluster_url = get_cluster_url(cluster)  # None if the cluster is not on Redis.
+        self._redis_cluster = find_redis_cluster(cluster)  # None if the cluster is not on Redis.
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
@@ -287,9 +288,20 @@ class Server:
                 keeps_tasks=lambda: self._keeps_tasks,
                 check_access=functools.partial(dispatcher.visibility.check_scopes, "tool"),
                 handle_in_background=dispatcher.handle_in_background,
+                create_shared_store=self._create_shared_task_store,
             )
             dispatcher.add_extension(self._tasks.extension)
         return self._tasks
+
+    def _create_shared_task_store(self) -> "TaskStore | None":
+        cluster = self._redis_cluster
+        if cluster is None:
+            return None
+        from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+
+        return RedisTaskStore(
+            cluster.url, secret_keys=self._secret_keys, prefix=cluster.prefix, timeout=cluster.timeout
+        )
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool."""
@@ -741,9 +753,7 @@ class Server:
         check_option_names("asgi()", options, ASGIOptions.__annotations__)
         self._keeps_tasks = True
         dispatcher = self._dispatcher
-        default_cluster = find_default_cluster() if dispatcher.cluster is None else None
-        if default_cluster is not None:
-            dispatcher.use_cluster(create_cluster_worker(default_cluster, self.name, self._secret_keys))
+        self._join_default_cluster()
         endpoint = create_endpoint(
             dispatcher,
             self._auth,
@@ -755,6 +765,11 @@ class Server:
         )
         self._endpoints.add(endpoint)
         return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
+
+    def _join_default_cluster(self) -> None:
+        default_cluster = find_default_cluster() if self._dispatcher.cluster is None else None
+        if default_cluster is not None:
+            self._dispatcher.use_cluster(create_cluster_worker(default_cluster, self.name, self._secret_keys))
 
     def open_connection(
         self,
@@ -841,10 +856,30 @@ def get_dispatcher(server: Server) -> Dispatcher:
     return server._dispatcher  # pyright: ignore[reportPrivateUsage]
 
 
-def get_task_settings(server: Server) -> "tuple[TaskOptions, Sequence[str | bytes]] | None":
-    """Return the task options and the secret keys of a server. Return None if the server has no tasks."""
+def get_task_settings(server: Server) -> "tuple[TaskStore | str | Path | None, Sequence[str | bytes]] | None":
+    """Return the task store and the secret keys of a server. Return None if the server has no tasks.
+
+    The store is None if the server uses the default file.
+    """
     tasks, secret_keys = server._tasks, server._secret_keys  # pyright: ignore[reportPrivateUsage]
-    return None if tasks is None else (tasks.options, secret_keys)
+    if tasks is None:
+        return None
+    return tasks.options.store or server._create_shared_task_store(), secret_keys  # pyright: ignore[reportPrivateUsage]
+
+
+def prepare_task_worker(server: Server, drain_timeout: float) -> "tuple[Runnable, TaskStore] | None":
+    """Let this process run the tasks of a server without a transport. Return None if the server has no tasks.
+
+    Args:
+        drain_timeout: Seconds to wait for running tasks when the process stops.
+    """
+    tasks = server._tasks  # pyright: ignore[reportPrivateUsage]
+    if tasks is None:
+        return None
+    server._keeps_tasks = True  # pyright: ignore[reportPrivateUsage]
+    server._join_default_cluster()  # pyright: ignore[reportPrivateUsage]
+    tasks.become_worker(drain_timeout)
+    return server._make_runnable(), tasks.store  # pyright: ignore[reportPrivateUsage]
 
 
 def get_auth(server: Server) -> Any:

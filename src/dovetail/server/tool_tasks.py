@@ -26,6 +26,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestState
 from dovetail.protocol.task_store import (
     TaskRecord,
+    TaskStore,
     create_task_id,
     restore_caller,
     save_caller,
@@ -165,6 +166,7 @@ class ToolTasks:
         keeps_tasks: Callable[[], bool | None],
         check_access: Callable[[str, Principal | None], None],
         handle_in_background: HandleInBackground,
+        create_shared_store: Callable[[], TaskStore | None] = lambda: None,
     ) -> None:
         self._server_name = server_name
         self._registry = registry
@@ -181,6 +183,7 @@ class ToolTasks:
             create_start_limits=lambda: ToolStartLimits(registry, limits.max_threads),
             # The server waits for running calls, and then for tasks. Both waits must fit into the shutdown timeout.
             drain_timeout=min(limits.drain_timeout, max(0.0, limits.shutdown_timeout - limits.drain_timeout - 1.0)),
+            create_shared_store=create_shared_store,
         )
         self.options = options
         self.extension = self._tasks.extension
@@ -191,6 +194,15 @@ class ToolTasks:
         self.thread_pool = ThreadPool(pool_limits)
         self.foreground_thread_pool = ThreadPool(pool_limits)
         self.tools: tuple[str, ...] = ()  # the names of tools whose calls start in the foreground
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store of the server."""
+        return self._tasks.store
+
+    def become_worker(self, drain_timeout: float) -> None:
+        """Run tasks in this process, even with `TaskOptions(workers_only=True)`."""
+        self._tasks.become_worker(drain_timeout)
 
     def create_support(self, config: TaskConfig) -> ToolTask:
         """Return the object that turns calls of one tool into tasks."""

@@ -24,17 +24,22 @@ class LocalEngine:
         self._max_concurrency = max_concurrency
         self._drain_timeout_s = drain_timeout
         self._waiting_ids: dict[str, None] = {}
+        self._runs_tasks = True
         self._wake: asyncio.Event | None = None
 
     async def submit(self, id: str) -> None:
         """Add a task to the queue. If the queue is full, ignore the task. The worker then submits it again later."""
-        if len(self._waiting_ids) < _MAX_WAITING_IDS:
+        if self._runs_tasks and len(self._waiting_ids) < _MAX_WAITING_IDS:
             self._waiting_ids[id] = None
             if self._wake is not None:
                 self._wake.set()
 
-    async def serve(self, run: RunTask, stop: StopSignal) -> None:
+    async def serve(self, run: RunTask | None, stop: StopSignal) -> None:
         """Run submitted tasks until `stop` is set. Then cancel the tasks that do not end within a limited time."""
+        self._runs_tasks = run is not None
+        if run is None:
+            await stop.wait()
+            return
         self._wake = wake = asyncio.Event()
         running: set[asyncio.Task[None]] = set()
 

@@ -12,7 +12,6 @@ import hashlib
 import os
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +20,13 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from dovetail.errors import DamagedFile
+from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import ThrottledWarning
-from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.task_store import (
     DEFAULT_LIMITS,
     UNFINISHED_RETENTION_S,
     TaskConflict,
-    TaskEncrypted,
     TaskLease,
     TaskLimits,
     TaskRecord,
@@ -37,8 +35,6 @@ from dovetail.protocol.task_store import (
     TaskStoreUnavailable,
     claim_task,
     compute_due_at,
-    decode_record,
-    encode_record,
 )
 from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_private_dir
 from dovetail.wire.base import replace
@@ -50,7 +46,6 @@ _MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # The store adds up the sizes aga
 _MAX_UNCOUNTED: Final = 1_000  # The store counts its tasks again after this many new tasks.
 _UNREADABLE_DELAY_S: Final = 60.0  # the delay before a worker reads an unreadable record again
 _MAX_NAME_CHARS: Final = 150  # Longer server names are shortened, because a file name has at most 255 bytes.
-_SEALED_START: Final = b"\x01"  # Encrypted records start with this byte. Other records start with {
 
 # The columns contain the fields of a record that SQL statements need.
 # Read `version`, the lease and `expires_at` only from the columns, because their values in `record` may be outdated.
@@ -132,11 +127,17 @@ class SQLiteTaskStore:
             if isinstance(exc, sqlite3.OperationalError):
                 raise
             raise DamagedFile(path) from None
+        self._path = str(path)
         self._unreadable_warning = ThrottledWarning()
         self._process_lock = threading.Lock()
-        self._sealer = Sealer(secret_keys, purpose="tasks") if secret_keys else None
+        self._codec = RecordCodec(secret_keys)
         self._poll_interval_s = poll_interval
         self._process_id: int | None = None
+
+    @property
+    def location(self) -> str:
+        """The path of the file, or ":memory:"."""
+        return self._path
 
     async def create(self, record: TaskRecord, limits: TaskLimits = DEFAULT_LIMITS) -> None:
         """Store a new record. Raise TaskStoreFull if the store is full, or TaskConflict if the ID already exists.
@@ -261,7 +262,7 @@ class SQLiteTaskStore:
     def _create(self, database: sqlite3.Connection, record: TaskRecord, limits: TaskLimits) -> None:
         owner = _hash_owner(record.owner)
         lease_holder, lease_expires_at = _split_lease(record.lease)
-        data = self._encode(record)
+        data = self._codec.encode(record)
         values = (
             record.id,
             record.version,
@@ -312,7 +313,7 @@ class SQLiteTaskStore:
             return None
         version, expires_at, lease_holder, lease_expires_at, data = row
         lease = None if lease_holder is None else TaskLease(holder=lease_holder, expires_at=lease_expires_at)
-        return replace(self._decode(id, data), version=version, expires_at=expires_at, lease=lease)
+        return replace(self._codec.decode(id, data), version=version, expires_at=expires_at, lease=lease)
 
     def _change(self, database: sqlite3.Connection, record: TaskRecord) -> TaskRecord:
         current = self._select(database, record.id)
@@ -348,7 +349,7 @@ class SQLiteTaskStore:
             compute_due_at(record),
             *_split_lease(lease),
             record.is_cancel_requested,
-            self._encode(record),
+            self._codec.encode(record),
             record.id,
         )
         database.execute(_UPDATE, values)
@@ -390,23 +391,6 @@ class SQLiteTaskStore:
                 marks = ",".join("?" * len(batch))
                 versions |= database.execute(f"SELECT id, version FROM tasks WHERE id IN ({marks})", batch).fetchall()
             return data_version, versions
-
-    def _encode(self, record: TaskRecord) -> bytes:
-        data = encode_record(record)
-        return data if self._sealer is None else self._sealer.seal(data, record.id.encode())
-
-    def _decode(self, id: str, data: bytes) -> TaskRecord:
-        if data.startswith(_SEALED_START):
-            if self._sealer is None:
-                raise TaskEncrypted("the task is encrypted. Pass the secret keys with which it was encrypted")
-            try:
-                data = self._sealer.open(data, id.encode(), time.time())
-            except UnsealError as exc:
-                raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
-        elif self._sealer is not None:
-            # An attacker who can write to the file could add an unencrypted task with the rights of any caller.
-            raise TaskEncrypted("the task is not encrypted, but the store has secret keys")
-        return decode_record(data)
 
 
 class _PendingChange:

@@ -36,11 +36,13 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
 class TaskOptions(Struct, frozen=True, kw_only=True):
     """The options for all tasks of a server: `Server(tasks=TaskOptions(...))`. Each option has a default."""
 
-    # A task store, the path of a SQLite file, or ":memory:" to store nothing on disk.
+    # A task store, the URL of a Redis server, the path of a SQLite file, or ":memory:" to store nothing on disk.
     # By default, a server over stdio keeps its tasks in memory.
     # An HTTP server uses a SQLite file in the user's data directory. Each server name has its own file.
+    # A server with `cluster="redis://..."` uses the same Redis server.
     store: TaskStore | str | Path | None = None
     engine: TaskEngine | None = None  # Carries tasks to workers. By default, each process runs its own tasks.
+    workers_only: bool = False  # Run tasks only in the processes of `dovetail worker`, not in the server.
     ttl: float = 3600.0  # Clients can read the result of a task for this many seconds after its end.
     poll_interval: float = 1.0  # Clients should wait this many seconds between two requests about a task.
     max_tasks: int = 100_000  # The maximum number of tasks in the store. Further calls get the error 429.
@@ -52,9 +54,21 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         _check_count("max_tasks", self.max_tasks, 1)
         _check_count("max_tasks_per_principal", self.max_tasks_per_principal, 1)
         if self.store is not None and not isinstance(self.store, str | Path) and not hasattr(self.store, "claim"):
-            raise TypeError(f"store must be a TaskStore or the path of a file, not {describe_value(self.store)}")
+            raise TypeError(
+                f"store must be a TaskStore, a Redis URL or the path of a file, not {describe_value(self.store)}"
+            )
+        if is_redis_url(self.store):
+            from dovetail.cluster.redis_connection import parse_redis_url
+
+            parse_redis_url(str(self.store))
+        check_type("workers_only", self.workers_only, bool, "True or False")
         if self.engine is not None and not hasattr(self.engine, "submit"):
             raise TypeError(f"engine must be a TaskEngine, not {describe_value(self.engine)}")
+
+
+def is_redis_url(store: object) -> bool:
+    """Return whether a store is the URL of a Redis server, and not the path of a file."""
+    return isinstance(store, str) and "://" in store
 
 
 def read_task_option(task: Any) -> TaskConfig:

@@ -51,6 +51,12 @@ class TaskWatchers:
                 with contextlib.suppress(RuntimeError):  # The other event loop is closed.
                     loop.call_soon_threadsafe(watchers.notify, id, version)
 
+    def report_version(self, id: str, version: int | None) -> None:
+        """Report the version that a task has now to this event loop. Do nothing if the version is already known."""
+        watchers = self._by_loop.get(asyncio.get_running_loop())
+        if watchers is not None:
+            watchers.compare([id], {} if version is None else {id: version})
+
 
 class _Watcher:
     """An iterator over the IDs of changed tasks. It may yield an ID only once for several changes."""
@@ -141,10 +147,10 @@ class _LoopWatchers:
         else:
             self._marker, versions = future.result()
             if versions is not None:
-                self._compare(ids, versions)
+                self.compare(ids, versions)
         self._schedule_poll()
 
-    def _compare(self, ids: list[str], versions: Versions) -> None:
+    def compare(self, ids: list[str], versions: Versions) -> None:
         for id in ids:
             # Without a known version, assume that the task has changed.
             if id not in self._versions or self._versions[id] != versions.get(id):

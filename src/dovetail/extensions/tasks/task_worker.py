@@ -276,6 +276,7 @@ class TaskWorker:
         start_limits: StartLimits | None = None,
         *,
         searches: bool = True,
+        runs_tasks: bool = True,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -284,6 +285,8 @@ class TaskWorker:
         self._options = options
         self._start_limits = start_limits or NoStartLimits()
         self._searches = searches  # whether the worker searches the store for tasks that are due
+        # If False, other processes run the submitted tasks. Calls that became tasks while they ran still run here.
+        self._runs_tasks = runs_tasks
         self._runs: dict[str, TaskRun] = {}
         self._waiting_ids: set[str] = set()  # the tasks that wait for a slot
         self._worker_id = os.urandom(8).hex()
@@ -310,7 +313,7 @@ class TaskWorker:
     async def _serve_engine(self, stop: StopSignal) -> None:
         while not stop.is_set():
             try:
-                await self._engine.serve(self.run, stop)
+                await self._engine.serve(self.run if self._runs_tasks else None, stop)
             except Exception as exc:
                 self._engine_warning.log("the task engine has failed and starts again: %s", exc, exc_info=exc)
                 with contextlib.suppress(TimeoutError):
@@ -354,6 +357,11 @@ class TaskWorker:
         except TaskStoreUnavailable:
             return ()  # `claim` handles records that cannot be read.
         if record is None or is_final(record.status):
+            return None
+        if record.server != self._server:
+            self._engine_warning.log(
+                "ignored a task of the server %r. Each server needs its own queue in the task engine", record.server
+            )
             return None
         slots = self._start_limits.list_slots(record)
         return slots if await acquire_all(slots) else None

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import InsufficientScope, InternalError, InvalidParams, ServerBusy
 from dovetail.extensions.tasks import task_worker
@@ -28,7 +28,7 @@ from dovetail.extensions.tasks.task_messages import (
     build_notification,
 )
 from dovetail.extensions.tasks.task_methods import add_task_methods
-from dovetail.extensions.tasks.task_options import TaskOptions
+from dovetail.extensions.tasks.task_options import TaskOptions, is_redis_url
 from dovetail.extensions.tasks.task_slots import StartLimits
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
@@ -54,6 +54,9 @@ from dovetail.protocol.task_store import (
     request_cancel,
 )
 from dovetail.storage import MEMORY
+
+if TYPE_CHECKING:
+    from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
 
 _MAX_WAITING_TASKS: Final = 10_000  # the maximum number of tasks that run or wait for slots in one process
 _STDIO_DRAIN_TIMEOUT_S: Final = 0.2
@@ -97,6 +100,7 @@ class TasksExtension:
         check_access: Raises InsufficientScope if a principal lacks scopes for a tool.
         create_start_limits: Returns the limits on running tasks in one event loop.
         drain_timeout: Seconds to wait for running tasks when the server stops.
+        create_shared_store: Creates the default store of a server that runs on several machines, or returns None.
     """
 
     def __init__(
@@ -111,8 +115,10 @@ class TasksExtension:
         check_access: Callable[[str, Principal | None], None],
         create_start_limits: Callable[[], StartLimits],
         drain_timeout: float,
+        create_shared_store: Callable[[], TaskStore | None] = lambda: None,
     ) -> None:
         self.options = options
+        self._is_worker = False  # whether this process exists only to run tasks
         self._server = server
         self._secret_keys = secret_keys
         self._keeps_tasks = keeps_tasks
@@ -121,9 +127,10 @@ class TasksExtension:
         self._check_access = check_access
         self._create_start_limits = create_start_limits
         self._drain_timeout_s = drain_timeout
+        self._create_shared_store = create_shared_store
         self._limits = TaskLimits(max_tasks=options.max_tasks, max_tasks_per_owner=options.max_tasks_per_principal)
         self._opened_store: TaskStore | None = None
-        self._owns_file = False  # whether the store is a file that this extension has opened
+        self._owns_store = False  # whether this extension has opened a file or connections
         self._workers: dict[asyncio.AbstractEventLoop, RunningWorker] = {}
         self.extension = Extension(TASKS_EXTENSION, requires_client=True)
         add_task_methods(self.extension, self._get_task, self._update_task, self._cancel_task)
@@ -135,13 +142,24 @@ class TasksExtension:
         """The task store. It is opened when it is first used."""
         if self._opened_store is None:
             store = self.options.store
-            if store is None:
-                store = create_default_path(self._server) if self._keeps_tasks() else MEMORY
+            if store is None and self._keeps_tasks():
+                store = self._create_shared_store() or create_default_path(self._server)
+                self._owns_store = True
+            elif store is None:
+                store = MEMORY
             if isinstance(store, str | Path):
-                self._owns_file = str(store) != MEMORY
-                store = SQLiteTaskStore(store, secret_keys=self._secret_keys)
+                self._owns_store = str(store) != MEMORY
+                store = open_task_store(store, self._secret_keys)
             self._opened_store = store
         return self._opened_store
+
+    def become_worker(self, drain_timeout: float) -> None:
+        """Run tasks in this process, even if other processes only submit them.
+
+        Args:
+            drain_timeout: Seconds to wait for running tasks when the process stops.
+        """
+        self._is_worker, self._drain_timeout_s = True, drain_timeout
 
     def get_worker(self) -> RunningWorker | None:
         """Return the worker of this event loop, or None if the server is not running in this loop."""
@@ -256,6 +274,7 @@ class TasksExtension:
             drain_timeout_s = min(drain_timeout_s, _STDIO_DRAIN_TIMEOUT_S)
         engine = self.options.engine or LocalEngine(max_concurrency=_MAX_WAITING_TASKS, drain_timeout=drain_timeout_s)
         self._forget_memory()
+        runs_tasks = self._is_worker or not self.options.workers_only
         worker = TaskWorker(
             self.store,
             engine,
@@ -263,7 +282,8 @@ class TasksExtension:
             self._run,
             task_worker.DEFAULT_OPTIONS,
             self._create_start_limits(),
-            searches=bool(self._keeps_tasks()),
+            searches=runs_tasks and bool(self._keeps_tasks()),
+            runs_tasks=runs_tasks,
         )
         running = self._workers[loop] = RunningWorker(worker)
         task = running.task = loop.create_task(worker.serve(running.stop))
@@ -291,14 +311,26 @@ class TasksExtension:
 
     def _forget_memory(self) -> None:
         """Drop the store in memory if tasks must now survive the process. The next use of `store` then opens a file."""
-        is_in_memory = self._opened_store is not None and not self._owns_file
+        is_in_memory = self._opened_store is not None and not self._owns_store
         if self.options.store is None and is_in_memory and self._keeps_tasks() and not self._workers:
             self._opened_store = None
 
     async def _close_store(self) -> None:
-        """Close the file that this extension opened. Tasks in memory stay until the server object is deleted."""
-        if self._opened_store is not None and self._owns_file and not self._workers:
+        """Close the file or the connections that this extension opened.
+
+        Tasks in memory stay until the server object is deleted.
+        """
+        if self._opened_store is not None and self._owns_store and not self._workers:
             await self._opened_store.close()
+
+
+def open_task_store(store: str | Path, secret_keys: Sequence[str | bytes]) -> "SQLiteTaskStore | RedisTaskStore":
+    """Open a store by its path or URL."""
+    if is_redis_url(store):
+        from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+
+        return RedisTaskStore(str(store), secret_keys=secret_keys)
+    return SQLiteTaskStore(store, secret_keys=secret_keys)
 
 
 def get_owner(exchange: Exchange) -> str | None:

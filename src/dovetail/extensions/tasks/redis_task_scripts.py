@@ -1,0 +1,280 @@
+"""The Lua scripts of the Redis task store. Redis runs each script as one atomic step.
+
+`KEYS[1]` is the prefix of all keys. These keys exist:
+
+- `task:ID`, a hash with the record and the fields that scripts need. Read `version`, the lease and `expires_at` only
+  from the fields, because their values in the record may be outdated.
+- `due:SERVER`, a sorted set with the time at which each task is due
+- `expiry`, a sorted set with the time until which each task is kept. Its members are `ID|SERVER|OWNER`
+- `created`, a sorted set with the creation time of each task
+- `open:OWNER`, a set with the unfinished tasks of an owner
+- `sizes` and `bytes`, the size of each record and of all records
+- `format`, the version of this layout
+
+Times are texts with 17 digits, because Redis truncates numbers to integers.
+"""
+
+from typing import Final
+
+from dovetail.protocol.task_store import UNFINISHED_RETENTION_S
+
+STORE_FORMAT: Final = 1
+EXPIRE_BATCH: Final = 200
+# Redis deletes a record this long after a worker could have deleted it, so that a server that never runs again leaves
+# nothing behind.
+_DELETE_AFTER_S: Final = 3600
+_MAX_TTL_MS: Final = 10**14
+
+_PRELUDE: Final = f"""
+local prefix = KEYS[1]
+local stored_format = redis.call('GET', prefix .. 'format')
+if stored_format and stored_format ~= '{STORE_FORMAT}' then
+  return redis.error_reply('TASKFORMAT ' .. stored_format)
+end
+
+local function to_text(number) return string.format('%.17g', number) end
+
+-- Return the time to live for a time until which something is kept.
+local function get_ttl(keep_until, now)
+  if keep_until == math.huge then return nil end
+  return string.format('%.0f', math.min(math.max(keep_until - now + {_DELETE_AFTER_S}, 1) * 1000, {_MAX_TTL_MS}))
+end
+
+local function set_ttl(key, ttl, is_longer_only)
+  if not ttl then
+    redis.call('PERSIST', key)
+  elseif is_longer_only then
+    redis.call('PEXPIRE', key, ttl, 'GT')
+  else
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+
+-- Add to a key that several tasks share. The key is kept as long as the task that is kept longest.
+local function add_shared(ttl, command, key, ...)
+  local exists = redis.call('EXISTS', key) == 1
+  redis.call(command, key, ...)
+  set_ttl(key, ttl, exists)
+end
+
+-- Store when a task is due, and how long it is kept. `task` has the fields of the hash as texts, or false.
+local function index(id, task, now)
+  local keep_until = math.huge
+  if task.expires_at then
+    keep_until = tonumber(task.expires_at) + (task.is_final == '1' and 0 or {UNFINISHED_RETENTION_S:.0f})
+    keep_until = math.max(keep_until, tonumber(task.lease_expires_at or 0))
+  end
+  local ttl = get_ttl(keep_until, now)
+  set_ttl(prefix .. 'task:' .. id, ttl, false)
+  redis.call('ZADD', prefix .. 'expiry', to_text(keep_until), id .. '|' .. task.server .. '|' .. task.owner)
+  local due_key, open_key = prefix .. 'due:' .. task.server, prefix .. 'open:' .. task.owner
+  if task.due_at then
+    add_shared(ttl, 'ZADD', due_key, task.due_at, id)
+  else
+    redis.call('ZREM', due_key, id)
+  end
+  if task.owner ~= '' then
+    if task.is_final == '1' then
+      redis.call('SREM', open_key, id)
+    else
+      add_shared(ttl, 'SADD', open_key, id)
+    end
+  end
+  return ttl
+end
+
+local function set_or_delete(key, field, value)
+  if value then redis.call('HSET', key, field, value) else redis.call('HDEL', key, field) end
+end
+
+local function store(id, task, record)
+  local key = prefix .. 'task:' .. id
+  redis.call(
+    'HSET', key, 'version', task.version, 'status', task.status, 'is_final', task.is_final,
+    'is_cancel_requested', task.is_cancel_requested, 'server', task.server, 'owner', task.owner, 'record', record
+  )
+  for _, field in ipairs({{'expires_at', 'retention', 'lease_holder', 'lease_expires_at', 'due_at'}}) do
+    set_or_delete(key, field, task[field])
+  end
+  local size = #record
+  local difference = size - tonumber(redis.call('HGET', prefix .. 'sizes', id) or 0)
+  redis.call('HSET', prefix .. 'sizes', id, size)
+  redis.call('INCRBY', prefix .. 'bytes', difference)
+  -- `pcall` ignores an error, for example if the user may not use channels. Watchers then poll.
+  redis.pcall('PUBLISH', prefix .. 'changed:' .. id, task.version)
+end
+
+local function read(id)
+  local fields = redis.call(
+    'HMGET', prefix .. 'task:' .. id, 'version', 'expires_at', 'lease_holder', 'lease_expires_at', 'record'
+  )
+  return fields[1] and fields or false
+end
+
+-- Read the fields of a task from the arguments. An empty text is a missing value.
+local function parse_task(start)
+  local names = {{
+    'version', 'status', 'is_final', 'is_cancel_requested', 'server', 'owner', 'expires_at', 'retention', 'due_at',
+    'lease_holder', 'lease_expires_at'
+  }}
+  local task = {{}}
+  for position, name in ipairs(names) do
+    local value = ARGV[start + position - 1]
+    task[name] = (value ~= '' or name == 'owner') and value
+  end
+  return task
+end
+"""
+
+# ARGV: id, created_at, updated_at, record, max tasks, max tasks of an owner, max bytes, fields of the task
+CREATE: Final = f"""
+{_PRELUDE}
+local id, created_at, now, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local task = parse_task(8)
+local current = read(id)
+if current then return {{'conflict', current}} end
+if task.owner ~= '' then
+  local count = redis.call('SCARD', prefix .. 'open:' .. task.owner)
+  if count >= tonumber(ARGV[6]) then return {{'owner full', count}} end
+end
+local count = redis.call('ZCARD', prefix .. 'created')
+if count >= tonumber(ARGV[5]) then return {{'full', count}} end
+local total = tonumber(redis.call('GET', prefix .. 'bytes') or 0)
+if total + #record > tonumber(ARGV[7]) then return {{'bytes full', total}} end
+local exists = stored_format and true
+store(id, task, record)
+redis.call('ZADD', prefix .. 'created', created_at, id)
+if not exists then redis.call('SET', prefix .. 'format', '{STORE_FORMAT}') end
+local ttl = index(id, task, now)
+for _, name in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. name, ttl, exists) end
+return {{'created'}}
+"""
+
+# ARGV: id, expected version, expected holder and expiry of the lease or '*', updated_at, record, fields of the task
+# Results must be stored even if Redis is full, so that finished work is not lost.
+CHANGE: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+local id, now, record = ARGV[1], tonumber(ARGV[5]), ARGV[6]
+local task = parse_task(7)
+local current = read(id)
+if not current or current[1] ~= ARGV[2] then return {{'conflict', current}} end
+if ARGV[3] ~= '*' then
+  -- `renew` may have extended the lease, which does not change the version.
+  if (current[3] or '') ~= ARGV[3] or tonumber(current[4] or 0) ~= tonumber(ARGV[4]) then
+    return {{'conflict', current}}
+  end
+end
+if task.lease_holder and task.lease_holder == current[3] then
+  task.lease_expires_at = to_text(math.max(tonumber(task.lease_expires_at), tonumber(current[4])))
+  if task.due_at then task.due_at = task.lease_expires_at end
+end
+if task.expires_at and current[2] then
+  task.expires_at = to_text(math.max(tonumber(task.expires_at), tonumber(current[2])))
+end
+store(id, task, record)
+index(id, task, now)
+return {{'changed', task.expires_at, task.lease_expires_at}}
+"""
+
+# ARGV: now, end of the leases, then the ID and the holder of each task. `extend_expiry` has the same rule.
+RENEW: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+local now, lease_expires_at = tonumber(ARGV[1]), ARGV[2]
+local held = {{}}
+for position = 3, #ARGV, 2 do
+  local id, key = ARGV[position], prefix .. 'task:' .. ARGV[position]
+  local fields = redis.call(
+    'HMGET', key, 'lease_holder', 'is_cancel_requested', 'expires_at', 'retention', 'server', 'owner', 'is_final',
+    'due_at'
+  )
+  if fields[1] and fields[1] == ARGV[position + 1] then
+    local task = {{
+      expires_at = fields[3], server = fields[5], owner = fields[6], is_final = fields[7],
+      lease_expires_at = lease_expires_at, due_at = fields[8] and lease_expires_at
+    }}
+    local retention = tonumber(fields[4] or 0)
+    if task.expires_at and fields[4] and tonumber(task.expires_at) < now + retention / 2 then
+      task.expires_at = to_text(now + retention)
+    end
+    redis.call('HSET', key, 'lease_expires_at', lease_expires_at)
+    set_or_delete(key, 'expires_at', task.expires_at)
+    set_or_delete(key, 'due_at', task.due_at)
+    index(id, task, now)
+    held[#held + 1] = {{id, fields[2]}}
+  end
+end
+return held
+"""
+
+# ARGV: server, now, limit
+LIST_DUE: Final = f"""
+{_PRELUDE}
+local due_key, ids = prefix .. 'due:' .. ARGV[1], {{}}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+  if redis.call('EXISTS', prefix .. 'task:' .. id) == 1 then
+    ids[#ids + 1] = id
+  else
+    redis.call('ZREM', due_key, id)
+  end
+end
+return ids
+"""
+
+# ARGV: id, time. Only if the task is due.
+DELAY: Final = f"""
+{_PRELUDE}
+local server = redis.call('HGET', prefix .. 'task:' .. ARGV[1], 'server')
+if server then redis.call('ZADD', prefix .. 'due:' .. server, 'XX', ARGV[2], ARGV[1]) end
+"""
+
+# ARGV: now. Returns the IDs of the deleted tasks.
+EXPIRE: Final = f"""#!lua flags=allow-oom
+{_PRELUDE}
+local ids = {{}}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'expiry', '-inf', ARGV[1], 'LIMIT', 0, {EXPIRE_BATCH})) do
+  local id, server, owner = string.match(member, '^(.*)|(.*)|(.*)$')
+  redis.call('UNLINK', prefix .. 'task:' .. id)
+  redis.call('ZREM', prefix .. 'expiry', member)
+  redis.call('ZREM', prefix .. 'created', id)
+  redis.call('ZREM', prefix .. 'due:' .. server, id)
+  if owner ~= '' then redis.call('SREM', prefix .. 'open:' .. owner, id) end
+  redis.call('DECRBY', prefix .. 'bytes', redis.call('HGET', prefix .. 'sizes', id) or 0)
+  redis.call('HDEL', prefix .. 'sizes', id)
+  redis.pcall('PUBLISH', prefix .. 'changed:' .. id, '')
+  ids[#ids + 1] = id
+end
+-- Changes may have extended the time of tasks, so the keys that all tasks share must be kept longer, too.
+local last = redis.call('ZREVRANGE', prefix .. 'expiry', 0, 0, 'WITHSCORES')
+if last[2] then
+  local ttl = get_ttl(tonumber(last[2]), tonumber(ARGV[1]))
+  for _, name in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. name, ttl, true) end
+end
+return ids
+"""
+
+# ARGV: first position, number of tasks, start of the IDs, statuses. Returns how many tasks were read, and their IDs.
+LIST_IDS: Final = f"""
+{_PRELUDE}
+local first, count, start = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local ids = redis.call('ZREVRANGE', prefix .. 'created', first, first + count - 1)
+local matching = {{}}
+for _, id in ipairs(ids) do
+  if string.sub(id, 1, #start) == start then
+    local status = redis.call('HGET', prefix .. 'task:' .. id, 'status')
+    local is_wanted = status and #ARGV == 3
+    for position = 4, #ARGV do is_wanted = is_wanted or status == ARGV[position] end
+    if is_wanted then matching[#matching + 1] = id end
+  end
+end
+return {{#ids, matching}}
+"""
+
+# ARGV: ids. Returns the version of each task, or an empty text.
+READ_VERSIONS: Final = f"""
+{_PRELUDE}
+local versions = {{}}
+for position, id in ipairs(ARGV) do
+  versions[position] = redis.call('HGET', prefix .. 'task:' .. id, 'version') or ''
+end
+return versions
+"""

@@ -1,0 +1,59 @@
+"""Fixtures for tests of tasks: task stores of every kind, and real Redis servers."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.redis_servers import BINARIES, RedisServer
+from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+
+KEY = "a secret key of this test"
+
+# Opens a task store. All stores of a test share their tasks.
+OpenStore = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, RedisServer]]:
+    """Yield one server of each kind. Tests use different prefixes."""
+    servers = {kind: RedisServer(tmp_path_factory.mktemp("r"), kind) for kind in BINARIES}
+    yield servers
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture
+async def open_stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
+    """Return a function that opens a store of one kind. Stores of one kind share their tasks."""
+    prefix = f"test-{os.urandom(6).hex()}"
+    async with AsyncExitStack() as stores:
+
+        def open_store(kind: str, **options: Any) -> Any:
+            if kind in ("file", "memory"):
+                store: Any = SQLiteTaskStore(":memory:" if kind == "memory" else tmp_path / "tasks.sqlite", **options)
+            else:
+                servers: dict[str, RedisServer] = request.getfixturevalue("redis_servers")
+                store = RedisTaskStore(servers[kind].url, prefix=prefix, **options)
+            stores.push_async_callback(store.close)
+            return store
+
+        yield open_store
+
+
+@pytest.fixture(params=["file", *BINARIES])
+def open_store(request: pytest.FixtureRequest, open_stores: OpenStore) -> OpenStore:
+    """Return a function that opens stores that several processes can share."""
+    return partial(open_stores, request.param)
+
+
+@pytest.fixture(params=["file", "memory", "sealed file", "sealed valkey", *list(BINARIES)[1:]])
+def store(request: pytest.FixtureRequest, open_stores: OpenStore) -> Any:
+    """Return a store of each kind, with and without encryption."""
+    is_sealed = request.param.startswith("sealed ")
+    return open_stores(request.param.removeprefix("sealed "), secret_keys=[KEY] if is_sealed else [])
