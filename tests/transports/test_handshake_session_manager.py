@@ -159,7 +159,7 @@ async def test_an_unknown_session_is_explained_in_the_log_once(caplog: pytest.Lo
         assert answer.status == 404
     (record,) = [record for record in caplog.records if record.name.startswith("dovetail")]
     assert record.levelname == "WARNING"
-    assert "sessions=False" in record.getMessage()
+    assert "cluster=" in record.getMessage()
 
 
 async def test_a_foreign_session_looks_like_a_missing_one() -> None:
