@@ -1,6 +1,5 @@
 """Test how a server finds its cluster and its secret keys: options, environment variables and the folders of a user."""
 
-import importlib.util
 import os
 import stat
 import subprocess
@@ -113,7 +112,7 @@ def test_a_mounted_server_does_not_join_the_cluster_of_the_environment(monkeypat
 
 
 def test_the_redis_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ImportError, match=r"dovetail-mcp\[redis\]"):
         Server("any", cluster=REDIS, secret_keys=[KEY])
 

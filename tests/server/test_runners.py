@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import LargeResultSettings, Server, ServerLimits
+from dovetail import Server, ServerLimits
 from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
@@ -272,16 +272,6 @@ def test_an_http_server_that_cannot_start_says_so_and_ends(workers: int) -> None
         child.hears("ValueError: no database")
         assert 1 <= sum(one.startswith("Traceback") for one in child.heard) <= workers
         assert not any("http://" in one for one in child.heard)
-
-
-@pytest.mark.parametrize("mounted", [False, True])
-def test_several_workers_do_not_keep_results_back(mounted: bool) -> None:
-    app = keeping = Server("keeping", large_results=LargeResultSettings())
-    if mounted:
-        app = Server("outer")
-        app.mount(keeping)
-    with pytest.raises(ValueError, match="large_results"):
-        app.run("http", port=0, workers=2, sessions=False)
 
 
 def test_several_workers_share_a_port_and_one_that_dies_is_replaced() -> None:

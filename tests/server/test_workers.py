@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from dovetail import Server
+from dovetail.server import runners
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="several workers need Unix")
 
@@ -273,6 +274,19 @@ def test_a_repeated_sigterm_of_a_service_manager_does_not_cut_calls(program: Pat
         thread.join(TIMEOUT_S)
         assert len(answers) == 1
         assert server.process.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("9900000 100000", 8), ("", 8)],
+)
+def test_auto_respects_the_cpu_limit_of_a_container(
+    limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    monkeypatch.setattr(runners, "_CPU_LIMIT_FILE", str(tmp_path / "cpu.max"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+    assert runners.count_workers("auto") == expected
 
 
 @pytest.mark.parametrize("workers", [0, -1, "many", 1.5, True])

@@ -1,10 +1,14 @@
 """The option `--cluster`, and the type of `--workers`."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import click
+
+from dovetail.cli import error_report
+from dovetail.terminal import output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +35,22 @@ def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) 
     except ValueError as exc:
         raise click.BadParameter(str(exc), ctx, param) from None
     os.environ[CLUSTER_VARIABLE] = url
+
+
+@contextlib.contextmanager
+def report_cluster_errors() -> Generator[None]:
+    """Exit with a message if the server cannot join its cluster."""
+    from dovetail.protocol.shared_state import SharedStateUnavailable
+
+    try:
+        yield
+    except SharedStateUnavailable as exc:
+        output.print_error(f"the server cannot start: {exc}")
+        raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
+    except ImportError as exc:
+        if exc.name != "redis":
+            raise
+        raise click.UsageError(str(exc)) from None
 
 
 class WorkerCount(click.IntRange):

@@ -1,6 +1,6 @@
 """`Cluster`: where the workers of a server keep the state that they share."""
 
-import importlib.util
+import importlib
 import math
 from typing import TYPE_CHECKING
 
@@ -57,8 +57,11 @@ class Cluster(Struct, frozen=True, repr_omit_defaults=True):
             folder = importlib.import_module("dovetail.cluster.local_folder").open_server_folder(self.prefix, name)
             backend = importlib.import_module("dovetail.cluster.local_backend")
             return backend.LocalBackend(folder, secret_keys=secret_keys)
-        if importlib.util.find_spec("redis") is None:
-            raise ImportError("a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'", name="redis")
+        try:
+            importlib.import_module("redis.asyncio")  # The event loop must not wait for the import.
+        except ImportError:
+            message = "a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'"
+            raise ImportError(message, name="redis") from None
         backend = importlib.import_module("dovetail.cluster.redis_backend")
         return backend.RedisBackend(
             self.url,

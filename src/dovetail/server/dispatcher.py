@@ -214,12 +214,6 @@ class Dispatcher:
 
         self.refresh_description = refresh_description
 
-    @property
-    def stores_large_results(self) -> bool:
-        """Return whether this server or a mounted server in this process stores large results."""
-        mounted_servers = self.mounts.list_local_servers() if self.mounts is not None else ()
-        return self.registry.result_store is not None or any(server.stores_large_results for server in mounted_servers)
-
     def add_middleware(self, function: Middleware) -> None:
         """Wrap all requests in a middleware function. The function that was added first is the outermost."""
         self._middleware.append(validate_middleware(function))
@@ -319,7 +313,7 @@ class Dispatcher:
         return unmount
 
     def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
-        """Share the limits of middleware, and the open calls of mounted servers, with all workers.
+        """Share large results, the limits of middleware, and the open calls of mounted servers, with all workers.
 
         `path` identifies this server at all workers, because the same cluster may have several servers.
         """
@@ -330,6 +324,8 @@ class Dispatcher:
         if self._shared_limits is None:
             return
         cluster, path = self._shared_limits
+        if self.registry.result_store is not None:
+            self.registry.result_store.share(cluster.state, f"result:{path}:")
         functions = (*self._middleware, *(() if self._extensions is None else self._extensions.middleware))
         for index, function in enumerate(functions):
             if callable(join_cluster := getattr(function, "_join_cluster", None)):

@@ -138,7 +138,8 @@ class ItemHandlers:
         tool = self._registry.tools.get(exchange.params["name"])
         store = cast("ResultStore", self._registry.result_store)
         # If the tool was removed during the call, the empty schema allows every result.
-        return store.store_large_parts(result, exchange.caller.principal, {} if tool is None else tool.output.schema)
+        schema = {} if tool is None else tool.output.schema
+        return await store.store_large_parts(result, exchange.caller.principal, schema)
 
     async def read_resource(self, exchange: IncomingExchange) -> Result:
         """Read the resource with a URI. The URI may match a resource template."""

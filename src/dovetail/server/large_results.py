@@ -1,17 +1,22 @@
 """Storage for parts of a result that are too large to send. The result contains links to the stored parts.
 
-`Server(large_results=LargeResultSettings())` enables this feature. The parts are stored in the memory of this process
-for a limited time, under keys that cannot be guessed. Only the principal that made the call can read the parts.
+`Server(large_results=LargeResultSettings())` enables this feature. The parts are stored in the memory of this process,
+or in the shared state of a cluster, for a limited time, under keys that cannot be guessed. Only the principal that made
+the call can read the parts.
 """
 
+import contextlib
 import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.errors import ResourceNotFound
+import msgspec
+
+from dovetail.errors import ResourceNotFound, ServerBusy
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, SharedState, SharedStateUnavailable
 from dovetail.server.context import Context
 from dovetail.wire.base import UNSET, Result, Struct, replace
 from dovetail.wire.content import (
@@ -38,7 +43,8 @@ class LargeResultSettings(Struct, frozen=True, kw_only=True):
     max_base64_chars: int = 1_000_000
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
-    # Maximum size of all stored parts. Above this size, the caller with the most data loses its oldest parts.
+    # Maximum size of all stored parts of one process. Above this size, the caller with the most data loses its oldest
+    # parts.
     max_stored_chars: int = 64_000_000
 
 
@@ -48,7 +54,18 @@ class StoredResult(Struct, frozen=True):
     expires_at: float
     chars: int
     owner: Principal | None
+    contents: ResourceContents | None  # None if the contents are in the shared state of a cluster
+
+
+class SharedResult(Struct, frozen=True):
+    """One stored content block in the shared state of a cluster."""
+
+    owner: str | None
     contents: ResourceContents
+
+
+_FORMAT: Final = b"\x01"
+_decode: Final = msgspec.json.Decoder(SharedResult).decode
 
 
 class ResultStore:
@@ -56,12 +73,19 @@ class ResultStore:
 
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
+        self._state: SharedState | None = None  # the shared state of a cluster
+        self._prefix = ""
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self._keys_by_owner: dict[Principal | None, OrderedDict[str, None]] = {}
         self._chars_by_owner: Counter[Principal | None] = Counter()
         self._total_chars = 0
 
-    def store_large_parts(
+    def share(self, state: SharedState, prefix: str) -> None:
+        """Store contents in the shared state of a cluster, so that all workers can read them."""
+        self._state = state
+        self._prefix = prefix
+
+    async def store_large_parts(
         self, result: Result, owner: Principal | None, output_schema: Mapping[str, Any] | None
     ) -> Result:
         """Store the large blocks of a result and replace them with links. Only `owner` can read the blocks.
@@ -71,7 +95,7 @@ class ResultStore:
         """
         if not isinstance(result, CallToolResult) or result.is_error:
             return result
-        content = [part for block in result.content for part in self._shrink_block(block, owner)]
+        content = [part for block in result.content for part in await self._shrink_block(block, owner)]
         if content == result.content:
             return result
         if output_schema is None:
@@ -80,19 +104,32 @@ class ResultStore:
         meta = (result.meta or {}) | _WRAPPED_RESULT_META if is_wrapped else result.meta
         return replace(result, content=content, meta=meta)
 
-    def fetch(self, key: str, ctx: Context) -> ResourceContents:
+    async def fetch(self, key: str, ctx: Context) -> ResourceContents:
         """Return a stored block. Raise ResourceNotFound if it has expired or belongs to another caller."""
-        self._evict()
-        entry = self._entries.get(key)
-        if entry is None or entry.owner != ctx.principal:
+        if self._state is None:
+            await self._evict()
+            entry = self._entries.get(key)
+        else:
+            entry = await self._read(self._state, key)
+        if entry is None or entry.owner != ctx.principal or entry.contents is None:
             raise ResourceNotFound(RESULT_URI_TEMPLATE.replace("{key}", key))
         return entry.contents
 
-    def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
+    async def _read(self, state: SharedState, key: str) -> SharedResult | None:
+        try:
+            value = await state.read(self._prefix + key)
+        except SharedStateUnavailable:
+            raise ServerBusy("The result is not available at the moment. Try again") from None
+        try:
+            return None if value is None or value.data[:1] != _FORMAT else _decode(value.data[1:])
+        except msgspec.MsgspecError:  # A newer release has stored it.
+            return None
+
+    async def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
             case TextContent() if len(block.text) > self._settings.max_text_chars:
                 mime_type = "application/json" if block.text[:1] in "{[" else "text/plain"
-                link = self._store(
+                link = await self._store(
                     ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
                 )
                 if link is None:
@@ -102,30 +139,40 @@ class ResultStore:
                 return [replace(block, text=f"{preview}…\n\n{note}"), link]
             case ImageContent() | AudioContent() if len(block.data) > self._settings.max_base64_chars:
                 contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
-                return [self._store(contents, len(block.data), owner) or block]
+                return [await self._store(contents, len(block.data), owner) or block]
             case EmbeddedResource(resource=resource):
                 is_text = resource.blob is None
                 size = len(resource.text or "") + len(resource.blob or "")
                 is_large = size > (self._settings.max_text_chars if is_text else self._settings.max_base64_chars)
-                return [(self._store(resource, size, owner) if is_large else None) or block]
+                return [(await self._store(resource, size, owner) if is_large else None) or block]
             case _:
                 return [block]
 
-    def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
+    async def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
+        """Store a block and return a link to it. Return None if the block cannot be stored. It is then sent in full."""
         if size > self._settings.max_stored_chars:
             return None
         key = secrets.token_urlsafe(16)
         uri = RESULT_URI_TEMPLATE.replace("{key}", key)
+        contents = replace(contents, uri=uri)
+        if self._state is not None:
+            data = _FORMAT + msgspec.json.encode(SharedResult(owner, contents))
+            if len(data) > MAX_MESSAGE_BYTES:
+                return None
+            try:
+                await self._state.write(self._prefix + key, data, self._settings.ttl)
+            except SharedStateUnavailable:
+                return None
         expires_at = time.monotonic() + self._settings.ttl
-        self._entries[key] = StoredResult(expires_at, size, owner, replace(contents, uri=uri))
+        self._entries[key] = StoredResult(expires_at, size, owner, contents if self._state is None else None)
         self._keys_by_owner.setdefault(owner, OrderedDict())[key] = None
         self._chars_by_owner[owner] += size
         self._total_chars += size
-        self._evict()
+        await self._evict()
         size_bytes = size if contents.blob is None else size * 3 // 4
         return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
 
-    def _evict(self) -> None:
+    async def _evict(self) -> None:
         """Remove expired results. If the limit is exceeded, remove the oldest results of the caller with the most data.
 
         Therefore no caller can remove the results of others.
@@ -135,7 +182,11 @@ class ResultStore:
             self._remove(next(iter(self._entries)))
         while self._total_chars > self._settings.max_stored_chars:
             [(largest_owner, _)] = self._chars_by_owner.most_common(1)
-            self._remove(next(iter(self._keys_by_owner[largest_owner])))
+            key = next(iter(self._keys_by_owner[largest_owner]))
+            self._remove(key)
+            if self._state is not None:
+                with contextlib.suppress(SharedStateUnavailable):  # Then the part stays until its time ends.
+                    await self._state.delete(self._prefix + key)
 
     def _remove(self, key: str) -> None:
         entry = self._entries.pop(key)

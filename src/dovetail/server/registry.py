@@ -262,7 +262,6 @@ class Registry:
             RESULT_URI_TEMPLATE,
             name="result",
             description="A result that is too large to send.",
-            run_in_thread=False,
         )
         return store
 

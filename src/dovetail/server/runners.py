@@ -7,6 +7,7 @@ point can skip a check. `run` adds a watchdog, reload and workers. Each transpor
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h
 # The garbage collector's default threshold (700 or 2000 objects) is too low for dozens of waiting calls.
 # Reference counting frees most objects, so fewer collections are enough.
 _GC_THRESHOLD: Final = 5000
+_CPU_LIMIT_FILE: Final = "/sys/fs/cgroup/cpu.max"  # the CPU limit of a container: quota and period
 # Maps each wildcard address to the loopback address that clients on this machine can use.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
@@ -50,10 +52,8 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """A `Service` that can be run. It also says whether it stores large results."""
+    """A `Service` that can be run."""
 
-    @property
-    def stores_large_results(self) -> bool: ...
     def use_cluster(self, cluster: "ClusterWorker") -> None: ...
 
 
@@ -351,12 +351,15 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
     The command must call `run`. It does not need to know that there are several processes.
     """
     from dovetail.cluster.local_folder import create_workers_folder
-    from dovetail.server.cluster_setup import WORKERS_FOLDER_VARIABLE
+    from dovetail.server.cluster_setup import CLUSTER_VARIABLE, WORKERS_FOLDER_VARIABLE
     from dovetail.server.workers import spawn_workers
     from dovetail.transports.http_server.uvicorn_server import bind_socket
 
     worker_count = count_workers(workers)
     listener = _get_inherited_socket() or bind_socket(host, port)
+    if os.environ.get(CLUSTER_VARIABLE):
+        spawn_workers(command, os.environ, listener, worker_count)
+        return
     # A worker uses this folder unless its server has another cluster.
     with create_workers_folder() as folder:
         spawn_workers(command, {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}, listener, worker_count)
@@ -365,13 +368,23 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
 def count_workers(workers: int | Literal["auto"]) -> int:
     """Return the number of worker processes. "auto" means one process for each core that this process may use."""
     if workers == "auto":
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = _count_cores()
     check_type("workers=", workers, int, "'auto' or an integer")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if workers > 1 and os.name == "nt":
         raise ValueError("several workers are not supported on Windows. Start one process for each port instead")
     return workers
+
+
+def _count_cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open(_CPU_LIMIT_FILE, encoding="ascii") as file:
+            quota, period = file.read().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # There is no limit.
+        return cores
 
 
 def _check_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
@@ -381,11 +394,6 @@ def _check_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
     worker_count = count_workers(workers)
     if worker_count == 1 and not is_spawned_worker():
         return 1
-    if runnable.service.stores_large_results:
-        raise ValueError(
-            "several workers cannot share large results, because the request for a link may reach another worker. "
-            "Pass workers=1, or remove large_results="
-        )
     _check_shared_storage(runnable.auth, options.get("fallback"))
     return worker_count
 

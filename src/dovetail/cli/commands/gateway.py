@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dovetail.cli.cluster_option import cluster_option
+from dovetail.cli.cluster_option import cluster_option, report_cluster_errors
 from dovetail.cli.host_setup import (
     HostOptions,
     create_host,
@@ -69,7 +69,8 @@ def command(
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
-            host.run("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
+            with report_cluster_errors():
+                host.run("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli import error_report
-from dovetail.cli.cluster_option import WorkerCount, cluster_option
+from dovetail.cli.cluster_option import WorkerCount, cluster_option, report_cluster_errors
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (
     TargetOptions,
@@ -34,7 +34,7 @@ from dovetail.wire.base import replace
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
 @click.option("--public-url", help="URL that clients use, if behind a proxy.")
 @click.option(
-    "--workers", type=WorkerCount(), metavar="N", default=1, show_default="1", help='Number of processes, or "auto".'
+    "--workers", type=WorkerCount(), metavar="N", default=1, help='Number of processes, or "auto". Defaults to 1.'
 )
 @cluster_option
 @click.option("--health", is_flag=True, help="Serve /live and /ready for health checks.")
@@ -86,6 +86,8 @@ def command(
         app = _run_as_program(options.args[0], is_plain)
         if app is None:
             return 0
+    if app is not None:
+        _check_cluster(ctx, app)
     app = app or create_proxy_server(options)
     try:
         if not http:
@@ -95,7 +97,10 @@ def command(
         if public_url is not None:
             http_options["public_url"] = public_url
         http_options |= {"host": host, "port": port, "path": path, "allow_anonymous": allow_anonymous}
-        app.run("http", reload=reload, **http_options)
+        with report_cluster_errors():
+            app.run("http", reload=reload, **http_options)
+    except (click.ClickException, click.exceptions.Exit):
+        raise
     except Exception as exc:
         from dovetail.server.lifespan import print_failure
 
@@ -116,6 +121,13 @@ def _reject_http_options(ctx: click.Context) -> None:
     for name in ("host", "port", "path", "public_url", "workers", "cluster", "health", "allow_anonymous"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} requires --http")
+
+
+def _check_cluster(ctx: click.Context, app: Any) -> None:
+    from dovetail.server.server import get_dispatcher
+
+    if ctx.get_parameter_source("cluster") is ParameterSource.COMMANDLINE and get_dispatcher(app).cluster is not None:
+        raise click.UsageError("the server has cluster= already. Remove it, or leave out --cluster")
 
 
 def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload: bool) -> bool:

@@ -382,7 +382,7 @@ class MountedServers:
             output_schema = (
                 await self._find_output_schema(mount, route.inner_name, exchange) if has_structured_content else {}
             )
-            return store.store_large_parts(result, exchange.caller.principal, output_schema)
+            return await store.store_large_parts(result, exchange.caller.principal, output_schema)
         return result
 
     async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
