@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from dovetail.cluster import stream_follower
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.transports.http_server import stored_response
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
 from transports.fake_service import (
@@ -21,6 +23,12 @@ from transports.fake_service import (
     wait_until,
 )
 from transports.worker_cluster import Worker, open_cluster
+
+
+@pytest.fixture(autouse=True)
+def _notice_lost_workers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_follower, "_CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(stored_response, "MAX_RETRY_DELAY_S", 0.05)
 
 
 class SteppedWork:
@@ -174,6 +182,23 @@ async def test_the_reader_of_a_lost_worker_gets_one_error_with_the_id_of_the_req
         await call.wait_done()
         assert list_steps(call) == [0]
         assert (await start_get(cluster[1], session, last_id(call)).wait_done()).messages == [message]
+
+
+async def test_the_reader_of_a_lost_worker_gets_an_error_even_if_it_cannot_be_stored() -> None:
+    work = SteppedWork()
+    async with open_cluster(work) as cluster:
+        session = await open_session(cluster[0].app)
+        call = start_post(cluster[0].app, request(id="mine"), session)
+        work.allow()
+        await wait_for_steps(call, 1)
+        reader = start_get(cluster[1], session, last_id(call))
+        await wait_until(lambda: reader.sent)
+        cluster[1].backend.is_full = True
+        await cluster[0].kill()
+        await reader.wait_done()
+        (message,) = reader.messages
+        assert (message["id"], message["error"]["code"]) == ("mine", -32603)
+        assert last_id(reader).endswith("~")
 
 
 async def test_a_batch_of_a_lost_worker_gets_one_error_for_each_request() -> None:

@@ -19,6 +19,7 @@ class Backend(MemoryBackend):
     """A back end that tests can turn off."""
 
     is_away = False
+    is_full = False  # True if the streams of lost workers cannot be ended, because nothing can be stored
 
     def _open_hub(self) -> Any:
         if self.is_away:
@@ -32,6 +33,11 @@ class Backend(MemoryBackend):
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> int | None:
         await asyncio.sleep(0)
         return await super().write(name, data, ttl, expected=expected)
+
+    async def end_lost_stream(self, stream: str, data: bytes) -> bool:
+        if self.is_full:
+            raise SharedStateUnavailable("full")
+        return await super().end_lost_stream(stream, data)
 
 
 class Worker:

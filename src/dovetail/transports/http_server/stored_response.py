@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from dovetail.errors import ConnectionLost
 from dovetail.protocol import sse
@@ -30,6 +30,8 @@ from dovetail.transports.http_server.stored_stream import (
 )
 from dovetail.transports.spool import SLICE_BYTES, create_spool
 from dovetail.wire.jsonrpc import RequestId
+
+_MAX_FAILED_ENDS: Final = 3
 
 
 class StoredResponseWriter(ResponseWriter):
@@ -285,6 +287,7 @@ class StoredStreamReader:
         self._name = name
         self._key = key
         self._position = position  # the number of the event that was sent last
+        self._failed_ends = 0  # how often the stream of a lost worker could not be ended
         self._send = send
         self._keep_alive = keep_alive
         self._due_times: DueTimes = {}
@@ -329,20 +332,32 @@ class StoredStreamReader:
                         failed_attempts = 0
                 return  # The stream has ended, or was deleted.
             except WorkerLost as exc:
-                await self._end_lost_stream(exc)
+                if await self._end_lost_stream(exc):
+                    return
             except SharedStateUnavailable:
                 await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
                 failed_attempts += 1
 
-    async def _end_lost_stream(self, lost: WorkerLost) -> None:
-        try:
-            await self._state.end_lost_stream(self._key, encode_loss(lost.header))
-        except SharedStateUnavailable:
-            await asyncio.sleep(FIRST_RETRY_DELAY_S)
+    async def _end_lost_stream(self, lost: WorkerLost) -> bool:
+        """End the stream of a lost worker with an error. Return whether this reader has already sent the error.
 
-    async def _send_event(self, event: StreamEvent) -> None:
+        The reader sends the error itself if the shared state is full, because the error cannot be stored then.
+        """
+        error = encode_loss(lost.header)
+        try:
+            await self._state.end_lost_stream(self._key, error)
+        except SharedStateUnavailable:
+            self._failed_ends += 1
+            if self._failed_ends < _MAX_FAILED_ENDS:
+                await asyncio.sleep(MAX_RETRY_DELAY_S)
+                return False
+            await self._send_event(StreamEvent(self._position + 1, error, True), is_stored=False)
+            return True
+        return False
+
+    async def _send_event(self, event: StreamEvent, *, is_stored: bool = True) -> None:
         if event.data:  # An event without data only has an ID, and the client has this ID already.
-            id = str(EventPosition(self._name, event.number))
+            id = str(EventPosition(self._name, event.number, is_stored))
             async with self._write_lock:
                 await self._send(
                     {"type": "http.response.body", "body": sse.encode_event(event.data, id=id), "more_body": True}
