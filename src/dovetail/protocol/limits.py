@@ -49,6 +49,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     call_timeout: float = 300.0  # the maximum time for a tool, prompt or resource. Waiting for a user does not count
     max_result_bytes: int = 10 * MiB  # the maximum size of a tool result
     # The maximum number of sessions in the process. A new session replaces an idle session or gets status 503.
+    # In a cluster, the replaced session continues, because other workers can open it again.
     max_sessions: int = 10_000
     # The maximum number of sessions of one principal. Further sessions get status 429.
     max_sessions_per_principal: int = 100
