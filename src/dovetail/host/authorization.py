@@ -7,7 +7,7 @@ or a grant allows the call. Arguments that the user edits are checked again.
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from dovetail.error_context import add_context, clip
@@ -28,7 +28,7 @@ from dovetail.host.consent.definition_changes import (
     diff_definitions,
     format_changes,
 )
-from dovetail.host.consent.grants import Grant, GrantStore, peek_grant
+from dovetail.host.consent.grants import Grant, GrantStore, on_revoke, peek_grant
 from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, SESSION_PREFIX, CallerPins
@@ -44,7 +44,11 @@ from dovetail.host.policy.policy import (
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
+from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.wire.base import Struct, replace
+
+if TYPE_CHECKING:
+    from dovetail.host.gateway.shared_callers import SharedCallers
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
@@ -113,6 +117,17 @@ class RequestAuthorizer:
         self._question_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._events = events
         self._project = project
+        self._shared_callers: SharedCallers | None = None  # None if the gateway is not in a cluster
+
+    def join_cluster(self, cluster: ClusterWorker) -> None:
+        """Share quotas, and the session grants and definitions of callers, with all workers of a gateway."""
+        if self._shared_callers is not None and self._shared_callers.cluster is cluster:
+            return
+        from dovetail.host.gateway.shared_callers import SharedCallers  # Few gateways are in a cluster.
+
+        self._shared_callers = SharedCallers(cluster, self.grants, self._caller_pins)
+        self.meter.join_cluster(cluster)
+        on_revoke(self.grants, self._shared_callers.revoke)
 
     def create_request(
         self,
@@ -162,7 +177,7 @@ class RequestAuthorizer:
         """Count a request to a server. Raise PolicyError if its rate limit is exceeded."""
         rate = find_limits(self.policy, server_name, operation).rate
         if rate is not None:
-            self.meter.record_call(server_name, operation, rate)
+            await self.meter.record_call(server_name, operation, rate)
 
     async def ask_for_caller(self, caller: str, request: ConsentRequest) -> ConsentAnswer:
         """Ask the host's user whether a gateway caller may make a request.
@@ -202,6 +217,9 @@ class RequestAuthorizer:
                 else self._decide(request, decision, ask)
             )
         is_pinned = self._is_pinned(request, record.fingerprint)
+        if self._shared_callers is not None and (not is_pinned or decision.action == "ask"):
+            await self._load_caller(request)
+            is_pinned = self._is_pinned(request, record.fingerprint)
         if is_pinned and decision.action == "allow":
             if self._events.has_listeners("decision"):
                 self.emit_decision(request, decision)
@@ -242,6 +260,8 @@ class RequestAuthorizer:
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
             request = replace(request, arguments={})
         decision = self._decide(request, decision or self.policy.decide(request), ask)
+        if self._shared_callers is not None and decision.action == "ask":
+            await self._load_caller(request)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
             request, decision, definition, current_fingerprint, details, definition is None, wait, ask, can_remember
@@ -401,6 +421,10 @@ class RequestAuthorizer:
             HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
         )
 
+    async def _load_caller(self, request: PolicyRequest) -> None:
+        if self._shared_callers is not None and request.caller not in ("", ANONYMOUS):
+            await self._shared_callers.load(request.caller)
+
     async def _find_grant(self, request: PolicyRequest, current_fingerprint: str) -> Grant | None:
         grant = peek_grant(self.grants, request, current_fingerprint)
         if grant is None or grant.scope != "once":
@@ -426,7 +450,9 @@ class RequestAuthorizer:
             expires_in=expires_in,
             exact_arguments=answer.exact_arguments,
         )
-        await _store(request, self.grants.add, new_grant)
+        added = await _store(request, self.grants.add, new_grant)
+        if self._shared_callers is not None and added.caller and added.scope == "session":
+            await self._shared_callers.add_grant(added)
         return True
 
     async def store_answer(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
@@ -462,9 +488,11 @@ class RequestAuthorizer:
         if definition is None or not request.server_identity:
             return
         if request.caller:
-            self._caller_pins.put(
-                request.caller, request.server_identity, request.tool, current_fingerprint, definition
-            )
+            key = request.caller, request.server_identity, request.tool
+            is_new = self._caller_pins.get(*key) != current_fingerprint
+            self._caller_pins.put(*key, current_fingerprint, definition)
+            if self._shared_callers is not None and is_new and request.caller != ANONYMOUS:
+                await self._shared_callers.add_pin(*key, current_fingerprint)
             # Gateway callers never change the pins of the host's user.
             return
         pin = self.pins.get(request.server_identity, request.tool)

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -212,6 +212,7 @@ class GrantStore:
         # Maps each caller to its session grants. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
+        self._on_revoke: Callable[[str | None, str | None, str | None], None] | None = None
         # The index of the stored grants, and the records from which the index was built.
         self._index = _GrantIndex()
         self._indexed_records: tuple[Any, int] = (None, 0)
@@ -309,6 +310,8 @@ class GrantStore:
                 for grant in revoked:
                     grants.remove(grant)
                 count += len(revoked)
+        if self._on_revoke is not None:
+            self._on_revoke(id, server, tool)
         return count + self._stored_document.change(edit)
 
     def list(self) -> "list[Grant]":
@@ -317,6 +320,24 @@ class GrantStore:
         session_grants = [grant for grants in tuple(self._session_grants.values()) for grant in grants]
         active = [candidate for candidate in (*session_grants, *self._get_index()) if not candidate.is_expired(now)]
         return sorted(active, key=lambda candidate: (candidate.granted_at, candidate.id))
+
+
+def list_session_grants(store: GrantStore, caller: str) -> "list[Grant]":
+    """Return the session grants of one caller."""
+    return [*store._session_grants.get(caller, ())]  # pyright: ignore[reportPrivateUsage]
+
+
+def replace_session_grants(store: GrantStore, caller: str, grants: "Iterable[Grant]") -> None:
+    """Replace the session grants of one caller."""
+    with store._lock:  # pyright: ignore[reportPrivateUsage]
+        store._session_grants.pop(caller, None)  # pyright: ignore[reportPrivateUsage]
+    for grant in grants:
+        store._add_session_grant(grant)  # pyright: ignore[reportPrivateUsage]
+
+
+def on_revoke(store: GrantStore, callback: Callable[[str | None, str | None, str | None], None]) -> None:
+    """Call a function with the ID, server and tool of each revocation."""
+    store._on_revoke = callback  # pyright: ignore[reportPrivateUsage]
 
 
 def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:

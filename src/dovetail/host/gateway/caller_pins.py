@@ -68,6 +68,11 @@ class CallerPins:
 
     def put(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
         """Store which tool definition a caller uses."""
+        self.learn(caller, identity, tool, fingerprint)
+        self._put_definition(fingerprint, definition)
+
+    def learn(self, caller: str, identity: str, tool: str, fingerprint: str) -> None:
+        """Store the fingerprint of the tool definition that a caller uses."""
         if self.get(caller, identity, tool) == fingerprint:
             return
         fingerprints = self._callers.setdefault(caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller), {})
@@ -81,7 +86,11 @@ class CallerPins:
         self._tool_count += len(fingerprints)
         while len(self._callers) > self._max_callers or self._tool_count > self._max_tools:
             self._tool_count -= len(self._callers.pop(next(iter(self._callers))))
-        self._put_definition(fingerprint, definition)
+
+    def list_pins(self, caller: str) -> dict[str, str]:
+        """Return the fingerprint of each definition that a caller used. Very long names are left out."""
+        fingerprints = self._callers.get(caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller), {})
+        return {"\0".join(key): value for key, value in fingerprints.items() if isinstance(key, tuple)}
 
     def get_definition(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the definition with this fingerprint, or None if it is not stored."""

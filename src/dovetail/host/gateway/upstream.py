@@ -82,6 +82,7 @@ class Upstream:
         """Share used consent answers and open calls with all workers. `path` identifies this server at all workers."""
         self._cluster = cluster, path
         self._states.join_cluster(cluster)
+        self._authorizer.join_cluster(cluster)
         if self._task_ids is not None:
             self._task_ids.use_keys(cluster.secret_keys)
 

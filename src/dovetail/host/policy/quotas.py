@@ -4,18 +4,22 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
+from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 
 _RATE_PATTERN: Final = re.compile(r"(\d{1,9}) ?/ ?(s|sec|min|h|hour|day)")
+_MIN_POLL_S: Final = 0.02  # A call that waits for the calls of other workers looks again after this time,
+_MAX_POLL_S: Final = 0.5  # and at most after this time.
 _SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0}
 
 
@@ -92,6 +96,13 @@ class Meter:
     def __init__(self) -> None:
         self._limiters: dict[str, RateLimiter] = {}  # The keys are rates.
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
+        self._cluster: ClusterWorker | None = None
+        self._shared_limiters: dict[str, SharedRateLimiter] = {}  # The keys are rates.
+        self._place_count = 0
+
+    def join_cluster(self, cluster: ClusterWorker) -> None:
+        """Count the calls of all workers together."""
+        self._cluster = cluster
 
     @asynccontextmanager
     async def limit_call(
@@ -103,7 +114,7 @@ class Meter:
         """
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
-            self.record_call(server, tool, limits.rate)
+            await self.record_call(server, tool, limits.rate)
         if limits.max_concurrency is None:
             yield
             return
@@ -112,15 +123,43 @@ class Meter:
             semaphore = asyncio.Semaphore(limits.max_concurrency)
             self._semaphores[server, tool] = limits.max_concurrency, semaphore
         async with semaphore:
-            yield
+            if self._cluster is None:
+                yield
+            else:
+                async with self._take_place(self._cluster, f"{server}\0{tool}", limits.max_concurrency):
+                    yield
 
-    def record_call(self, server: str, tool: str, rate: str) -> None:
+    @asynccontextmanager
+    async def _take_place(self, cluster: ClusterWorker, key: str, limit: int) -> AsyncGenerator[None]:
+        """Wait until fewer than `limit` calls run at all workers. While the back end is away, do not wait."""
+        self._place_count += 1
+        name, holder, delay = f"concurrency\0{key}", f"{cluster.name}.{self._place_count}", _MIN_POLL_S
+        has_place = False
+        with suppress(SharedStateUnavailable):
+            while not (has_place := await cluster.state.acquire(name, holder, limit, None)):
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _MAX_POLL_S)
+        try:
+            yield
+        finally:
+            if has_place:
+                with suppress(SharedStateUnavailable):
+                    await asyncio.shield(cluster.state.release(name, holder))
+
+    async def record_call(self, server: str, tool: str, rate: str) -> None:
         """Count one call. Raise PolicyError if its rate limit is exceeded."""
-        limiter = self._limiters.get(rate)
-        if limiter is None:
-            max_count, seconds = parse_rate(rate)
-            limiter = self._limiters[rate] = RateLimiter(max_count, seconds)
-        wait = limiter.take((server, tool), asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        if self._cluster is None:
+            limiter = self._limiters.get(rate)
+            if limiter is None:
+                limiter = self._limiters[rate] = RateLimiter(*parse_rate(rate))
+            wait = limiter.take((server, tool), now)
+        else:
+            shared_limiter = self._shared_limiters.get(rate)
+            if shared_limiter is None:
+                shared_limiter = SharedRateLimiter(self._cluster.state, f"quota {rate}", *parse_rate(rate))
+                self._shared_limiters[rate] = shared_limiter
+            wait = await shared_limiter.take(f"{server}\0{tool}", now)
         if wait:
             message = f"{server}.{tool}: rate limit of {rate} exceeded. Try again in {math.ceil(wait)} s"
             raise add_context(PolicyError(message), server=server)

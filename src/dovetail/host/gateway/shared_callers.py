@@ -1,0 +1,173 @@
+"""What the workers of a gateway share about each caller: the grants of its session, and the definitions that it used.
+
+The shared state keeps both for at most a day. The grants and pins of the host's user are in files, which a deployment
+copies to each machine.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
+from dovetail.host.gateway.caller_pins import CallerPins
+from dovetail.log import ThrottledWarning
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import encode
+
+_FORMAT: Final = 1  # the format version of records
+_RECORD_TTL_S: Final = 86_400.0  # A caller's session grants end after this time, so the record is not needed longer.
+_MAX_GRANTS: Final = 256
+_MAX_PINS: Final = 1_024
+_MAX_REVOCATIONS: Final = 256
+_REVOCATIONS: Final = "caller revocations"
+_RETRY_DELAY_S: Final = 1.0
+
+
+class CallerRecord(Struct, kw_only=True):
+    """What all workers know about one caller."""
+
+    format: int = _FORMAT
+    grants: list[Grant] = field(default_factory=list[Grant])
+    pins: dict[str, str] = field(default_factory=dict[str, str])  # maps a server identity and a tool to a fingerprint
+
+
+class _Revocation(Struct, kw_only=True):
+    id: str | None
+    server: str | None
+    tool: str | None
+    at: float
+
+    def covers(self, grant: Grant) -> bool:
+        criteria = ((self.id, grant.id), (self.server, grant.server), (self.tool, grant.tool))
+        return grant.granted_at <= self.at and all(wanted in (None, value) for wanted, value in criteria)
+
+
+class _Revocations(Struct, kw_only=True):
+    format: int = _FORMAT
+    entries: list[_Revocation] = field(default_factory=list[_Revocation])
+
+
+class SharedCallers:
+    """Reads and changes the records of callers. There is one object for each host and cluster worker."""
+
+    def __init__(self, cluster: ClusterWorker, grants: GrantStore, pins: CallerPins) -> None:
+        self.cluster = cluster
+        self._grants = grants
+        self._pins = pins
+        self._loop = asyncio.get_running_loop()
+        self._warning = ThrottledWarning()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def load(self, caller: str) -> None:
+        """Learn what other workers know about a caller. While the back end is away, keep what this worker knows."""
+        try:
+            record, _ = await self._read(_get_name(caller), CallerRecord)
+            revocations, _ = await self._read(_REVOCATIONS, _Revocations)
+        except SharedStateUnavailable as exc:
+            self._warning.log("what other workers know about a caller cannot be read: %s", exc)
+            return
+        known = CallerRecord() if record is None else record
+        revoked = [] if revocations is None else revocations.entries
+        shared_ids = {grant.id for grant in known.grants}
+        # The back end may have lost these grants, or was away when this worker stored them.
+        unshared = [grant for grant in list_session_grants(self._grants, caller) if grant.id not in shared_ids]
+        grants = [
+            grant for grant in (*known.grants, *unshared) if not any(revocation.covers(grant) for revocation in revoked)
+        ]
+        replace_session_grants(self._grants, caller, grants)
+        for key, fingerprint in known.pins.items():
+            identity, _, tool = key.partition("\0")
+            self._pins.learn(caller, identity, tool, fingerprint)
+        unshared_pins = self._pins.list_pins(caller).items() - known.pins.items()
+        if unshared_pins or any(grant.id not in shared_ids for grant in grants):
+            await self._restore(caller, grants, dict(unshared_pins))
+
+    async def _restore(self, caller: str, grants: list[Grant], pins: dict[str, str]) -> None:
+        def restore(record: CallerRecord) -> None:
+            ids = {grant.id for grant in record.grants}
+            record.grants = [*record.grants, *(grant for grant in grants if grant.id not in ids)][-_MAX_GRANTS:]
+            record.pins = pins | record.pins
+
+        await self._change(caller, restore)
+
+    async def add_grant(self, grant: Grant) -> None:
+        """Share a grant of a caller's session."""
+
+        def add(record: CallerRecord) -> None:
+            now = time.time()
+            valid_grants = [one for one in record.grants if not one.is_expired(now)]
+            record.grants = [*valid_grants[1 - _MAX_GRANTS :], grant]
+
+        await self._change(grant.caller, add)
+
+    async def add_pin(self, caller: str, identity: str, tool: str, fingerprint: str) -> None:
+        """Share which definition a caller uses."""
+
+        def add(record: CallerRecord) -> None:
+            record.pins.pop(f"{identity}\0{tool}", None)
+            record.pins[f"{identity}\0{tool}"] = fingerprint
+            if len(record.pins) > _MAX_PINS:
+                del record.pins[next(iter(record.pins))]
+
+        await self._change(caller, add)
+
+    async def _change(self, caller: str, change: Callable[[CallerRecord], None]) -> None:
+        try:
+            while True:
+                record, version = await self._read(_get_name(caller), CallerRecord)
+                record = CallerRecord() if record is None else record
+                change(record)
+                data = encode(record)
+                if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=version):
+                    return
+        except SharedStateUnavailable as exc:
+            # The answer counts at this worker. Other workers ask again.
+            self._warning.log("an answer of a caller cannot be shared with other workers: %s", exc)
+
+    def revoke(self, id: str | None, server: str | None, tool: str | None) -> None:
+        """Revoke session grants at all workers. The revocation is stored as soon as the back end can be used.
+
+        This method can be called in any thread.
+        """
+        revocation = _Revocation(id=id, server=server, tool=tool, at=time.time())
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_revocation, revocation)
+
+    def _start_revocation(self, revocation: _Revocation) -> None:
+        task = self._loop.create_task(self._store_revocation(revocation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _store_revocation(self, revocation: _Revocation) -> None:
+        while True:
+            try:
+                stored, version = await self._read(_REVOCATIONS, _Revocations)
+                entries = [] if stored is None else stored.entries
+                recent = [one for one in entries if one.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
+                data = encode(_Revocations(entries=[*recent, revocation]))
+                if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
+                    return
+            except SharedStateUnavailable:
+                await asyncio.sleep(_RETRY_DELAY_S)
+
+    async def _read(self, name: str, record_type: type[Any]) -> tuple[Any, int]:
+        stored = await self.cluster.state.read(name)
+        if stored is None:
+            return None, 0
+        try:
+            record = msgspec.json.decode(stored.data, type=record_type)
+        except msgspec.MsgspecError as exc:
+            raise SharedStateUnavailable(f"a record cannot be read: {exc}") from exc
+        if record.format != _FORMAT:
+            raise SharedStateUnavailable(f"a record has the format version {record.format}, which is not supported")
+        return record, stored.version
+
+
+def _get_name(caller: str) -> str:
+    return f"caller:{hashlib.sha256(caller.encode(errors='surrogatepass')).hexdigest()}"
