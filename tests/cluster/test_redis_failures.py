@@ -69,6 +69,26 @@ async def test_changes_that_cannot_be_read_are_one_gap(start: Start, redis_serve
     assert recorder.gaps == 1
 
 
+async def test_a_flush_before_a_change_is_one_gap(start: Start, redis_server: RedisServer) -> None:
+    (backend, recorder), (_, other) = await start(), await start()
+    await backend.publish("change", b"before")
+    await wait_until(lambda: recorder.messages and other.messages)
+    redis_server.execute("FLUSHALL")
+    await backend.publish("change", b"after")
+    await wait_until(lambda: recorder.gaps and other.gaps)
+    await asyncio.sleep(LIFETIME_S / 2)
+    assert recorder.gaps == other.gaps == 1
+
+
+async def test_a_lost_counter_of_changes_is_a_gap(start: Start, redis_server: RedisServer) -> None:
+    backend, recorder = await start()
+    await backend.publish("change", b"one")
+    await wait_until(lambda: recorder.messages)
+    redis_server.execute("DEL", "{test}:change_count")
+    await backend.publish("change", b"two")
+    await wait_until(lambda: recorder.gaps)
+
+
 async def test_a_failing_listener_stops_neither_heartbeats_nor_messages(
     redis_server: RedisServer, start: Start
 ) -> None:

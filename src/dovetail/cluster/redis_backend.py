@@ -24,7 +24,7 @@ from dovetail.cluster.envelope import (
 )
 from dovetail.cluster.gcra import check_rate
 from dovetail.cluster.guarded_listener import GuardedListener
-from dovetail.cluster.redis_connection import parse_redis_url
+from dovetail.cluster.redis_connection import import_redis, parse_redis_url
 from dovetail.cluster.redis_link import RedisLink, create_id
 from dovetail.cluster.redis_reader import RedisReader, parse_entry
 from dovetail.cluster.stream_budget import StreamBudget
@@ -78,6 +78,7 @@ class RedisBackend:
     ) -> None:
         if not prefix or "{" in prefix or "}" in prefix:
             raise ValueError(f"the prefix must be a text without braces, not {prefix!r}")
+        import_redis()
         self.worker = ""
         self._prefix = f"{{{prefix}}}:"  # Redis Cluster stores all keys with the same tag on the same node.
         self._link = RedisLink(parse_redis_url(url), self._prefix, timeout)

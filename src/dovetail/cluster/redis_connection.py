@@ -1,6 +1,7 @@
 """Connections to Redis or Valkey, and the conversion of Redis URLs and errors."""
 
 import contextlib
+import importlib
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -83,15 +84,21 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
     return parts.hostname, parts.port or default_port
 
 
-def open_client(address: RedisAddress, timeout: float) -> Any:
-    """Return a redis-py client that creates connections. It never repeats a command."""
+def import_redis() -> None:
+    """Import redis-py, which takes some time. Raise ImportError if it is not installed."""
     try:
-        import redis.asyncio as redis
-        from redis.asyncio.retry import Retry
-        from redis.asyncio.sentinel import Sentinel
-        from redis.backoff import NoBackoff
+        importlib.import_module("redis.asyncio.sentinel")
     except ImportError:
         raise ImportError("the Redis back end needs redis-py. Run: pip install 'dovetail-mcp[redis]'") from None
+
+
+def open_client(address: RedisAddress, timeout: float) -> Any:
+    """Return a redis-py client that creates connections. It never repeats a command."""
+    import redis.asyncio as redis
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel
+    from redis.backoff import NoBackoff
+
     tls: dict[str, Any] = {}
     if address.uses_tls:
         tls = {

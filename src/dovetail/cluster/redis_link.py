@@ -168,6 +168,10 @@ class RedisLink:
             self._retry_now.set()
         self.problem = str(exc)
 
+    def request_heartbeat(self) -> None:
+        """Send the next heartbeat now. Its reply shows whether there is a new epoch."""
+        self._retry_now.set()
+
     async def _maintain(self) -> None:
         failures, task = 0, asyncio.current_task()
         # redis-py sometimes ignores that the task was cancelled.

@@ -19,6 +19,7 @@ from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 
 READ_BLOCK_S: Final = 1.0  # how long one command waits for messages
 _BATCH: Final = 100
+_EPOCH_WAIT_S: Final = 2.0
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
 
@@ -134,7 +135,11 @@ class RedisReader:
             except (KeyError, ValueError) as exc:
                 self._warning.log("ignored a change that cannot be read: %r", exc)
                 number, message = self._number + 1, None
-            has_gap = has_gap or number != self._number + 1 or message is None
+            if number <= self._number:
+                self._handle_lost_counter()
+            else:
+                has_gap = has_gap or number != self._number + 1
+            has_gap = has_gap or message is None
             self._number, self._position = number, id
             if message is not None:
                 messages.append(message)
@@ -142,6 +147,17 @@ class RedisReader:
             self._listener.report_gap()
         for message in messages:
             self._listener.deliver(message)
+
+    def _handle_lost_counter(self) -> None:
+        """Learn why the numbers start again. In most cases there is a new epoch, which is reported as a gap."""
+        epoch = self._epoch
+        self._link.request_heartbeat()
+
+        def report_gap() -> None:
+            if epoch == self._epoch:
+                self._listener.report_gap()
+
+        asyncio.get_running_loop().call_later(_EPOCH_WAIT_S, report_gap)
 
 
 def parse_entry(id: bytes, words: list[bytes]) -> _Entry:
