@@ -8,13 +8,14 @@ import os
 
 from dovetail import Context, Server
 from dovetail.extensions import DocketEngine, TaskConfig, TaskOptions
-from dovetail.extensions.tasks import docket_engine, task_worker
+from dovetail.extensions.tasks import docket_engine, task_worker, tasks_extension
 
 URL = os.environ["TASKS_URL"]
 
 # Lost workers must be found within the time of a test.
-task_worker.DEFAULT_OPTIONS = task_worker.WorkerOptions(lease_seconds=1.0, due_interval=0.05, park_after=0.1)
+task_worker.DEFAULT_OPTIONS = task_worker.WorkerOptions(lease_seconds=0.8, due_interval=0.05, park_after=0.1)
 docket_engine._REDELIVERY_S = 1.0  # pyright: ignore[reportPrivateUsage]
+tasks_extension._HAND_OVER_TIMEOUT_S = 0.5  # pyright: ignore[reportPrivateUsage]
 
 app = Server(
     "working",

@@ -1,6 +1,7 @@
 """Test tasks in worker processes with Redis: killed workers, an emptied Redis, orderly stops, and answers."""
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import signal
@@ -17,12 +18,13 @@ from cluster.redis_servers import RedisServer
 from dovetail import Client, Server
 from dovetail.cluster import Cluster
 from dovetail.errors import RemoteError, TaskLost
-from dovetail.extensions.tasks import docket_engine, task_worker
+from dovetail.extensions.tasks import docket_engine, task_worker, tasks_extension
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 ENGINES = ["store", "docket"]
 ON_DOCKET = pytest.mark.parametrize("engine", ["docket"], indirect=True)
 TIMEOUT_S = 20.0
+RECOVERY_S = 5.0
 
 
 class Deployment:
@@ -86,6 +88,7 @@ async def deployment(
 def app(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(task_worker, "DEFAULT_OPTIONS", task_worker.DEFAULT_OPTIONS)
     monkeypatch.setattr(docket_engine, "_REDELIVERY_S", 1.0)
+    monkeypatch.setattr(tasks_extension, "_HAND_OVER_TIMEOUT_S", 0.5)
     spec = importlib.util.spec_from_file_location("task_program", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
@@ -111,7 +114,7 @@ async def test_the_tasks_of_a_killed_worker_finish_on_the_other_or_are_reported_
         retried = [f"retry-{number}" for number in range(6)]
         tools = {"run_once": once, "retry": retried}
         handles = {
-            key: await client.start_task(tool, {"key": key, "seconds": 0.6})
+            key: await client.start_task(tool, {"key": key, "seconds": 0.4})
             for tool, keys in tools.items()
             for key in keys
         }
@@ -152,18 +155,27 @@ async def test_after_a_flush_every_task_is_lost_and_none_starts_again(deployment
                 await handle
         # New tasks work at once. When they have ended, a task that starts again would have started, too.
         async with asyncio.timeout(TIMEOUT_S):
-            assert await client.call("run_once", key="new", seconds=1.5) == "new"
-    assert deployment.count("start") == {**{f"{number}": 2 for number in range(4)}, "new": 1}
+            assert await client.call("run_once", key="new", seconds=1.0) == "new"
+        # The worker continues after a restart of Redis, too.
+        await asyncio.to_thread(deployment.redis.kill)
+        await asyncio.to_thread(deployment.redis.start)
+        async with asyncio.timeout(RECOVERY_S):
+            outcome = None
+            while outcome is None:
+                with contextlib.suppress(RemoteError):  # The first call may find the old connection.
+                    outcome = await client.call("run_once", key="last", seconds=0)
+            assert outcome == "last"
+    assert deployment.count("start") == {**{f"{number}": 2 for number in range(4)}, "new": 1, "last": 1}
 
 
 @ON_DOCKET
 async def test_a_stopping_worker_finishes_what_ends_in_time_and_hands_over_the_rest(
     deployment: Deployment, app: Server
 ) -> None:
-    worker = deployment.start_worker("--drain-timeout", "0.6")
+    worker = deployment.start_worker("--drain-timeout", "0.5")
     await deployment.wait_until_ready()
     async with Client(app) as client:
-        calls = {"short": ("run_once", 0.3), "long": ("run_once", 60), "retried": ("retry", 60)}
+        calls = {"short": ("run_once", 0.2), "long": ("run_once", 60), "retried": ("retry", 60)}
         handles = {
             key: await client.start_task(tool, {"key": key, "seconds": seconds})
             for key, (tool, seconds) in calls.items()
