@@ -258,15 +258,24 @@ def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
     """Convert ConnectionLost to OutcomeUnknown if the server may have run the request."""
     if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
         return exc
-    return add_context(
-        OutcomeUnknown(f"{exc.args[0]}. The request was sent and may have run, so it was not repeated"),
-        server=exc.server,
-        step=exc.step,
-        protocol_version=exc.protocol_version,
-        status_code=exc.status_code,
-        exit_code=exc.exit_code,
-        stderr=exc.stderr,
-        hint=exc.hint
+    return create_outcome_unknown(
+        exc,
+        f"{exc.args[0]}. The request was sent and may have run, so it was not repeated",
+        exc.hint
         or "check whether the request took effect before you call again, or use call_tool(..., retry=True) "
         "if it may run twice",
+    )
+
+
+def create_outcome_unknown(cause: MCPError, message: str, hint: str) -> OutcomeUnknown:
+    """Return an OutcomeUnknown with the context of the error that caused it."""
+    return add_context(
+        OutcomeUnknown(message),
+        server=cause.server,
+        step=cause.step,
+        protocol_version=cause.protocol_version,
+        status_code=cause.status_code,
+        exit_code=cause.exit_code,
+        stderr=cause.stderr,
+        hint=hint,
     )

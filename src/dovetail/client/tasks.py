@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dovetail.client.client_extensions import ClientExtensions
 from dovetail.client.deadlines import MAX_TIMEOUT_S, RequestDeadline
 from dovetail.client.input_rounds import COMPLETE, RequestAwaitingInput
+from dovetail.client.reconnect import create_outcome_unknown
 from dovetail.client.request_sender import CALL_TOOL, RequestOptions
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
@@ -20,7 +21,6 @@ from dovetail.errors import (
     InvalidResult,
     MCPError,
     NotSupported,
-    OutcomeUnknown,
     RemoteError,
     RequestTimeout,
     TaskCancelled,
@@ -309,7 +309,11 @@ class ClientTasks:
             # Only a request about the task failed. If the caller received an error such as RateLimited,
             # it would repeat the call.
             await self.cancel_abandoned(task)
-            raise _to_outcome_unknown(exc) from exc
+            raise create_outcome_unknown(
+                exc,
+                f"the client could not follow the task of the call: {exc.args[0]}",
+                "check whether the call took effect before you call again. With start_task(), you can wait again later",
+            ) from exc
         result = self._read_result(state)
         if report.count:
             # Wait until the handlers have seen all progress.
@@ -532,15 +536,3 @@ def _get_server_name(connection: "Connection") -> str | None:
 def _to_detailed_task(notice: TaskNotificationParams) -> DetailedTask:
     fields = {name: getattr(notice, name) for name in notice.__struct_fields__ if name != "meta"}
     return DetailedTask(**fields)
-
-
-def _to_outcome_unknown(exc: MCPError) -> OutcomeUnknown:
-    return add_context(
-        OutcomeUnknown(f"the client could not follow the task of the call: {exc.args[0]}"),
-        server=exc.server,
-        step=exc.step,
-        protocol_version=exc.protocol_version,
-        exit_code=exc.exit_code,
-        stderr=exc.stderr,
-        hint="check whether the call took effect before you call again. With start_task(), you can wait again later",
-    )

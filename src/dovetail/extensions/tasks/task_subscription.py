@@ -1,9 +1,10 @@
 """The field `taskIds` of a subscription filter. Servers and gateways use this module with different functions."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import InsufficientScope, InvalidParams
 from dovetail.extensions.tasks.task_messages import TaskNotificationParams
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension, ExtensionSubscription
@@ -16,17 +17,21 @@ _MAX_IDS: Final = 1000
 _MAX_ID_CHARS: Final = 6 * 1024  # Task IDs of a gateway are long, because they contain encrypted task IDs.
 _MAX_TOTAL_CHARS: Final = 256 * 1024
 
-# Returns the IDs of tasks that belong to the caller.
-ListOwnTasks: TypeAlias = Callable[[Sequence[str], Exchange], Awaitable[list[str]]]
+# Finds a task of the caller. Raises InvalidParams or InsufficientScope if the caller may not read the task.
+FindTask: TypeAlias = Callable[[str, Exchange], Awaitable[object]]
 # Yields the present state of each task, and then each new state.
 WatchTasks: TypeAlias = Callable[[Sequence[str], Exchange], AsyncGenerator[TaskNotificationParams, None]]
 
 
-def add_task_subscription(extension: Extension, list_own: ListOwnTasks, watch: WatchTasks) -> None:
+def add_task_subscription(extension: Extension, find: FindTask, watch: WatchTasks) -> None:
     """Let callers subscribe to their own tasks with `taskIds` in `subscriptions/listen`."""
 
     async def subscribe(requested: Any, exchange: Exchange) -> ExtensionSubscription:
-        ids = await list_own(_read_ids(requested), exchange)
+        ids: list[str] = []
+        for id in _read_ids(requested):
+            with contextlib.suppress(InvalidParams, InsufficientScope):
+                await find(id, exchange)
+                ids.append(id)
         return ExtensionSubscription(accepted=[*ids], notifications=_convert(watch(ids, exchange)))
 
     extension.subscription(TASK_IDS_FIELD)(subscribe)

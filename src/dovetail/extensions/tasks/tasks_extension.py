@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dovetail.errors import InsufficientScope, InternalError, InvalidParams, ServerBusy
+from dovetail.errors import InternalError, InvalidParams, ServerBusy
 from dovetail.extensions.tasks import task_worker
 from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, create_default_path
@@ -134,7 +134,7 @@ class TasksExtension:
         self._workers: dict[asyncio.AbstractEventLoop, RunningWorker] = {}
         self.extension = Extension(TASKS_EXTENSION, requires_client=True)
         add_task_methods(self.extension, self._get_task, self._update_task, self._cancel_task)
-        add_task_subscription(self.extension, self._list_own, self._watch)
+        add_task_subscription(self.extension, self._find, self._watch)
         self.extension.lifespan(self._serve)
 
     @property
@@ -213,14 +213,6 @@ class TasksExtension:
         record = await self._find(params.task_id, exchange)
         await self._change(record.id, lambda record: request_cancel(record, time.time()))
         return CancelTaskResult()
-
-    async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
-        own_ids: list[str] = []
-        for id in ids:
-            with contextlib.suppress(InvalidParams, InsufficientScope):
-                await self._find(id, exchange)
-                own_ids.append(id)
-        return own_ids
 
     async def _watch(self, ids: Sequence[str], _: Exchange) -> AsyncGenerator[TaskNotificationParams]:
         versions: dict[str, int] = {}

@@ -6,7 +6,6 @@ a server.
 """
 
 import asyncio
-import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -16,7 +15,6 @@ from typing import Any, Final
 from dovetail.client.client import get_tasks
 from dovetail.client.tasks import ClientTasks
 from dovetail.errors import (
-    InsufficientScope,
     InternalError,
     InvalidParams,
     InvalidResult,
@@ -144,7 +142,7 @@ class GatewayTasks:
         self._ids = ids
         self._reviews = reviews
         add_task_methods(self.extension, self._get, self._update, self._cancel)
-        add_task_subscription(self.extension, self._list_own, self._watch)
+        add_task_subscription(self.extension, self._find, self._watch)
 
     async def _get(self, params: GetTaskParams, exchange: Exchange) -> DetailedTask:
         return await self.read(params.task_id, exchange)
@@ -178,14 +176,6 @@ class GatewayTasks:
         if not is_final(task.status):
             return task
         return await self._finish(found, task, exchange)
-
-    async def _list_own(self, ids: Sequence[str], exchange: Exchange) -> list[str]:
-        own_ids: list[str] = []
-        for id in ids:
-            with contextlib.suppress(InvalidParams, InsufficientScope):
-                await self._find(id, exchange)
-                own_ids.append(id)
-        return own_ids
 
     async def _watch(self, ids: Sequence[str], exchange: Exchange) -> AsyncGenerator[TaskNotificationParams]:
         """Poll the tasks, and yield each new state until all tasks have ended.
