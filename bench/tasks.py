@@ -30,16 +30,9 @@ from typing import Any
 import psutil
 
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_store import (
-    TaskCaller,
-    TaskRecord,
-    answer_requests,
-    ask_client,
-    change_task,
-    complete_task,
-    create_task_id,
-    request_cancel,
-)
+from dovetail.protocol.task_record import TaskCaller, TaskRecord, create_task_id
+from dovetail.protocol.task_rules import answer_requests, ask_client, complete_task, request_cancel
+from dovetail.protocol.task_store import change_task
 from dovetail.wire.input_required import InputRequest
 
 CREATE_LIMIT_MS = 1.0

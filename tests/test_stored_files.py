@@ -31,7 +31,8 @@ from dovetail.oauth.login.login_settings import OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_parts
 from dovetail.protocol.sealer import Sealer
-from dovetail.protocol.task_store import TaskError, get_open_requests, restore_caller
+from dovetail.protocol.task_record import TaskError, restore_caller
+from dovetail.protocol.task_rules import get_open_requests
 from dovetail.recording.trace import RecordingWriter
 from dovetail.transports.http_client.http_client import HTTPClient
 

@@ -18,15 +18,9 @@ from cli.terminal import open_terminal
 from dovetail.cli.main import cli
 from dovetail.errors import InternalError
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
-from dovetail.protocol.task_store import (
-    TaskLease,
-    TaskRecord,
-    ask_client,
-    change_task,
-    complete_task,
-    fail_task,
-    report_progress,
-)
+from dovetail.protocol.task_record import TaskLease, TaskRecord
+from dovetail.protocol.task_rules import ask_client, complete_task, fail_task, report_progress
+from dovetail.protocol.task_store import change_task
 from dovetail.storage import make_private_dir
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.task_records import make_record

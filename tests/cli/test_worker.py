@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from cluster.redis_servers import RedisServer
 from dovetail.cli.main import cli
 from dovetail.extensions import RedisTaskStore
-from dovetail.protocol.task_store import change_task, complete_task
+from dovetail.protocol.task_rules import complete_task
+from dovetail.protocol.task_store import change_task
 from extensions.tasks.task_records import make_record
 
 PROGRAM = """

@@ -17,7 +17,7 @@ from dovetail.extensions.tasks.task_messages import (
     UpdateTaskResult,
 )
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.task_store import TaskError
+from dovetail.protocol.task_record import TaskError
 from dovetail.types import ClientCapabilities
 from dovetail.wire.input_required import InputRequest
 

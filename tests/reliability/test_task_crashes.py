@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_store import TaskRecord, is_final
+from dovetail.protocol.task_record import TaskRecord, is_final
 
 SCRIPT = Path(__file__).with_name("crashing_task_server.py")
 CLIENTS = 6

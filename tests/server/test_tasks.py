@@ -29,14 +29,8 @@ from dovetail.extensions.tasks.task_worker import WorkerOptions
 from dovetail.middleware import CallNext, Exchange, RateLimit
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.task_store import (
-    DEFAULT_LIMITS,
-    RunTask,
-    StopSignal,
-    TaskLimits,
-    TaskRecord,
-    TaskStoreUnavailable,
-)
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_store import DEFAULT_LIMITS, RunTask, StopSignal, TaskLimits
 from dovetail.server import task_call
 from server.direct_client import ALL_CAPABILITIES, LATEST_HANDSHAKE, NEWEST, Client, text
 

@@ -13,7 +13,8 @@ from dovetail.cli.server_loader import load_server, split_object_name
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
 from dovetail.extensions.tasks.task_options import is_redis_url
-from dovetail.protocol.task_store import TaskEncrypted, TaskRecord, TaskStatus, TaskStore, TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskEncrypted, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.protocol.task_store import TaskStore
 from dovetail.storage import MEMORY, get_data_dir
 from dovetail.wire.base import Struct
 

@@ -17,7 +17,7 @@ from dovetail.extensions.tasks.task_messages import (
 )
 from dovetail.protocol.client_messages import get_required_capabilities
 from dovetail.protocol.exchange import Caller
-from dovetail.protocol.task_store import is_final
+from dovetail.protocol.task_record import is_final
 from dovetail.wire.base import Result, replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities

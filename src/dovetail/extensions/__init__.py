@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from dovetail.protocol.extension import ExtensionClient as ExtensionClient
     from dovetail.protocol.extension import ExtensionMethod as ExtensionMethod
     from dovetail.protocol.extension import ExtensionSubscription as ExtensionSubscription
+    from dovetail.protocol.task_record import TaskLease as TaskLease
+    from dovetail.protocol.task_record import TaskRecord as TaskRecord
+    from dovetail.protocol.task_record import TaskStoreUnavailable as TaskStoreUnavailable
+    from dovetail.protocol.task_record import decode_record as decode_record
+    from dovetail.protocol.task_record import encode_record as encode_record
+    from dovetail.protocol.task_rules import claim_task as claim_task
+    from dovetail.protocol.task_rules import compute_due_at as compute_due_at
     from dovetail.protocol.task_store import RunTask as RunTask
     from dovetail.protocol.task_store import StopSignal as StopSignal
     from dovetail.protocol.task_store import TaskConflict as TaskConflict
     from dovetail.protocol.task_store import TaskEngine as TaskEngine
-    from dovetail.protocol.task_store import TaskLease as TaskLease
     from dovetail.protocol.task_store import TaskLimits as TaskLimits
-    from dovetail.protocol.task_store import TaskRecord as TaskRecord
     from dovetail.protocol.task_store import TaskStore as TaskStore
     from dovetail.protocol.task_store import TaskStoreFull as TaskStoreFull
-    from dovetail.protocol.task_store import TaskStoreUnavailable as TaskStoreUnavailable
-    from dovetail.protocol.task_store import claim_task as claim_task
-    from dovetail.protocol.task_store import compute_due_at as compute_due_at
-    from dovetail.protocol.task_store import decode_record as decode_record
-    from dovetail.protocol.task_store import encode_record as encode_record
     from dovetail.wire.base import CacheableResult as CacheableResult
     from dovetail.wire.base import PaginatedParams as PaginatedParams
     from dovetail.wire.base import Params as Params
@@ -65,19 +65,19 @@ _MODULE_BY_NAME = {
     "TaskConflict": "dovetail.protocol.task_store",
     "TaskEngine": "dovetail.protocol.task_store",
     "TaskHandle": "dovetail.extensions.tasks.task_handle",
-    "TaskLease": "dovetail.protocol.task_store",
+    "TaskLease": "dovetail.protocol.task_record",
     "TaskLimits": "dovetail.protocol.task_store",
     "TaskOptions": "dovetail.extensions.tasks.task_options",
-    "TaskRecord": "dovetail.protocol.task_store",
+    "TaskRecord": "dovetail.protocol.task_record",
     "TaskStore": "dovetail.protocol.task_store",
     "TaskStoreFull": "dovetail.protocol.task_store",
-    "TaskStoreUnavailable": "dovetail.protocol.task_store",
+    "TaskStoreUnavailable": "dovetail.protocol.task_record",
     "TaskUpdate": "dovetail.extensions.tasks.task_handle",
     "WireStruct": "dovetail.wire.base",
-    "claim_task": "dovetail.protocol.task_store",
-    "compute_due_at": "dovetail.protocol.task_store",
-    "decode_record": "dovetail.protocol.task_store",
-    "encode_record": "dovetail.protocol.task_store",
+    "claim_task": "dovetail.protocol.task_rules",
+    "compute_due_at": "dovetail.protocol.task_rules",
+    "decode_record": "dovetail.protocol.task_record",
+    "encode_record": "dovetail.protocol.task_record",
 }
 
 __all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -12,13 +12,8 @@ from typing import Any, Final
 from dovetail.extensions.tasks.task_worker import Edit, LeaseLost, TaskParked, TaskRun
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.request_state import RequestState
-from dovetail.protocol.task_store import (
-    TaskRecord,
-    TaskStoreUnavailable,
-    report_progress,
-    save_once_value,
-    save_round,
-)
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_rules import report_progress, save_once_value, save_round
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.progress import ProgressParams

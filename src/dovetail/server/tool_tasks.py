@@ -24,13 +24,8 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestState
-from dovetail.protocol.task_store import (
-    TaskRecord,
-    TaskStore,
-    create_task_id,
-    restore_caller,
-    save_caller,
-)
+from dovetail.protocol.task_record import TaskRecord, create_task_id, restore_caller, save_caller
+from dovetail.protocol.task_store import TaskStore
 from dovetail.server.input_requests import check_form_answer
 from dovetail.server.invocation import Runner
 from dovetail.server.registry import Registry

@@ -14,18 +14,9 @@ from cluster.redis_servers import BINARIES, RedisServer
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks import redis_task_store
 from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
-from dovetail.protocol.task_store import (
-    TaskConflict,
-    TaskRecord,
-    TaskStoreFull,
-    TaskStoreUnavailable,
-    answer_requests,
-    ask_client,
-    change_task,
-    claim_task,
-    complete_task,
-    report_progress,
-)
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_rules import answer_requests, ask_client, claim_task, complete_task, report_progress
+from dovetail.protocol.task_store import TaskConflict, TaskStoreFull, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY

@@ -19,18 +19,9 @@ import pytest
 
 from dovetail.errors import DamagedFile, UnsupportedFileVersion
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
-from dovetail.protocol.task_store import (
-    TaskLimits,
-    TaskRecord,
-    TaskStore,
-    TaskStoreUnavailable,
-    answer_requests,
-    ask_client,
-    change_task,
-    complete_task,
-    report_progress,
-    request_cancel,
-)
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_rules import answer_requests, ask_client, complete_task, report_progress, request_cancel
+from dovetail.protocol.task_store import TaskLimits, TaskStore, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.task_records import SERVER, make_record
@@ -325,7 +316,8 @@ WRITE = """
 import asyncio, sys, time
 sys.path.insert(0, sys.argv[2])
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_store import change_task, complete_task
+from dovetail.protocol.task_store import change_task
+from dovetail.protocol.task_rules import complete_task
 from extensions.tasks.task_records import make_record
 
 async def work(store):

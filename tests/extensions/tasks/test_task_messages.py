@@ -17,15 +17,8 @@ from dovetail.extensions.tasks.task_messages import (
     build_detailed_task,
     build_notification,
 )
-from dovetail.protocol.task_store import (
-    TaskCaller,
-    TaskRecord,
-    answer_requests,
-    ask_client,
-    cancel_task,
-    complete_task,
-    fail_task,
-)
+from dovetail.protocol.task_record import TaskCaller, TaskRecord
+from dovetail.protocol.task_rules import answer_requests, ask_client, cancel_task, complete_task, fail_task
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.input_required import InputRequest

@@ -7,21 +7,16 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.task_store import (
-    TaskConflict,
-    TaskLimits,
-    TaskRecord,
-    TaskStore,
-    TaskStoreFull,
-    TaskStoreUnavailable,
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_rules import (
     answer_requests,
     ask_client,
-    change_task,
     complete_task,
     is_expired,
     report_progress,
     request_cancel,
 )
+from dovetail.protocol.task_store import TaskConflict, TaskLimits, TaskStore, TaskStoreFull, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY, OpenStore

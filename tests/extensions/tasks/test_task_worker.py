@@ -16,19 +16,9 @@ from dovetail.errors import InvalidParams
 from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.extensions.tasks.task_worker import LeaseLost, TaskRun, TaskWorker, WorkerOptions
-from dovetail.protocol.task_store import (
-    WORKER_LOST,
-    TaskEngine,
-    TaskRecord,
-    TaskStore,
-    TaskStoreUnavailable,
-    answer_requests,
-    change_task,
-    is_final,
-    report_progress,
-    request_cancel,
-    save_once_value,
-)
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_rules import WORKER_LOST, answer_requests, report_progress, request_cancel, save_once_value
+from dovetail.protocol.task_store import TaskEngine, TaskStore, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.task_records import SERVER, make_record

@@ -10,7 +10,7 @@ from dovetail.cli import error_report
 from dovetail.cli.cluster_option import cluster_option
 from dovetail.cli.server_loader import load_server
 from dovetail.cli.task_stores import is_python_file
-from dovetail.protocol.task_store import TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskStoreUnavailable
 from dovetail.storage import MEMORY
 from dovetail.terminal import output
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dovetail.protocol.sealer import Sealer, UnsealError
-from dovetail.protocol.task_store import TaskEncrypted, TaskRecord, decode_record, encode_record
+from dovetail.protocol.task_record import TaskEncrypted, TaskRecord, decode_record, encode_record
 
 _SEALED_START: Final = b"\x01"  # Encrypted records start with this byte. Other records start with {
 

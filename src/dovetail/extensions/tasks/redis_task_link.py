@@ -25,7 +25,8 @@ from dovetail.cluster.redis_server_check import check_clock, check_server
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
-from dovetail.protocol.task_store import TaskStoreFull, TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskStoreUnavailable
+from dovetail.protocol.task_store import TaskStoreFull
 
 _MAX_COMMANDS: Final = 500  # the maximum number of commands that wait for a reply. Further ones wait for these.
 _REOPEN_DELAY_S: Final = 0.2  # While Redis is away, commands fail at once between two attempts to connect.

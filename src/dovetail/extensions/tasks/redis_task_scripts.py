@@ -16,7 +16,7 @@ Times are texts with 17 digits, because Redis truncates numbers to integers.
 
 from typing import Final
 
-from dovetail.protocol.task_store import UNFINISHED_RETENTION_S
+from dovetail.protocol.task_rules import UNFINISHED_RETENTION_S
 
 STORE_FORMAT: Final = 1
 EXPIRE_BATCH: Final = 200

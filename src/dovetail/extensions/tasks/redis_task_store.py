@@ -21,19 +21,9 @@ from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.redis_task_link import RedisTaskLink
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import ThrottledWarning
-from dovetail.protocol.task_store import (
-    DEFAULT_LIMITS,
-    TaskConflict,
-    TaskLease,
-    TaskLimits,
-    TaskRecord,
-    TaskStatus,
-    TaskStoreFull,
-    TaskStoreUnavailable,
-    claim_task,
-    compute_due_at,
-    is_final,
-)
+from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_rules import claim_task, compute_due_at
+from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskConflict, TaskLimits, TaskStoreFull
 from dovetail.wire.base import replace
 
 _POLL_INTERVAL_S: Final = 5.0

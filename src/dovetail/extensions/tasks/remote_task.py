@@ -29,7 +29,7 @@ from dovetail.errors import (
 from dovetail.extensions.tasks.task_messages import DetailedTask, Task
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.limits import ClientLimits
-from dovetail.protocol.task_store import is_final
+from dovetail.protocol.task_record import is_final
 from dovetail.wire.codec import encode_canonical
 from dovetail.wire.input_required import InputRequest
 

@@ -23,19 +23,9 @@ from dovetail.errors import DamagedFile
 from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import ThrottledWarning
-from dovetail.protocol.task_store import (
-    DEFAULT_LIMITS,
-    UNFINISHED_RETENTION_S,
-    TaskConflict,
-    TaskLease,
-    TaskLimits,
-    TaskRecord,
-    TaskStatus,
-    TaskStoreFull,
-    TaskStoreUnavailable,
-    claim_task,
-    compute_due_at,
-)
+from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.protocol.task_rules import UNFINISHED_RETENTION_S, claim_task, compute_due_at
+from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskConflict, TaskLimits, TaskStoreFull
 from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_private_dir
 from dovetail.wire.base import replace
 

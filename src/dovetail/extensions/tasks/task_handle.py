@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.error_context import clip
 from dovetail.extensions.tasks.task_messages import Task
-from dovetail.protocol.task_store import TaskStatus, is_final
+from dovetail.protocol.task_record import TaskStatus, is_final
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 from dovetail.wire.tools import CallToolResult

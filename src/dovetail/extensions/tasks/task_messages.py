@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from dovetail.protocol.task_store import TaskError, TaskRecord, TaskStatus, get_open_requests
+from dovetail.protocol.task_record import TaskError, TaskRecord, TaskStatus
+from dovetail.protocol.task_rules import get_open_requests
 from dovetail.wire.base import EmptyResult, Params, Result
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import TASKS_EXTENSION as TASKS_EXTENSION

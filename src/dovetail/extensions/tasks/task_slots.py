@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from dovetail.protocol.task_store import TaskRecord
+from dovetail.protocol.task_record import TaskRecord
 
 
 class TaskSlots:

@@ -15,24 +15,19 @@ from typing import Any, Final, Literal, TypeAlias
 from dovetail.errors import InternalError, ProtocolError
 from dovetail.extensions.tasks.task_slots import NoStartLimits, StartLimits, TaskSlots, acquire_all, release_all
 from dovetail.log import ThrottledWarning, log
-from dovetail.protocol.task_store import (
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_rules import (
     SERVER_STOPPED,
-    StopSignal,
-    TaskEngine,
-    TaskRecord,
-    TaskStore,
-    TaskStoreUnavailable,
     ask_client,
     cancel_task,
-    change_task,
     complete_task,
     continue_task,
     fail_task,
-    is_final,
     park_task,
     release_task,
     withdraw_requests,
 )
+from dovetail.protocol.task_store import StopSignal, TaskEngine, TaskStore, change_task
 from dovetail.wire.base import Struct
 from dovetail.wire.input_required import InputRequest
 

@@ -36,23 +36,17 @@ from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.task_store import (
+from dovetail.protocol.task_record import TaskEncrypted, TaskLease, TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_rules import (
     CheckAnswer,
-    TaskEncrypted,
-    TaskLease,
-    TaskLimits,
-    TaskRecord,
-    TaskStore,
-    TaskStoreFull,
-    TaskStoreUnavailable,
     answer_requests,
     cancel_task,
-    change_task,
     compute_due_at,
     extend_shown_expiry,
     is_expired,
     request_cancel,
 )
+from dovetail.protocol.task_store import TaskLimits, TaskStore, TaskStoreFull, change_task
 from dovetail.storage import MEMORY
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from dovetail.log import log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.extension import Extension
-from dovetail.protocol.task_store import is_final
+from dovetail.protocol.task_record import is_final
 from dovetail.server.dispatcher import Dispatcher
 from dovetail.server.mounts.name_map import NameMap, rewrite_links
 from dovetail.server.tool import build_error_result

@@ -16,7 +16,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.session_id import hash_principal
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
-from dovetail.protocol.task_store import TaskPrincipal, restore_principal, save_principal
+from dovetail.protocol.task_record import TaskPrincipal, restore_principal, save_principal
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 

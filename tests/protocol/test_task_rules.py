@@ -10,37 +10,38 @@ from hypothesis import strategies as st
 from dovetail.errors import InternalError, InvalidParams, ProtocolError
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.task_store import (
+from dovetail.protocol.task_record import (
     FINAL_STATUSES,
-    WORKER_LOST,
     TaskCaller,
-    TaskConflict,
     TaskRecord,
     TaskStoreUnavailable,
+    create_task_id,
+    decode_record,
+    encode_record,
+    is_final,
+    restore_caller,
+    save_caller,
+)
+from dovetail.protocol.task_rules import (
+    WORKER_LOST,
     answer_requests,
     ask_client,
     cancel_task,
-    change_task,
     claim_task,
     complete_task,
     compute_due_at,
     continue_task,
-    create_task_id,
-    decode_record,
-    encode_record,
     fail_task,
     get_open_requests,
     has_valid_lease,
-    is_final,
     park_task,
     release_task,
     report_progress,
     request_cancel,
-    restore_caller,
-    save_caller,
     save_once_value,
     withdraw_requests,
 )
+from dovetail.protocol.task_store import TaskConflict, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, Implementation
