@@ -65,6 +65,12 @@ def test_an_invalid_url_is_refused_without_its_password(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("port", ["port", "99999", "-1"])
+def test_an_invalid_port_is_named(port: str) -> None:
+    with pytest.raises(ValueError, match=f"Redis URL.*'{port}'"):
+        parse_redis_url(f"redis://:secret@host:{port}")
+
+
 def test_the_text_of_an_address_has_no_password() -> None:
     assert str(parse_redis_url("rediss://user:secret@host:1/0")) == "rediss://host:1"
     assert str(parse_redis_url("redis+sentinel://:secret@a,b/main?sentinel_password=secret")).endswith("/main")

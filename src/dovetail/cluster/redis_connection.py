@@ -81,7 +81,11 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
         raise ValueError("a Redis URL must contain a host, for example redis://127.0.0.1:6379")
-    return parts.hostname, parts.port or default_port
+    try:
+        return parts.hostname, parts.port or default_port
+    except ValueError:
+        port = parts.netloc.rpartition(":")[2]
+        raise ValueError(f"the port of a Redis URL must be a number up to 65535, not {port!r}") from None
 
 
 def import_redis() -> None:
