@@ -35,6 +35,10 @@ class Backend(MemoryBackend):
     known_epoch = ""  # the epoch of the data before a loss that this worker has not noticed
     reads = 0
 
+    def __init__(self, other: MemoryBackend | None = None) -> None:
+        super().__init__(other)
+        self.sent: list[str] = []  # the kinds of the messages that this worker has sent
+
     @property
     def hub(self) -> Any:
         return self._hub
@@ -51,6 +55,10 @@ class Backend(MemoryBackend):
     def get_status(self) -> SharedStateStatus:
         status = super().get_status()
         return replace(status, epoch=self.known_epoch or status.epoch)
+
+    async def send(self, worker: str, kind: str, body: bytes) -> bool:
+        self.sent.append(kind)
+        return await super().send(worker, kind, body)
 
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> Any:
         self._check_room()

@@ -294,22 +294,13 @@ async def test_another_session_cannot_answer(cluster: Cluster) -> None:
     call = start_post(first, request(), session)
     await wait_until(lambda: call.messages)
     answer = {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}
-    sent: list[str] = []
-    for worker in cluster.workers:
-        original = worker.backend.send
-
-        async def send(worker: str, kind: str, body: bytes, original: Any = original) -> bool:
-            sent.append(kind)
-            return await original(worker, kind, body)
-
-        worker.backend.send = send  # type: ignore[method-assign]
     for app in (first, second):
         other = await open_session(app)
         for sender in (first, second):
             assert (await post(sender, answer, other)).status == 202
     await run_pending_callbacks()
     assert not call.task.done()
-    assert sent == []
+    assert [worker.backend.sent for worker in cluster.workers] == [[], []]
     assert (await post(second, answer, session)).status == 202
     await call.wait_done()
 
@@ -319,6 +310,21 @@ async def test_an_answer_to_an_unknown_question_is_ignored(cluster: Cluster, id:
     first, second = await cluster.open()
     session = await open_session(first)
     assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {}}, session)).status in (202, 400)
+
+
+async def test_ids_of_questions_are_never_used_again(cluster: Cluster) -> None:
+    first, second = await cluster.open(ask, max_sessions=1)
+    session = await open_session(first)
+    ids: list[str] = []
+    for _ in range(3):
+        call = start_post(first, request(), session)
+        await wait_until(lambda call=call: call.messages)
+        ids.append(call.last["id"])
+        for id in ids:  # Repeated answers to earlier questions change nothing.
+            assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {"id": id}}, session)).status == 202
+        assert ids[-1] in text(await call.wait_done())
+        await open_session(first)  # This worker drops its copy of the first session.
+    assert len(set(ids)) == 3
 
 
 async def test_an_answer_to_a_lost_worker_is_accepted(cluster: Cluster) -> None:
@@ -403,12 +409,21 @@ async def test_another_session_cannot_cancel_a_call(cluster: Cluster) -> None:
 async def test_cancellations_of_unknown_calls_are_limited(cluster: Cluster) -> None:
     first, _ = await cluster.open()
     session = await open_session(first)
-    before = await cluster.workers[0].backend.get_cursor()
+    backend = cluster.workers[0].backend
+    cursor, sent = await backend.get_cursor(), len(backend.sent)
     for number in range(50):
         await post(first, create_notification("notifications/cancelled", requestId=number), session)
-    changes = await cluster.workers[0].backend.read_changes(before)
-    assert changes is not None
-    assert 10 <= len(changes) <= 30
+    assert 10 <= len(backend.sent) - sent <= 30
+    assert await backend.get_cursor() == cursor  # Clients cannot fill the change log.
+
+
+@pytest.mark.parametrize("id", ["x" * 20_000, 1.5, None, [], True])
+async def test_a_cancellation_with_an_invalid_id_is_ignored(cluster: Cluster, id: Any) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    for app in (first, second):
+        answer = await post(app, create_notification("notifications/cancelled", requestId=id), session)
+        assert answer.status == 202
 
 
 # Batches
@@ -537,6 +552,31 @@ async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: Cl
 
 
 # Limits and expiry
+
+
+async def test_places_of_streams_are_free_again_after_an_outage(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.transports.http_server.stream_places._RETRY_DELAY_S", 0.001)
+    first, second = await cluster.open(options={"authenticate": authenticate}, max_streams_per_principal=1)
+    headers = {"authorization": "alice"}
+    stream = AsgiRequest(first, "GET", "/sse", headers=headers)
+    await wait_until(lambda: stream.sent)
+    cluster.turn_off()
+    stream.disconnect()
+    await stream.wait_done()
+    cluster.turn_off(is_away=False)
+
+    async def open_stream() -> bool:
+        stream = AsgiRequest(second, "GET", "/sse", headers=headers)
+        await wait_until(lambda: stream.sent)
+        stream.disconnect()
+        await stream.wait_done()
+        return stream.status == 200
+
+    async with asyncio.timeout(10):
+        while not await open_stream():
+            pass
 
 
 @pytest.mark.parametrize(("headers", "client"), [({"authorization": "alice"}, "127.0.0.1"), ({}, "192.0.2.7")])
@@ -718,15 +758,38 @@ async def test_a_request_restores_a_lost_record(cluster: Cluster, clock: Clock) 
     assert cluster.workers[1].service.seen[-1].caller.log_level == 4
 
 
-async def test_a_new_session_without_a_record_is_served(cluster: Cluster) -> None:
+async def test_a_new_session_without_a_record_is_served(cluster: Cluster, clock: Clock) -> None:
     first, second = await cluster.open()
+    clock.now += 100
+    cluster.workers[0].backend.is_full = True  # Only this worker cannot store anything.
     session = await open_session(first)
+    assert (await post(second, request(), session)).status == 200
+    answer = await post(second, request("logging/setLevel", level="error"), session)
+    assert answer.last["result"] == {}
+    cluster.workers[0].backend.is_full = False
+    assert (await post(first, request(), session)).status == 200
+    assert cluster.workers[0].service.seen[-1].caller.log_level == 4
+
+
+async def test_a_new_session_is_not_invented_again_after_a_loss(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RESTORE_TIME, 5.0)
+    first, second = await cluster.open()
+    clock.now += 100
+    ended, session = await open_session(first), await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
+    assert (await AsgiRequest(first, "DELETE", headers=ended).wait_done()).status == 204
     cluster.lose_data()
-    assert (await post(second, request(), session)).status == 200
-    assert (await post(first, request(), session)).status == 200  # This worker knows a newer record.
-    assert (await post(second, request(), session)).status == 200
-    assert cluster.workers[1].service.seen[-1].caller.log_level == 4
+    for headers in (ended, session):
+        assert (await post(second, request(), headers)).status == 503
+    cluster.report_gap()
+    await run_pending_callbacks()
+    clock.now += 6
+    for app in (second, first):
+        assert (await post(app, request(), ended)).status == 404
+        assert (await post(app, request(), session)).status == 200
+    assert {worker.service.seen[-1].caller.log_level for worker in cluster.workers} == {4}
 
 
 async def test_a_session_can_be_opened_while_the_back_end_is_full(cluster: Cluster, clock: Clock) -> None:

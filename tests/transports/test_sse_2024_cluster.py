@@ -177,3 +177,17 @@ async def test_streams_of_a_principal_are_limited_at_all_workers_together(cluste
     assert await third.send(second, initialize(FIRST)) == 202
     for stream in (*streams, other, third):
         await stream.close()
+
+
+async def test_a_client_that_does_not_read_cannot_fill_the_memory(cluster: Cluster) -> None:
+    first, second = await cluster.open(max_body_bytes=300_000)
+    stream = Stream(first)
+    await stream.send(first, initialize(FIRST))
+    await stream.wait_for(1)
+    stream.request.writable.clear()
+    statuses = [await stream.send(second, request(id=number, text="x" * 250_000)) for number in range(20)]
+    assert {*statuses} == {202}
+    stream.request.writable.set()
+    await stream.request.wait_done()  # The connection ended.
+    assert len(stream.messages) < 12
+    assert await stream.send(first, request("ping")) == 404

@@ -301,8 +301,8 @@ class PendingRequests(Generic[Waiter]):
 
     __slots__ = ("_create_id", "_last_number", "_progress_tokens", "_waiters")
 
-    def __init__(self, create_id: Callable[[int], RequestId] | None = None) -> None:
-        self._create_id = create_id  # returns the ID of the request with a number. By default, the ID is the number
+    def __init__(self, create_id: Callable[[], RequestId] | None = None) -> None:
+        self._create_id = create_id  # returns a new ID. By default, IDs are numbers
         self._last_number = 0
         self._waiters: dict[RequestId, Waiter] = {}
         self._progress_tokens: dict[RequestId, RequestId] = {}
@@ -315,7 +315,7 @@ class PendingRequests(Generic[Waiter]):
     def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
         """Create a request with a new ID. Return the ID and the encoded request."""
         self._last_number += 1
-        id = self._last_number if self._create_id is None else self._create_id(self._last_number)
+        id = self._last_number if self._create_id is None else self._create_id()
         self._waiters[id] = waiter
         meta = params.get("_meta")
         token = meta.get(PROGRESS_TOKEN) if type(meta) is dict else None

@@ -15,7 +15,7 @@ class ClientRequests:
 
     __slots__ = ("_end_reason", "_pending")
 
-    def __init__(self, create_id: Callable[[int], RequestId] | None = None) -> None:
+    def __init__(self, create_id: Callable[[], RequestId] | None = None) -> None:
         self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests(create_id)
         self._end_reason: str | None = None  # why the connection has ended. None while it is open
 

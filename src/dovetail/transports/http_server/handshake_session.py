@@ -44,7 +44,7 @@ class SessionReader(Protocol):
 class QuestionIds(Protocol):
     """Creates the IDs of requests to the client of a shared session."""
 
-    def create_question_id(self, session: "HandshakeSession", number: int) -> str: ...
+    def create_question_id(self, session: "HandshakeSession") -> str: ...
     def create_progress_token(self, session: "HandshakeSession", token: RequestId) -> str: ...
     def read_progress_token(self, session: "HandshakeSession", params: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -263,7 +263,7 @@ class HandshakeSession:
         question_ids = self.question_ids
         if question_ids is None:
             return ClientRequests()
-        return ClientRequests(lambda number: question_ids.create_question_id(self, number))
+        return ClientRequests(lambda: question_ids.create_question_id(self))
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
         """Convert the parameters of a progress notification to the format of the newest protocol version."""

@@ -37,11 +37,12 @@ from dovetail.transports.http_server.session_record import SessionCopy, SessionR
 from dovetail.transports.http_server.stream_places import StreamPlaces, get_share
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import decode, encode
-from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.revisions import is_stateless
 
 _KEY_BYTES: Final = 16
+_QUESTION_BYTES: Final = 8
 _FIRST_VERSION: Final = 1
 _MAX_EVICTION_STEPS: Final = 100
 _MAX_CHANGE_ATTEMPTS: Final = 20
@@ -51,6 +52,8 @@ _PROBE: Final = "session probe"  # the name of a value that shows whether the ba
 _RESTORE_TIME_S: Final = 5.0
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _RETRY_DELAY_S: Final = 0.5
+_MAX_SAVE_FAILURES: Final = 10
+_RESTORES_AT_ONCE: Final = 50
 _SWEEP_INTERVAL_S: Final = 5.0
 
 _ANSWER: Final = "session-answer"
@@ -196,7 +199,7 @@ class SharedSessions:
         with _refuse_if_unavailable():
             stored = await self._state.read(_get_client_name(identity.key))
             if stored is None:
-                raise await self._create_missing_error(identity)
+                raise await self._create_missing_error(identity) or _create_unknown_error()
             return decode_client(stored.data)
 
     def _add(self, id: str, handshake: HandshakeState, copy: SessionCopy) -> HandshakeSession:
@@ -302,13 +305,12 @@ class SharedSessions:
     async def _restore_missing(self, session: HandshakeSession, copy: SessionCopy) -> None:
         """Store a record that is missing. Raise Refusal if this worker does not know the record."""
         now = time.time()
-        if copy.version == 0 and now - copy.identity.created_at <= self._limits.initialize_timeout:
-            # The worker that opened the session could not store the record.
-            copy.record, copy.version = SessionRecord(touched_at=now), _FIRST_VERSION
-        elif copy.version == 0 or now - copy.record.touched_at > self._get_ttl(copy.record):
+        if copy.version == 0 or now - copy.record.touched_at > self._get_ttl(copy.record):
             refusal = await self._create_missing_error(copy.identity)
-            self._drop(session)
-            raise refusal
+            if refusal is not None:
+                self._drop(session)
+                raise refusal
+            copy.record, copy.version = SessionRecord(touched_at=now), _FIRST_VERSION
         await self._restore(copy)
 
     async def _restore(self, copy: SessionCopy) -> None:
@@ -322,11 +324,11 @@ class SharedSessions:
         await self._state.restore(_get_name(key), data, version, self._get_ttl(copy.record))
         copy.is_unsaved = False
 
-    async def _create_missing_error(self, identity: SessionIdentity) -> Refusal:
-        """Create the error for a session without a record.
+    async def _create_missing_error(self, identity: SessionIdentity) -> Refusal | None:
+        """Create the error for a session without a record. Return None if the record was never stored.
 
         After a loss of data, the session gets the status 503 for a short time, because another worker may know the
-        record and store it again.
+        record and store it again. The worker that opened a new session may have been unable to store the record.
 
         Raises:
             SharedStateUnavailable: The back end is full, so it may not have stored the record.
@@ -335,9 +337,11 @@ class SharedSessions:
         # The back end may have lost its data a moment ago, and this worker has not noticed it yet.
         epoch = (await self._state.get_cursor()).partition(".")[0]
         is_new_epoch = epoch != self._state.get_status().epoch
-        if is_new_epoch or time.monotonic() - self._gap_at < _RESTORE_TIME_S:
+        gap_age, session_age = time.monotonic() - self._gap_at, time.time() - identity.created_at
+        if is_new_epoch or gap_age < _RESTORE_TIME_S:
             return Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
-        return _create_unknown_error()
+        is_new = session_age <= self._limits.initialize_timeout and session_age < gap_age
+        return None if is_new else _create_unknown_error()
 
     def _get_ttl(self, record: SessionRecord) -> float:
         if record.is_ready or record.is_ended:
@@ -417,8 +421,8 @@ class SharedSessions:
         key = copy.identity.key
         with _refuse_if_unavailable():
             await self.update_record(session, lambda record: replace(record, is_ended=True, subscriptions=None))
+        await self._send_to_others(_ENDED, SessionMessage(session=key))
         with contextlib.suppress(SharedStateUnavailable):
-            await self._state.publish(_ENDED, encode(SessionMessage(session=key)))
             if (owner := self._get_owner(copy.identity)) is not None:
                 await self._state.release(owner[0], key)
             if copy.identity.client is None:
@@ -473,9 +477,12 @@ class SharedSessions:
 
     # Questions to clients. Their answers can arrive at any worker.
 
-    def create_question_id(self, session: HandshakeSession, number: int) -> str:
-        """Return the ID of a request to a client."""
-        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, str(number))
+    def create_question_id(self, session: HandshakeSession) -> str:
+        """Return the ID of a request to a client. It is random, because a copy of a session does not know the IDs of
+        earlier copies.
+        """
+        name = os.urandom(_QUESTION_BYTES).hex()
+        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, name)
 
     def create_progress_token(self, session: HandshakeSession, token: RequestId) -> str:
         """Return a progress token from which every worker learns which worker waits for the progress."""
@@ -513,16 +520,17 @@ class SharedSessions:
     async def cancel(self, session: HandshakeSession, id: object) -> None:
         """Cancel a request at the worker that runs it."""
         copy = session.copy
-        if session.cancel(id) or copy is None or type(id) not in (int, str):
+        if session.cancel(id) or copy is None or not isinstance(id, int | str):
             return
+        if isinstance(id, str) and len(id) > MAX_ID_BYTES:
+            return  # No request has this ID.
         second = int(session.loop.time())
         if second != copy.cancel_second:
             copy.cancel_second, copy.cancel_count = second, 0
         copy.cancel_count += 1
         if copy.cancel_count <= _MAX_CANCELS_PER_SECOND:
             # If the back end is away, the cancellation is lost. A client cannot rely on it anyway.
-            with contextlib.suppress(SharedStateUnavailable):
-                await self._state.publish(_CANCEL, encode(SessionMessage(session=copy.identity.key, id=id)))  # pyright: ignore[reportArgumentType]
+            await self._send_to_others(_CANCEL, SessionMessage(session=copy.identity.key, id=id))
 
     # Messages from other workers.
 
@@ -561,6 +569,8 @@ class SharedSessions:
         with contextlib.suppress(ParseError):
             exchange = session.handshake.admit_notification(decode(bytes(message.data)))
             exchange.params = session.read_progress(exchange.params)
+            exchange.origin = exchange.caller.principal or session.address
+            exchange.size = len(bytes(message.data))
             self._service.receive_notification(exchange)
 
     def _receive_cancel(self, session: HandshakeSession, message: SessionMessage) -> None:
@@ -585,6 +595,12 @@ class SharedSessions:
         if future is not None and not future.done():
             future.set_result(None)
 
+    async def _send_to_others(self, kind: str, message: SessionMessage) -> None:
+        """Send a message to all other workers. The change log is not used, because clients could fill it this way."""
+        with contextlib.suppress(SharedStateUnavailable):
+            workers = await self._state.list_workers()
+            await asyncio.gather(*(self._send(worker, kind, message) for worker in workers - {self._cluster.name}))
+
     async def _send(self, worker: str, kind: str, message: SessionMessage) -> None:
         with contextlib.suppress(SharedStateUnavailable):
             await self._state.send(worker, kind, encode(message))
@@ -597,15 +613,20 @@ class SharedSessions:
 
     async def _restore_all(self) -> None:
         """Store the records of all sessions again that this worker knows."""
-        for session in tuple(self._sessions.values()):
-            copy = session.copy
-            if copy is None or copy.version == 0 or time.time() - copy.record.touched_at > self._get_ttl(copy.record):
-                continue
-            try:
-                await self._restore(copy)
-            except SharedStateUnavailable:
-                copy.is_unsaved = True
-                self._save_later(session)
+        sessions = tuple(self._sessions.values())
+        for start in range(0, len(sessions), _RESTORES_AT_ONCE):
+            await asyncio.gather(*map(self._restore_known, sessions[start : start + _RESTORES_AT_ONCE]))
+
+    async def _restore_known(self, session: HandshakeSession) -> None:
+        copy = session.copy
+        assert copy is not None
+        if copy.version == 0 or time.time() - copy.record.touched_at > self._get_ttl(copy.record):
+            return
+        try:
+            await self._restore(copy)
+        except SharedStateUnavailable:
+            copy.is_unsaved = True
+            self._save_later(session)
 
     def _save_later(self, session: HandshakeSession) -> None:
         self._unsaved[session] = None
@@ -617,11 +638,16 @@ class SharedSessions:
         try:
             while self._unsaved:
                 await asyncio.sleep(_RETRY_DELAY_S)
-                with contextlib.suppress(SharedStateUnavailable):
-                    while self._unsaved:
-                        session = next(iter(self._unsaved))
+                failures = 0
+                for session in tuple(self._unsaved):
+                    if failures == _MAX_SAVE_FAILURES:
+                        break
+                    self._unsaved.pop(session, None)
+                    try:
                         await self._save(session)
-                        self._unsaved.pop(session, None)
+                    except SharedStateUnavailable:
+                        failures += 1
+                        self._unsaved[session] = None  # at the end, so that the others are saved first
         finally:
             self._is_saving = False
 

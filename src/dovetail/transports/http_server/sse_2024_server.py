@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # Only servers in a cluster need these modules.
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
 # If this many messages of a client wait, the connection ends. They wait only if they came from another worker.
 _MAX_WAITING_MESSAGES: Final = 256
+_MAX_WAITING_BYTES: Final = 32 * 1024 * 1024  # the maximum size of the waiting messages of all clients
 
 
 class SSE2024Server:
@@ -157,8 +158,16 @@ class SSE2024Server:
 
     def _receive_forwarded(self, key: str, principal: Principal | None, valid_for: float | None, body: bytes) -> None:
         connection = self._connections.get(key)
-        if connection is not None and connection.principal == principal:
-            connection.receive_later(principal, valid_for, body)
+        if connection is None or connection.principal != principal:
+            return
+        connection.receive_later(principal, valid_for, body)
+        # One client may use as much as it may send at once in one process: one message while its queue is full.
+        max_bytes = _MAX_QUEUED_BYTES + self._limits.max_body_bytes
+        if connection.waiting_bytes and (
+            connection.waiting_bytes > max_bytes
+            or sum(other.waiting_bytes for other in self._connections.values()) > _MAX_WAITING_BYTES
+        ):
+            connection.end()
 
     async def close(self) -> None:
         """Close the streams of all clients."""
@@ -185,13 +194,14 @@ class _SSEConnection:
         self._expiry_timer: asyncio.TimerHandle | None = None
         # The messages of the client that another worker has sent here, and the task that handles them in order.
         self._waiting: deque[tuple[Principal | None, float | None, bytes]] = deque()
+        self.waiting_bytes = 0
         self._receive_task: asyncio.Task[None] | None = None
 
     def receive_later(self, principal: Principal | None, valid_for: float | None, body: bytes) -> None:
         """Handle a message of the client as soon as there is room for the response."""
         self._waiting.append((principal, valid_for, body))
+        self.waiting_bytes += len(body)
         if len(self._waiting) > _MAX_WAITING_MESSAGES:
-            self._waiting.clear()
             self.end()
         elif self._receive_task is None:
             self._receive_task = asyncio.get_running_loop().create_task(self._receive_waiting())
@@ -200,7 +210,10 @@ class _SSEConnection:
         try:
             while self._waiting and not self._is_ended:
                 await self.wait_for_room()
+                if self._is_ended:
+                    break
                 principal, valid_for, body = self._waiting.popleft()
+                self.waiting_bytes -= len(body)
                 self.set_expiry(valid_for)
                 self.duplex.set_principal(principal)
                 self.duplex.receive(body)
@@ -229,6 +242,8 @@ class _SSEConnection:
     def end(self) -> None:
         self.set_expiry(None)
         self._is_ended = True
+        self._waiting.clear()
+        self.waiting_bytes = 0
         self._wake.set()
         self._sent.set()
 
