@@ -206,3 +206,32 @@ def test_workers_share_the_tokens_of_the_provider() -> None:
     grant = TokenGrant(family="f", client_id="editor", subject="github:1", resource=RESOURCE, upstream=sealed)
     first.run_flow(first.issuing.issue_tokens(grant, first.now, refreshable=True))
     assert second.run_flow(second.authority.upstream_token("f", "github:1")) == "adas"
+
+
+def test_wrong_passwords_are_counted_by_all_workers() -> None:
+    workers = Workers(has_passwords=True)
+    statuses: list[int] = []
+    for number in range(15):
+        browser = Browser(workers.harnesses[number % 3])
+        browser.open()
+        statuses.append(browser.submit_consent(username="ada", password="wrong").status_code)
+    assert statuses == [403] * 10 + [429] * 5
+    other = Browser(workers.harnesses[0])
+    other.open()
+    assert other.submit_consent(username="grace", password="wrong").status_code == 403
+
+
+def test_correct_passwords_are_not_counted() -> None:
+    workers = Workers(has_passwords=True)
+    for number in range(15):
+        browser = Browser(workers.harnesses[number % 3])
+        browser.open()
+        assert browser.submit_consent(username="ada", password="pw").status_code == 303
+
+
+@pytest.mark.parametrize("max_count", [0, 3])
+def test_registrations_are_counted_by_all_workers(max_count: int) -> None:
+    workers = Workers(max_registrations_per_hour=max_count)
+    registration = {"redirect_uris": [REDIRECT_URI]}
+    statuses = [workers.harnesses[number % 3].register(registration).status_code for number in range(5)]
+    assert statuses == [201] * max_count + [429] * (5 - max_count)

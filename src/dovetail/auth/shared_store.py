@@ -84,6 +84,17 @@ class SharedStateStore:
         """Record the use of an ID until it expires. Return True if this is the first use."""
         return await self._use(kind, key, since, until, now, "")
 
+    async def count_event(self, name: str, rate: float, burst: float, cost: float) -> float:
+        """Count an event of a rate limit for all workers. Return the seconds to wait, or 0.
+
+        The costs 0 and -1 have the same meaning as in `SharedState.take`.
+        """
+        await self._start()
+        try:
+            return await self._state.take(self._get_name("rate", name), rate, burst, cost)
+        except SharedStateUnavailable as exc:
+            raise StoreUnavailable(str(exc)) from exc
+
     async def _use(self, kind: str, key: str, since: float, until: float, now: float, epoch: str) -> bool:
         await self._start()
         try:

@@ -18,6 +18,7 @@ from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
 from dovetail.oauth.authorization_server.identity_provider import IdentityProvider
+from dovetail.oauth.authorization_server.limiters import StoreLimiter
 from dovetail.oauth.authorization_server.responses import (
     Request,
     add_headers,
@@ -49,7 +50,7 @@ from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_limiter_key, group_address
+from dovetail.protocol.rate_limiter import RateLimiter, build_limiter_key, group_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace
 
@@ -95,7 +96,7 @@ class AuthorizationEndpoints:
         )
         self._known_browser_seal_context = f"known browser of {settings.issuer}".encode()
         self._known_clients = {client.client_id: client for client in settings.clients}
-        self._registration_limiter = RateLimiter(settings.max_registrations_per_hour, 3600.0)
+        self._registration_limiter = StoreLimiter(store, "registrations", settings.max_registrations_per_hour, 3600.0)
         self._warning_limiter = RateLimiter(1, 3600.0)
         client_authenticator = ClientAuthenticator(
             settings.issuer, settings.url_for("/token"), store, self._find_client, self._check_fetch_limit
@@ -103,13 +104,18 @@ class AuthorizationEndpoints:
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
         self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
         # This limiter counts failed logins per user and address.
-        self._login_failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
+        max_failures = settings.max_failures_per_minute
+        self._login_failure_limiter = StoreLimiter(store, "failed logins", max_failures, 60.0, is_strict=True)
         # This limiter counts failed logins per address, for all users.
-        self._address_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 5, 60.0)
+        self._address_failure_limiter = StoreLimiter(
+            store, "failed logins by address", max_failures * 5, 60.0, is_strict=True
+        )
         # This limiter counts failed logins per user, from any address.
-        self._user_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 10, 60.0)
+        self._user_failure_limiter = StoreLimiter(
+            store, "failed logins by user", max_failures * 10, 60.0, is_strict=True
+        )
         # This limiter counts consent decisions per address.
-        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)
+        self._decision_limiter = StoreLimiter(store, "decisions", settings.max_decisions_per_minute, 60.0)
         is_https = settings.issuer.startswith("https://")
         self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
         self._cookie_attributes = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if is_https else "")
@@ -201,7 +207,7 @@ class AuthorizationEndpoints:
     def _register(self, request: Request) -> Flow[HTTPResponse]:
         """Register a client that sent its metadata. spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
-        if wait_s := self._registration_limiter.compute_wait(request.address, now):
+        if wait_s := (yield from self._registration_limiter.compute_wait(request.address, now)):
             self._warn_registration_limit(request.address, now)
             return rate_limit_response(
                 wait_s,
@@ -210,7 +216,7 @@ class AuthorizationEndpoints:
         client_metadata = request.json()
         if client_metadata is None:
             return error_response("invalid_client_metadata", "the body must be a JSON object")
-        self._registration_limiter.take(request.address, now)
+        yield from self._registration_limiter.take(request.address, now)
         try:
             client, secret = clients.create_client(client_metadata)
         except InvalidClient as exc:
@@ -379,7 +385,7 @@ class AuthorizationEndpoints:
         is_known_browser = self._is_known_browser(request, username, now)
         # A known browser has its own limit, so that strangers with the same address cannot lock the user out.
         source = build_limiter_key("known browser", username.casefold()) if is_known_browser else request.address
-        if self._decision_limiter.take(source, now):
+        if (yield from self._decision_limiter.take(source, now)):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
         if fields.get("decision") != "allow":
             yield from self._mark_decided(authorization_request, now)
@@ -469,14 +475,15 @@ class AuthorizationEndpoints:
         limiters = [(self._login_failure_limiter, build_limiter_key(user, source))]
         if not is_known_browser:
             limiters += [(self._address_failure_limiter, source), (self._user_failure_limiter, build_limiter_key(user))]
-        if any(limiter.compute_wait(key, now) for limiter, key in limiters):
-            raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
-        for limiter, key in limiters:
-            limiter.take(key, now)
+        for index, (limiter, key) in enumerate(limiters):
+            if (yield from limiter.take(key, now)):
+                for counted_limiter, counted_key in limiters[:index]:
+                    yield from counted_limiter.undo(counted_key)
+                raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
         subject: str | None = yield VerifyPassword(name, password)
         if subject is not None:
             for limiter, key in limiters:
-                limiter.undo(key)
+                yield from limiter.undo(key)
         return subject
 
     def _redirect_with_code(

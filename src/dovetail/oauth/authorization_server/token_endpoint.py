@@ -18,6 +18,7 @@ from dovetail.oauth.authorization_server.client_authentication import (
     read_claimed_client_id,
 )
 from dovetail.oauth.authorization_server.clients import can_use_client_credentials
+from dovetail.oauth.authorization_server.limiters import StoreLimiter
 from dovetail.oauth.authorization_server.responses import (
     Request,
     add_headers,
@@ -33,7 +34,7 @@ from dovetail.oauth.flow import CheckUserActive, Flow, Now, wait_for
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_limiter_key
+from dovetail.protocol.rate_limiter import build_limiter_key
 from dovetail.wire.base import replace
 
 _CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
@@ -56,8 +57,10 @@ class TokenEndpoint:
         self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
         # This limiter counts failed attempts per client and address.
-        self._failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
-        self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
+        self._failure_limiter = StoreLimiter(
+            store, "failed clients", settings.max_failures_per_minute, 60.0, is_strict=True
+        )
+        self._issue_limiter = StoreLimiter(store, "tokens", settings.max_token_responses_per_minute, 60.0)
 
     def handle_token(self, request: Request) -> Flow[HTTPResponse]:
         """Handle a token request. Return tokens or an error. OAuth 2.1, section 3.2"""
@@ -67,14 +70,14 @@ class TokenEndpoint:
             return error_response("invalid_request", "the body must be a form without repeated fields")
         limiter_key = _limiter_key(request, fields)
         client = yield from self._authenticate(request, fields, now)
-        if wait_s := self._issue_limiter.compute_wait(limiter_key, now):
+        if wait_s := (yield from self._issue_limiter.compute_wait(limiter_key, now)):
             return rate_limit_response(wait_s)
         try:
             token_response = yield from self._grant_tokens(client, request, fields, now)
         except OAuthError:
-            self._failure_limiter.take(limiter_key, now)
+            yield from self._failure_limiter.take(limiter_key, now)
             raise
-        self._issue_limiter.take(limiter_key, now)
+        yield from self._issue_limiter.take(limiter_key, now)
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
@@ -83,10 +86,10 @@ class TokenEndpoint:
         Attempts can run in parallel, so each attempt counts as failed until it succeeds.
         """
         limiter_key = _limiter_key(request, fields)
-        if wait_s := self._failure_limiter.take(limiter_key, now):
+        if wait_s := (yield from self._failure_limiter.take(limiter_key, now)):
             raise OAuthError(rate_limit_response(wait_s))
         client = yield from self._client_authenticator.authenticate(request, fields, now)
-        self._failure_limiter.undo(limiter_key)
+        yield from self._failure_limiter.undo(limiter_key)
         return client
 
     def _grant_tokens(
@@ -209,7 +212,7 @@ class TokenEndpoint:
         fields = request.fields or {}
         limiter_key = _limiter_key(request, fields)
         client = yield from self._authenticate(request, fields, now)
-        if wait_s := self._issue_limiter.take(limiter_key, now):
+        if wait_s := (yield from self._issue_limiter.take(limiter_key, now)):
             return rate_limit_response(wait_s)
         token = fields.get("token", "")
         grant = yield from self._token_issuer.find_grant(token, now)
@@ -225,11 +228,11 @@ class TokenEndpoint:
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
         limiter_key = build_limiter_key("introspection", client_id, request.address)
-        if wait_s := self._failure_limiter.compute_wait(limiter_key, now):
+        if wait_s := (yield from self._failure_limiter.compute_wait(limiter_key, now)):
             return rate_limit_response(wait_s)
         expected_secret = self._settings.introspection_clients.get(client_id)
         if expected_secret is None or not is_same_secret(secret, expected_secret):
-            self._failure_limiter.take(limiter_key, now)
+            yield from self._failure_limiter.take(limiter_key, now)
             response = error_response("invalid_client", "the resource server did not authenticate", 401)
             return add_headers(response, {"www-authenticate": "Basic"})
         claims = yield from self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
