@@ -115,6 +115,16 @@ class SharedStateStatus(Struct, frozen=True, kw_only=True):
     epoch: str = ""  # an ID that changes whenever the back end loses records, or "" if it is not known
 
 
+def is_later_cursor(cursor: str, position: str) -> bool:
+    """Return whether a cursor of the change log is after a position. Cursors of different epochs count as later."""
+    epoch, _, rest = cursor.partition(".")
+    other_epoch, _, other_rest = position.partition(".")
+    number, other_number = rest.partition(".")[0], other_rest.partition(".")[0]
+    if epoch != other_epoch or not number.isdecimal() or not other_number.isdecimal():
+        return True
+    return int(number) > int(other_number)
+
+
 class SharedStateListener(Protocol):
     """Receives messages from a back end. All methods run in the event loop that started the back end."""
 
@@ -248,6 +258,8 @@ class SharedState(Protocol):
 
     async def publish(self, kind: str, body: bytes) -> str:
         """Send a message to all workers through the change log. Return the cursor of the message.
+
+        A cursor begins with the epoch and the number of the message, `epoch.number`. See `is_later_cursor`.
 
         The sender receives the message, too. The body has at most `MAX_CHANGE_BYTES`.
         """

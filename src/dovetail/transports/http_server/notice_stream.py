@@ -15,7 +15,7 @@ from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, read_chang
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.handshake import encode_change
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.shared_state import Message
+from dovetail.protocol.shared_state import Message, is_later_cursor
 from dovetail.protocol.subscription_filter import EVERYTHING, RESOURCE_UPDATED, get_declared_list_methods
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.http_request import Receive, Send
@@ -23,7 +23,6 @@ from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.wire.base import Struct
 
 _ID_PREFIX: Final = "c-"  # Event IDs of replies start with the name of a worker, which has no hyphen.
-_MAX_EARLY_CHANGES: Final = 1000
 _MAX_NOTIFICATIONS: Final = 16  # If a client does not read, the newest notifications for its session are kept.
 
 
@@ -56,9 +55,8 @@ class NoticeStream:
         keep_alive: SharedTimer,
         starter: EagerTaskStarter,
         worker: str,
-        endpoint: str,
     ) -> None:
-        self.id = f"{endpoint}.{os.urandom(8).hex()}"
+        self.id = os.urandom(8).hex()
         self.session = session
         self._service = service
         self._principal = principal  # the caller that opened the stream
@@ -73,7 +71,6 @@ class NoticeStream:
         self._early_changes: set[tuple[str, str | None]] = set()  # changes that were sent before they were in the log
         # While the stream reads the log, it keeps new messages here.
         self._buffer: list[Message] | None = []
-        self._known_cursors: set[str] = set()  # messages that the stream has read from the log and may receive again
         self._heard = ""  # the position up to which the stream has received all messages
         self._sent = ""  # the position in the last event ID that was sent
         self._worker = EagerWorker(self._send_pending, starter)
@@ -93,42 +90,28 @@ class NoticeStream:
         """Set the position in the change log up to which the client knows all changes."""
         self._heard = self._sent = cursor
 
-    def load(self, messages: Iterable[Message] | None, last_received: str | None) -> None:
-        """Add the messages that the client has missed, or None if they are not in the change log any more.
-
-        `last_received` is the newest message of the log that this worker has received.
-        """
+    def load(self, messages: Iterable[Message] | None) -> None:
+        """Add the messages that the client has missed, or None if they are not in the change log any more."""
         buffered, self._buffer = self._buffer or [], None
         if messages is None:
             self._add_everything(self._heard)
         else:
-            missed = [message for message in messages if message.kind in (CHANGE, SESSION_NOTICE)]
-            cursors = [message.cursor for message in missed]
-            start = cursors.index(last_received) + 1 if last_received in cursors else len(cursors) if buffered else 0
-            # This worker has not received the messages after this position yet, so they arrive again.
-            self._known_cursors = {cursor for cursor in cursors[start:] if cursor is not None}
-            loaded = frozenset(cursors)
-            for message in missed:
-                self._handle(message)
-            buffered = [message for message in buffered if message.cursor is None or message.cursor not in loaded]
+            for message in messages:
+                if message.kind in (CHANGE, SESSION_NOTICE):
+                    self._handle(message)
         for message in buffered:
-            self._handle(message)
+            self.receive(message)
         self._worker.wake()
 
     def receive(self, message: Message) -> None:
         """Handle a message of the change log."""
         if self._buffer is not None:
             self._buffer.append(message)
-            return
-        if self._known_cursors:
-            if message.cursor in self._known_cursors:
-                self._known_cursors.discard(message.cursor)
-                return
-            if message.cursor is not None:
-                self._known_cursors = set()
-        self._handle(message)
-        if self._pending:
-            self._worker.wake()
+        elif message.cursor is None or is_later_cursor(message.cursor, self._heard):
+            # This worker may receive messages later than the worker from which the client already has them.
+            self._handle(message)
+            if self._pending:
+                self._worker.wake()
 
     def _handle(self, message: Message) -> None:
         if message.kind == SESSION_NOTICE:
@@ -142,12 +125,11 @@ class NoticeStream:
         change = read_change(message)
         key = change.method, change.uri
         if change.method == EVERYTHING:
-            self._early_changes.clear()  # This message may replace the messages about these changes.
             self._add_everything(message.cursor)
             return
         if message.sender == self._own_worker:
             if message.cursor is None:
-                self._add_early(key)
+                self._early_changes.add(key)
             elif key in self._early_changes:
                 self._early_changes.discard(key)
                 return
@@ -161,7 +143,7 @@ class NoticeStream:
             return
         key = SESSION_NOTICE, notice.notification
         if message.cursor is None:
-            self._add_early(key)
+            self._early_changes.add(key)
         elif key in self._early_changes:
             self._early_changes.discard(key)
             return
@@ -170,11 +152,6 @@ class NoticeStream:
             notifications = [other for other in self._pending if other[0] == SESSION_NOTICE]
             if len(notifications) > _MAX_NOTIFICATIONS:
                 del self._pending[notifications[0]]
-
-    def _add_early(self, key: tuple[str, str | None]) -> None:
-        if len(self._early_changes) >= _MAX_EARLY_CHANGES:
-            self._early_changes.clear()  # The client hears these changes twice.
-        self._early_changes.add(key)
 
     def _add_everything(self, cursor: str | None) -> None:
         handshake = self.session.handshake
