@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 PROGRAM = Path(__file__).with_name("cluster_server.py")
 START_TIMEOUT_S = 30.0
+BYTECODE = Path(tempfile.gettempdir(), f"dovetail-test-bytecode-{os.getuid()}")
 
 Address = tuple[str, int]
 
@@ -46,8 +48,13 @@ class ServerProcess:
 
     def _get_environment(self) -> dict[str, str]:
         # Coverage of many processes would cost more time than the tests.
-        names = {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
-        return names if self.python_path is None else names | {"PYTHONPATH": self.python_path}
+        skipped = ("COVERAGE", "COV_", "PYTHONDONTWRITEBYTECODE")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(skipped)}
+        # Without bytecode, a worker needs a second more to start.
+        environment["PYTHONPYCACHEPREFIX"] = str(BYTECODE)
+        if self.python_path is not None:
+            environment["PYTHONPATH"] = self.python_path
+        return environment
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,7 @@
 """Check that every answer, event and notice of many clients is explained by one sequential server."""
 
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 from cluster.history import History, find_violations
 from cluster.load import count_operations, open_clients, run_load
+from cluster.redis_servers import RedisServer
 from cluster.server_pool import run_servers
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 async def check_history(folder: Path, operation_count: int, *, workers: int = 4, **options: Any) -> History:
@@ -38,6 +40,31 @@ async def test_one_process_explains_its_history(tmp_path: Path) -> None:
         "narrate",
         "touch",
     }
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Generator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.close()
+
+
+async def test_local_workers_explain_their_history(tmp_path: Path) -> None:
+    await check_history(tmp_path, 5_000, cluster="local")
+
+
+async def test_workers_with_redis_explain_their_history(tmp_path: Path, redis_server: RedisServer) -> None:
+    await check_history(tmp_path, 5_000, cluster=redis_server.url)
+
+
+@pytest.mark.soak
+async def test_local_workers_explain_a_long_history(tmp_path: Path) -> None:
+    await check_history(tmp_path, 100_000, cluster="local")
+
+
+@pytest.mark.soak
+async def test_workers_with_redis_explain_a_long_history(tmp_path: Path, redis_server: RedisServer) -> None:
+    await check_history(tmp_path, 100_000, cluster=redis_server.url)
 
 
 # The model itself: it finds each kind of error.

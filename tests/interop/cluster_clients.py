@@ -256,7 +256,7 @@ def _record_notice(client: ClusterClient, message: Any) -> None:
 
 
 # The share of all calls that each library makes. Clients of the first two libraries need most of the time.
-LIBRARIES: dict[type[ClusterClient], float] = {OfficialClient: 0.2, FastMCPClient: 0.2, DovetailClient: 0.6}
+LIBRARIES: dict[type[ClusterClient], float] = {OfficialClient: 0.1, FastMCPClient: 0.1, DovetailClient: 0.8}
 
 
 async def run_clients(url: str, history: History, call_count: int, sessions: int = 3) -> dict[str, int]:
