@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -652,10 +653,11 @@ async def test_a_full_worker_drops_its_copy_of_an_idle_session(cluster: Cluster)
 
 
 async def test_a_full_worker_keeps_sessions_with_questions(cluster: Cluster) -> None:
-    first, second = await cluster.open(ask, max_sessions=2)
+    first, second = await cluster.open(ask, max_sessions=1)
     sessions = [await open_session(second) for _ in range(3)]
     calls = [start_post(first, request(), session) for session in sessions[:2]]
     await wait_until(lambda: all(call.messages for call in calls))
+    assert (await post(first, initialize())).status == 503
     assert (await post(first, request(), sessions[2])).status == 503
     for call, session in zip(calls, sessions, strict=False):
         await post(second, {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, session)
@@ -848,3 +850,33 @@ async def test_large_capabilities_are_restored(cluster: Cluster) -> None:
     assert (await post(first, request(), session)).status == 200
     assert (await post(second, request(), session)).status == 200
     assert cluster.workers[1].service.seen[-1].caller.client_capabilities.experimental == experimental
+
+
+# Rolling deployments
+
+
+async def test_a_change_keeps_what_a_newer_release_has_stored(cluster: Cluster) -> None:
+    first, _ = await cluster.open()
+    session = await open_session(first)
+    (name,) = cluster.list_values("session ")
+    backend = cluster.workers[0].backend
+    stored = await backend.read(name)
+    assert stored is not None
+    assert await backend.write(name, stored.data[:-1] + b',"added":{"later":1}}', 1000, expected=stored.version)
+    await post(first, request("logging/setLevel", level="error"), session)
+    stored = await backend.read(name)
+    assert stored is not None
+    assert json.loads(stored.data[1:])["added"] == {"later": 1}
+    assert decode_record(stored.data).log_level == 4
+
+
+@pytest.mark.parametrize("body", [b"", b"\x02{}", b"\x01{}", b"\x01["])
+async def test_messages_in_an_unknown_format_are_ignored(cluster: Cluster, body: bytes) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    await post(second, request(), session)
+    for kind in ("answer", "progress", "cancel", "changed", "applied", "ended"):
+        worker = cluster.workers[1].cluster.name
+        assert await cluster.workers[0].backend.send(worker, f"session-{kind}", body)
+    await run_pending_callbacks()
+    assert (await post(second, request(), session)).status == 200

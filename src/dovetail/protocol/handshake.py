@@ -87,8 +87,7 @@ class HandshakeState:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        # False if nobody listens for updates of subscribed resources, for example because the session lasts for one
-        # request.
+        # False for a session of one request, and in a cluster. There, the worker with the GET stream watches resources.
         self.watches_resources = True
         self.watcher: ResourceWatcher | None = None  # watches all subscribed resources. Only in a cluster
         # Each function ends one subscription to a mounted server.

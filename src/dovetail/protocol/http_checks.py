@@ -82,6 +82,12 @@ class Refusal(Exception):
         self.headers = list(headers)
 
 
+def create_unavailable_refusal(retry_after: float) -> Refusal:
+    """Create the error for a request that needs the shared state of a cluster while it is not available."""
+    headers = [(b"retry-after", b"%d" % max(1, round(retry_after)))]
+    return Refusal(503, "The shared state of the server is not available. Try again", headers)
+
+
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the headers by lower-case name. Raise Refusal if a header that must be unique is repeated.
 

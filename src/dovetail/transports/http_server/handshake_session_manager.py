@@ -475,7 +475,7 @@ class HandshakeSessionManager:
             case "notifications/cancelled":
                 await shared_sessions.cancel(session, (message.get("params") or {}).get("requestId"))
             case "notifications/progress" if not await shared_sessions.handle_progress(session, message):
-                pass  # Another worker asked, or nobody.
+                pass  # Another worker handles it, or the token is unknown.
             case _:
                 self._handle_notification(request, session, message)
 

@@ -28,11 +28,26 @@ class SessionRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 _decode: Final = msgspec.json.Decoder(SessionRecord).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_KNOWN_MEMBERS: Final = frozenset(SessionRecord.__struct_fields__)
 
 
-def encode_record(record: SessionRecord) -> bytes:
-    """Encode a record, with the version of its format."""
-    return _FORMAT + encode(record)
+def encode_record(record: SessionRecord, unknown_members: dict[str, msgspec.Raw] | None = None) -> bytes:
+    """Encode a record, with the version of its format.
+
+    `unknown_members` are those that a newer release has added.
+    """
+    data = encode(record)
+    if unknown_members:
+        data = encode(_decode_members(data) | unknown_members)
+    return _FORMAT + data
+
+
+def read_unknown_members(data: bytes) -> dict[str, msgspec.Raw] | None:
+    """Return the members of an encoded record that this release does not know, so that a change keeps them."""
+    members = _decode_members(data[1:])
+    # The members are copied, because they would keep all of `data` in memory.
+    return {name: members[name].copy() for name in members.keys() - _KNOWN_MEMBERS} or None
 
 
 def decode_record(data: bytes) -> SessionRecord:
@@ -48,12 +63,22 @@ def decode_record(data: bytes) -> SessionRecord:
 class SessionCopy:
     """What one worker knows about a shared session."""
 
-    __slots__ = ("cancel_count", "cancel_second", "identity", "is_unsaved", "lock", "record", "version")
+    __slots__ = (
+        "cancel_count",
+        "cancel_second",
+        "identity",
+        "is_unsaved",
+        "lock",
+        "record",
+        "unknown_members",
+        "version",
+    )
 
     def __init__(self, identity: SessionIdentity, record: SessionRecord, version: int) -> None:
         self.identity = identity
         self.record = record
         self.version = version  # the version of the record. 0 if the record was never read
+        self.unknown_members: dict[str, msgspec.Raw] | None = None  # those that a newer release has added to the record
         self.is_unsaved = False  # True if the record could not be stored yet
         self.lock = asyncio.Lock()  # held during a change of the record
         self.cancel_second = 0

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from dovetail.log import log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Caller, IncomingExchange, Service
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL, HandshakeState
-from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.routed_id import RoutedIds
 from dovetail.protocol.session_id import (
@@ -31,9 +31,15 @@ from dovetail.protocol.session_id import (
     decode_client,
     hash_principal,
 )
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StoredValue
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord, decode_record, encode_record
+from dovetail.transports.http_server.session_record import (
+    SessionCopy,
+    SessionRecord,
+    decode_record,
+    encode_record,
+    read_unknown_members,
+)
 from dovetail.transports.http_server.stream_places import StreamPlaces, get_share
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import decode, encode
@@ -44,6 +50,7 @@ from dovetail.wire.revisions import is_stateless
 _KEY_BYTES: Final = 16
 _QUESTION_BYTES: Final = 8
 _FIRST_VERSION: Final = 1
+_FORMAT: Final = b"\x01"  # the format of messages between workers
 _MAX_EVICTION_STEPS: Final = 100
 _MAX_CHANGE_ATTEMPTS: Final = 20
 _MAX_CANCELS_PER_SECOND: Final = 10  # Each cancellation goes to all workers.
@@ -53,7 +60,7 @@ _RESTORE_TIME_S: Final = 5.0
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _RETRY_DELAY_S: Final = 0.5
 _MAX_SAVE_FAILURES: Final = 10
-_RESTORES_AT_ONCE: Final = 50
+_BATCH_SIZE: Final = 50
 _SWEEP_INTERVAL_S: Final = 5.0
 
 _ANSWER: Final = "session-answer"
@@ -75,7 +82,18 @@ class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
     version: int = 0  # the version of the record
 
 
-_decode_message: Final = msgspec.json.Decoder(SessionMessage).decode
+_decode: Final = msgspec.json.Decoder(SessionMessage).decode
+
+
+def _encode_message(message: SessionMessage) -> bytes:
+    return _FORMAT + encode(message)
+
+
+def _decode_message(body: bytes) -> SessionMessage | None:
+    """Return a message, or None if a newer release has sent it in an unknown format."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _decode(body[1:]) if body[:1] == _FORMAT else None
+    return None
 
 
 class SharedSessions:
@@ -97,11 +115,12 @@ class SharedSessions:
         self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_saving = False
+        self._is_saving = self._is_touching = False
         self.stream_places = StreamPlaces(cluster, service.limits.max_streams_per_principal)
         self._has_handlers = False
         self._sweep_timer: asyncio.TimerHandle | None = None
-        # If the record is touched after a quarter of the idle time, it must live for five quarters.
+        # A request renews the record at most every quarter of the idle time, so the record lives for 1.25 times the
+        # idle time.
         self._touch_interval = service.limits.session_idle_timeout / 4
         self._record_ttl = service.limits.session_idle_timeout * 1.25
 
@@ -124,7 +143,7 @@ class SharedSessions:
             client=None if is_large else client,
         )
         record = SessionRecord(touched_at=now)
-        self._make_room()
+        self._make_room(self._limits.max_sessions)
         await self._take_place(identity)
         copy = SessionCopy(identity, record, _FIRST_VERSION)
         try:
@@ -136,7 +155,7 @@ class SharedSessions:
             copy.version = version or _FIRST_VERSION
         except SharedStateUnavailable as exc:
             if is_large:
-                raise _create_unavailable_error(exc) from None
+                raise create_unavailable_refusal(exc.retry_after) from None
             copy.is_unsaved = True
         session = self._add(self._sealer.seal(identity), handshake, copy)
         if copy.is_unsaved:
@@ -180,7 +199,8 @@ class SharedSessions:
             or is_stateless(identity.protocol_version)
         ):
             raise _create_unknown_error()
-        self._make_room()
+        # A worker with too many busy sessions opens no new ones, but still serves those of other workers.
+        self._make_room(2 * self._limits.max_sessions)
         client = identity.client or await self._read_client(identity)
         if (session := self._sessions.get(id)) is not None:
             return session  # Another request has opened the session meanwhile.
@@ -211,8 +231,8 @@ class SharedSessions:
         self._start()
         return session
 
-    def _make_room(self) -> None:
-        """Drop the copy of an idle session to make room for another one. Raise Refusal if all sessions are busy."""
+    def _make_room(self, max_copies: int) -> None:
+        """Drop the copies of idle sessions to make room for another one. Raise Refusal if there are too many copies."""
         for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
             if len(self._sessions) < self._limits.max_sessions:
                 return
@@ -221,7 +241,7 @@ class SharedSessions:
                 self._drop(session)
             else:
                 self._sessions.move_to_end(session.id)
-        if len(self._sessions) >= self._limits.max_sessions:
+        if len(self._sessions) >= max_copies:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
 
     def _drop(self, session: HandshakeSession) -> None:
@@ -247,7 +267,7 @@ class SharedSessions:
         if stored is None:
             await self._restore_missing(session, copy)
         elif stored.version > copy.version:
-            self._apply(session, decode_record(stored.data), stored.version)
+            self._load(session, stored)
         elif stored.version < copy.version and not copy.lock.locked():
             # A replica without the last changes has replaced the back end.
             await self._restore(copy)
@@ -273,8 +293,9 @@ class SharedSessions:
                 if record == previous:
                     return record
                 record = replace(record, touched_at=time.time())
+                data = encode_record(record, copy.unknown_members)
                 version = await self._state.write(
-                    _get_name(copy.identity.key), encode_record(record), self._get_ttl(record), expected=copy.version
+                    _get_name(copy.identity.key), data, self._get_ttl(record), expected=copy.version
                 )
                 if version is not None:
                     self._apply(session, record, version)
@@ -292,7 +313,13 @@ class SharedSessions:
             await self._restore_missing(session, copy)
         elif stored.version != copy.version or copy.is_unsaved:
             copy.is_unsaved = False
-            self._apply(session, decode_record(stored.data), stored.version)
+            self._load(session, stored)
+
+    def _load(self, session: HandshakeSession, stored: StoredValue) -> None:
+        record = decode_record(stored.data)
+        if session.copy is not None:
+            session.copy.unknown_members = read_unknown_members(stored.data)
+        self._apply(session, record, stored.version)
 
     def _apply(self, session: HandshakeSession, record: SessionRecord, version: int) -> None:
         copy = session.copy
@@ -320,7 +347,7 @@ class SharedSessions:
             client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
             ttl = max(1.0, copy.identity.expires_at - time.time())
             await self._state.write(_get_client_name(key), encode(client), ttl, expected=0)
-        data, version = encode_record(copy.record), copy.version
+        data, version = encode_record(copy.record, copy.unknown_members), copy.version
         await self._state.restore(_get_name(key), data, version, self._get_ttl(copy.record))
         copy.is_unsaved = False
 
@@ -438,7 +465,7 @@ class SharedSessions:
         message = SessionMessage(session=copy.identity.key, data=data, id=id, version=copy.version)
         future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
         try:
-            if await self._state.send(worker, _CHANGED, encode(message)):
+            if await self._state.send(worker, _CHANGED, _encode_message(message)):
                 async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
                     await future
         except (SharedStateUnavailable, TimeoutError):
@@ -504,7 +531,7 @@ class SharedSessions:
         if route is None:
             return False
         if route[0] != self._cluster.name:
-            body = encode(SessionMessage(session=key, data=msgspec.Raw(encode(message))))
+            body = _encode_message(SessionMessage(session=key, data=msgspec.Raw(encode(message))))
             with _refuse_if_unavailable():
                 await self._state.send(route[0], kind, body)
             return False
@@ -555,8 +582,8 @@ class SharedSessions:
     def _add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> None:
         def receive(message: Message) -> None:
             body = _decode_message(message.body)
-            session = self._sessions_by_key.get(body.session)
-            if session is not None:
+            session = None if body is None else self._sessions_by_key.get(body.session)
+            if body is not None and session is not None:
                 handler(session, body)
 
         self._cluster.add_handler(kind, receive)
@@ -584,6 +611,8 @@ class SharedSessions:
 
     def _receive_change(self, message: Message) -> None:
         body = _decode_message(message.body)
+        if body is None:
+            return
         session = self._sessions_by_key.get(body.session)
         if session is not None and session.copy is not None and body.version > session.copy.version:
             self._apply(session, msgspec.json.decode(body.data, type=SessionRecord), body.version)
@@ -591,7 +620,8 @@ class SharedSessions:
         self._start_task(self._send(message.sender, _APPLIED, acknowledgment))
 
     def _receive_acknowledgment(self, message: Message) -> None:
-        future = self._acknowledgments.get(str(_decode_message(message.body).id))
+        body = _decode_message(message.body)
+        future = None if body is None else self._acknowledgments.get(str(body.id))
         if future is not None and not future.done():
             future.set_result(None)
 
@@ -603,7 +633,7 @@ class SharedSessions:
 
     async def _send(self, worker: str, kind: str, message: SessionMessage) -> None:
         with contextlib.suppress(SharedStateUnavailable):
-            await self._state.send(worker, kind, encode(message))
+            await self._state.send(worker, kind, _encode_message(message))
 
     # Work in the background.
 
@@ -613,9 +643,7 @@ class SharedSessions:
 
     async def _restore_all(self) -> None:
         """Store the records of all sessions again that this worker knows."""
-        sessions = tuple(self._sessions.values())
-        for start in range(0, len(sessions), _RESTORES_AT_ONCE):
-            await asyncio.gather(*map(self._restore_known, sessions[start : start + _RESTORES_AT_ONCE]))
+        await self._run_in_batches(self._restore_known, tuple(self._sessions.values()))
 
     async def _restore_known(self, session: HandshakeSession) -> None:
         copy = session.copy
@@ -679,6 +707,7 @@ class SharedSessions:
     def _sweep(self) -> None:
         """Drop the copies of sessions that were not used for a while, and extend the life of sessions in use."""
         loop_time, now, limits = asyncio.get_running_loop().time(), time.time(), self._limits
+        sessions_in_use: list[HandshakeSession] = []
         for session in tuple(self._sessions.values()):
             copy = session.copy
             assert copy is not None
@@ -690,12 +719,30 @@ class SharedSessions:
                 if loop_time - session.last_used_at > self._get_ttl(copy.record):
                     self._drop(session)
             elif not copy.record.is_ended and now - copy.record.touched_at > self._touch_interval:
-                self._start_task(self._touch_in_background(session))
+                sessions_in_use.append(session)
+        if sessions_in_use and not self._is_touching:
+            self._is_touching = True
+            self._start_task(self._touch_all(sessions_in_use))
         self._schedule_sweep()
 
-    async def _touch_in_background(self, session: HandshakeSession) -> None:
+    async def _touch_all(self, sessions: list[HandshakeSession]) -> None:
+        try:
+            await self._run_in_batches(self._touch_known, sessions)
+        finally:
+            self._is_touching = False
+
+    async def _touch_known(self, session: HandshakeSession) -> None:
         with contextlib.suppress(SharedStateUnavailable, Refusal):
             await self._touch(session)
+
+    async def _run_in_batches(
+        self,
+        function: Callable[[HandshakeSession], Coroutine[Any, Any, None]],
+        sessions: Sequence[HandshakeSession],
+    ) -> None:
+        """Call a function for each session. Few calls run at once, so that requests do not wait for them."""
+        for start in range(0, len(sessions), _BATCH_SIZE):
+            await asyncio.gather(*map(function, sessions[start : start + _BATCH_SIZE]))
 
     async def close(self) -> None:
         """Drop this worker's copies of all sessions. The sessions continue at other workers."""
@@ -727,12 +774,7 @@ def _refuse_if_unavailable() -> Generator[None]:
     try:
         yield
     except SharedStateUnavailable as exc:
-        raise _create_unavailable_error(exc) from None
-
-
-def _create_unavailable_error(exc: SharedStateUnavailable) -> Refusal:
-    retry_after = b"%d" % max(1, int(exc.retry_after))
-    return Refusal(503, "The server cannot store changes at the moment. Try again", [(b"retry-after", retry_after)])
+        raise create_unavailable_refusal(exc.retry_after) from None
 
 
 def _get_name(key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.http_checks import create_unavailable_refusal
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.session_id import hash_principal
@@ -89,7 +89,7 @@ class SSE2024Router:
     ) -> bool:
         """Send a message to the worker of a connection. Return False if this worker has ended.
 
-        Messages for this worker take the same way, so that the messages of a client keep their order.
+        Messages for this worker also go through the back end, so that the messages of a client keep their order.
         """
         head = ForwardedMessage(
             key=key,
@@ -103,8 +103,7 @@ class SSE2024Router:
             if self.is_own(worker):
                 self._receive(key, principal, valid_for, body)
                 return True
-            headers = [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))]
-            raise Refusal(503, "The message cannot be delivered at the moment. Try again", headers) from None
+            raise create_unavailable_refusal(exc.retry_after) from None
 
     def _handle_message(self, message: Message) -> None:
         if message.body[:1] != _FORMAT:

@@ -17,7 +17,7 @@ from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, encode_body, read_session_notice
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Service
-from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StreamPart
 from dovetail.protocol.subscription_filter import EVERYTHING
 from dovetail.transports.http_server import notice_stream
@@ -150,8 +150,7 @@ class ClusterStreams:
             else:
                 await self._resume_reply(request, session, event_id)
         except SharedStateUnavailable as exc:
-            retry_after = b"%d" % max(1, round(exc.retry_after))
-            raise Refusal(503, "The shared state is not available", [(b"retry-after", retry_after)]) from None
+            raise create_unavailable_refusal(exc.retry_after) from None
 
     # Replies.
 
