@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body
-from dovetail.protocol.shared_state import Message
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.wire import jsonrpc
 from transports.fake_service import (
     FIRST,
@@ -273,6 +273,56 @@ async def test_a_new_stream_is_refused_during_an_outage() -> None:
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         cluster.set_away(False)
         await close_stream(await open_stream(cluster[0], session))
+
+
+async def test_a_stream_is_not_blocked_by_a_claim_whose_outcome_was_unknown() -> None:
+    async with open_cluster() as cluster:
+        session = await open_session(cluster[0].app)
+        backend = cluster[0].backend
+        write = backend.write
+
+        async def write_without_answer(*args: Any, **options: Any) -> int | None:
+            await write(*args, **options)
+            backend.is_away = True
+            raise SharedStateUnavailable("no answer")
+
+        backend.write = write_without_answer  # type: ignore[method-assign]
+        assert (await start_get(cluster[0], session).wait_done()).status == 503
+        backend.write = write  # type: ignore[method-assign]
+        backend._hub.workers[backend.worker] = backend
+        stream = start_get(cluster[1], session)
+        await wait_until(lambda: stream.sent)
+        assert stream.status == 409  # The other worker cannot answer during its outage.
+        backend.is_away = False
+        streams = cluster[0].app._sessions._cluster_streams
+        await wait_until(lambda: not streams._tasks)
+        await close_stream(await open_stream(cluster[1], session))
+
+
+async def test_a_stream_whose_end_was_never_stored_does_not_block_a_new_one() -> None:
+    async with open_cluster(replay_ttl=0.0) as cluster:
+        session = await open_session(cluster[0].app)
+        stream = await open_stream(cluster[0], session)
+        cluster.set_away(True)
+        await close_stream(stream)
+        streams = cluster[0].app._sessions._cluster_streams
+        await wait_until(lambda: not streams._tasks)
+        cluster.set_away(False)
+        await close_stream(await open_stream(cluster[1], session))
+
+
+async def test_a_change_after_an_outage_with_many_changes_is_sent() -> None:
+    async with open_cluster() as cluster:
+        session = await open_session(cluster[0].app)
+        stream = await open_stream(cluster[0], session)
+        worker = cluster[0].cluster
+        worker.receive(Message(CHANGE, encode_body(Change(TOOLS)), worker.name))
+        await wait_for_changes(stream, 1)
+        await cluster[0].publish("")  # Too many changes have become one message.
+        await wait_for_changes(stream, 3)
+        await cluster[0].publish(TOOLS)
+        assert (await wait_for_changes(stream, 4))[3:] == [(TOOLS, None)]
+        await close_stream(stream)
 
 
 async def test_a_change_during_an_outage_is_sent_here_at_once_and_not_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.cluster import stream_follower
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.transports.http_server import stored_response
+from dovetail.transports.http_server import stored_response, stored_streams
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
 from transports.fake_service import (
@@ -261,6 +261,27 @@ async def test_a_stream_is_unread_only_while_no_worker_reads_it() -> None:
 
 async def wait_for_steps_of_question(call: AsgiRequest) -> None:
     await wait_until(lambda: call.sent and call.messages and call.messages[0].get("method") == "elicitation/create")
+
+
+async def test_a_stream_is_unread_after_the_worker_that_reads_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_streams, "_WORKER_CHECK_INTERVAL_S", 0.01)
+
+    async def ask(exchange: IncomingExchange) -> Result:
+        assert exchange.ask is not None
+        return text_result(str(await exchange.ask("elicitation/create", {"message": "name?"})))
+
+    async with open_cluster(ask) as cluster:
+        session = await open_session(cluster[0].app)
+        call = start_post(cluster[0].app, request(), session)
+        await wait_for_steps_of_question(call)
+        (writer,) = cluster[0].app._sessions._cluster_streams.writers.values()
+        reader = start_get(cluster[1], session, last_id(call))
+        await wait_until(lambda: writer.reading_worker is not None)
+        assert writer._stream.unread_since is None
+        await cluster[1].kill()
+        await wait_until(lambda: writer._stream.unread_since is not None)
+        reader.disconnect()
+        await reader.wait_done()
 
 
 async def test_a_released_connection_continues_at_another_worker() -> None:

@@ -76,13 +76,15 @@ class ClusterChanges:
                 self._loop = None  # The event loop is closed.
 
     def _enqueue(self, kind: str, body: bytes) -> None:
+        if self._loop is None:
+            return  # The server has left the cluster meanwhile.
         self._pending[kind, body] = None
         if len(self._pending) > _MAX_PENDING:
-            self._pending = {_EVERYTHING: None}
+            notices = [key for key in self._pending if key[0] == SESSION_NOTICE]
+            self._pending = dict.fromkeys([_EVERYTHING, *notices[-_MAX_PENDING // 2 :]])
         if self._is_failing:
             self._deliver_early(kind, body)
         if self._send_task is None or self._send_task.done():
-            assert self._loop is not None
             self._send_task = self._loop.create_task(self._send_pending())
 
     async def _send_pending(self) -> None:

@@ -23,6 +23,7 @@ from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.wire.base import Struct
 
 _ID_PREFIX: Final = "c-"  # Event IDs of replies start with the name of a worker, which has no hyphen.
+_MAX_EARLY_CHANGES: Final = 1000
 _MAX_NOTIFICATIONS: Final = 16  # If a client does not read, the newest notifications for its session are kept.
 
 
@@ -55,8 +56,9 @@ class NoticeStream:
         keep_alive: SharedTimer,
         starter: EagerTaskStarter,
         worker: str,
+        endpoint: str,
     ) -> None:
-        self.id = os.urandom(8).hex()
+        self.id = f"{endpoint}.{os.urandom(8).hex()}"
         self.session = session
         self._service = service
         self._principal = principal  # the caller that opened the stream
@@ -125,11 +127,12 @@ class NoticeStream:
         change = read_change(message)
         key = change.method, change.uri
         if change.method == EVERYTHING:
+            self._early_changes.clear()  # This message may replace the messages about these changes.
             self._add_everything(message.cursor)
             return
         if message.sender == self._own_worker:
             if message.cursor is None:
-                self._early_changes.add(key)
+                self._add_early(key)
             elif key in self._early_changes:
                 self._early_changes.discard(key)
                 return
@@ -143,7 +146,7 @@ class NoticeStream:
             return
         key = SESSION_NOTICE, notice.notification
         if message.cursor is None:
-            self._early_changes.add(key)
+            self._add_early(key)
         elif key in self._early_changes:
             self._early_changes.discard(key)
             return
@@ -152,6 +155,11 @@ class NoticeStream:
             notifications = [other for other in self._pending if other[0] == SESSION_NOTICE]
             if len(notifications) > _MAX_NOTIFICATIONS:
                 del self._pending[notifications[0]]
+
+    def _add_early(self, key: tuple[str, str | None]) -> None:
+        if len(self._early_changes) >= _MAX_EARLY_CHANGES:
+            self._early_changes.clear()  # The client hears these changes twice.
+        self._early_changes.add(key)
 
     def _add_everything(self, cursor: str | None) -> None:
         handshake = self.session.handshake

@@ -41,11 +41,13 @@ class StoredResponseWriter(ResponseWriter):
     """
 
     __slots__ = (
+        "_gone_reader",
         "_has_client",
         "_ids",
         "_is_batch",
         "_is_complete",
         "_owner",
+        "_reading_worker",
         "_receive",
         "_session",
         "_stream",
@@ -63,6 +65,8 @@ class StoredResponseWriter(ResponseWriter):
         self._owner = owner
         self._stream: StoredStream | None = None
         self._watch_task: asyncio.Task[None] | None = None
+        self._reading_worker: str | None = None  # the worker that has the newest reader at another connection
+        self._gone_reader: str | None = None  # the reader at another connection that left last
         self._has_client = True  # False after the client has disconnected, or has resumed the stream elsewhere
         self._is_complete = False  # True after the last bytes of the response were sent
 
@@ -99,21 +103,29 @@ class StoredResponseWriter(ResponseWriter):
             if self._stream is not None and self._stream.remote_reader is None:
                 self._stream.unread_since = asyncio.get_running_loop().time()
 
-    def set_remote_reader(self, reader: str) -> None:
+    @property
+    def reading_worker(self) -> str | None:
+        """Return the worker that has a reader of the stream, or None if the client reads this response or nothing."""
+        return None if self._stream is None or self._stream.remote_reader is None else self._reading_worker
+
+    def set_remote_reader(self, reader: str, worker: str) -> None:
         """Stop sending, because the client reads the stream at another connection."""
         assert self._stream is not None
+        if reader == self._gone_reader:
+            return  # The same message has arrived twice.
         self._stream.remote_reader = reader
+        self._reading_worker = worker
         self._stream.unread_since = None
         self._detach_client()
         if not self._is_complete and not self._write_lock.locked():
             self._is_complete = True
             self._owner.run_in_background(self._send_end())
 
-    def handle_reader_gone(self, reader: str) -> None:
-        """Handle the end of a reader at another connection."""
+    def handle_reader_gone(self, reader: str | None = None) -> None:
+        """Handle the end of a reader at another connection. Without a name, its worker is lost."""
         stream = self._stream
-        if stream is not None and stream.remote_reader == reader:
-            stream.remote_reader = None
+        if stream is not None and stream.remote_reader is not None and reader in (None, stream.remote_reader):
+            self._gone_reader, stream.remote_reader = stream.remote_reader, None
             stream.unread_since = asyncio.get_running_loop().time()
 
     def close(self) -> None:

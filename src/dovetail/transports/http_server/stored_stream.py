@@ -122,12 +122,17 @@ class StreamOwner(Protocol):
 class StreamWriter(Protocol):
     """The response of the POST whose reply is stored."""
 
-    def set_remote_reader(self, reader: str) -> None:
+    @property
+    def reading_worker(self) -> str | None:
+        """Return the worker that has a reader of the stream, or None if the client reads this response or nothing."""
+        ...
+
+    def set_remote_reader(self, reader: str, worker: str) -> None:
         """Stop sending, because the client reads the stream at another connection."""
         ...
 
-    def handle_reader_gone(self, reader: str) -> None:
-        """Handle the end of a reader at another connection."""
+    def handle_reader_gone(self, reader: str | None = None) -> None:
+        """Handle the end of a reader at another connection. Without a name, its worker is lost."""
         ...
 
 

@@ -5,9 +5,11 @@ worker.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -42,11 +44,15 @@ from dovetail.wire.jsonrpc import RequestId
 _LAST_EVENT_HEADER: Final = b"last-event-id"
 _READ: Final = "stream-read"  # the kind of a message that a stream has a new reader
 _READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
+_CHECK: Final = "stream-check"  # the kind of a question whether a worker still has the reader of a GET stream
+_READER_HELD: Final = "stream-reader-held"  # the kind of the answer that the worker has the reader
 _FORMAT: Final = b"\x01"
 _READER_TTL_S: Final = 3600.0
 _MAX_CLAIM_ATTEMPTS: Final = 5
 _MAX_STREAMS_PER_ITERATION: Final = 200
 _CLOSE_TIMEOUT_S: Final = 1.0
+_CHECK_TIMEOUT_S: Final = 1.0
+_WORKER_CHECK_INTERVAL_S: Final = 5.0
 _CLOSE_POLL_S: Final = 0.005
 
 UpdateRecord: TypeAlias = Callable[
@@ -93,7 +99,11 @@ class ClusterStreams:
         self._update_record = update_record
         self._readers: dict[str, _Reader] = {}  # the responses to GET requests, by the key of the stream
         self._notice_streams: dict[str, NoticeStream] = {}  # the GET streams by session
+        self._endpoint = os.urandom(4).hex()  # part of the names of readers, because a worker can have two endpoints
         self._claimed_readers: set[str] = set()  # the readers that have, or are about to get, the GET stream
+        self._claiming_streams: dict[str, set[NoticeStream]] = {}  # the GET streams that are about to open, by key
+        self._checked_readers: dict[str, asyncio.Future[bool]] = {}  # the readers about which other workers are asked
+        self._check_task: asyncio.Task[None] | None = None  # checks whether other workers are lost
         self._stream_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._starter: EagerTaskStarter | None = None
@@ -102,6 +112,8 @@ class ClusterStreams:
         self._message: Message | None = None
         cluster.add_handler(_READ, self._handle_read)
         cluster.add_handler(_READER_GONE, self._handle_reader_gone)
+        cluster.add_handler(_READER_HELD, self._handle_reader_held)
+        cluster.add_handler(_CHECK, self._handle_check)
         cluster.add_handler(CHANGE, self._receive)
         cluster.add_handler(SESSION_NOTICE, self._receive)
         cluster.add_gap_handler(self._handle_gap)
@@ -136,6 +148,8 @@ class ClusterStreams:
         """End all readers, and store the events that are not stored yet."""
         for reader in tuple(self._readers.values()):
             reader.close()
+        if self._check_task is not None:
+            self._check_task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
         for task in tuple(self._tasks):
@@ -171,8 +185,7 @@ class ClusterStreams:
         reader = StoredStreamReader(
             self.state, position.stream, key, position.number, request.send, self.timers.keep_alive
         )
-        if not part.is_ended:
-            await self._replace_reader(key, reader.id, part)
+        record_version = None if part.is_ended else await self._replace_reader(key, reader.id, part)
         self._add_reader(session, key, reader)
         try:
             await _start_response(request)
@@ -180,32 +193,59 @@ class ClusterStreams:
         finally:
             self._remove_reader(session, key, reader)
             if not part.is_ended:
-                self.run_in_background(self._report_gone(part.writer, key, reader.id))
+                self.run_in_background(self._report_gone(part.writer, key, reader.id, record_version))
 
-    async def _replace_reader(self, key: str, reader: str, part: StreamPart) -> None:
-        """Record the new reader of a stream, and inform the worker of the previous reader and the writer."""
+    async def _replace_reader(self, key: str, reader: str, part: StreamPart) -> int | None:
+        """Record the new reader of a stream, and inform the worker of the previous reader and the writer.
+
+        Return the version of the record.
+        """
         message = ReaderMessage(key, reader, self._cluster.name)
-        body, workers = _FORMAT + encode(message), {part.writer}
+        body, workers, new_version = _FORMAT + encode(message), {part.writer}, None
         with suppress(SharedStateUnavailable):  # Two readers are possible while the shared state is not available.
             for _ in range(_MAX_CLAIM_ATTEMPTS):
                 stored = await self.state.read(f"reader:{key}")
                 version = 0 if stored is None else stored.version
-                if await self.state.write(f"reader:{key}", body, _READER_TTL_S, expected=version) is not None:
+                new_version = await self.state.write(f"reader:{key}", body, _READER_TTL_S, expected=version)
+                if new_version is not None:
                     if stored is not None and (previous := _read_message(stored.data)) is not None:
                         workers.add(previous.worker)
                     break
-        await self._send_to(workers, _READ, body)
+        with suppress(SharedStateUnavailable):
+            await self._send_to(workers, _READ, body)
+        return new_version
 
-    async def _report_gone(self, writer: str, key: str, reader: str) -> None:
-        await self._send_to({writer}, _READER_GONE, _FORMAT + encode(ReaderMessage(key, reader, self._cluster.name)))
+    async def _report_gone(self, writer: str, key: str, reader: str, record_version: int | None) -> None:
+        """Delete the record of a reader that has left, and inform the writer of the stream."""
+
+        async def report() -> None:
+            await self._send_to({writer}, _READER_GONE, self._encode_reader(key, reader))
+            if record_version is not None:
+                await self.state.delete(f"reader:{key}", expected=record_version)
+
+        await self._repeat_until_available(report)
+
+    async def _repeat_until_available(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Call a function until the shared state is available."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.limits.replay_ttl
+        failed_attempts = 0
+        while loop.time() < give_up_at:
+            with suppress(SharedStateUnavailable):
+                await work()
+                return
+            await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
+            failed_attempts += 1
+
+    def _encode_reader(self, key: str, reader: str) -> bytes:
+        return _FORMAT + encode(ReaderMessage(key, reader, self._cluster.name))
 
     async def _send_to(self, workers: set[str], kind: str, body: bytes) -> None:
         for worker in workers:
             if worker == self._cluster.name:
                 self._cluster.receive(Message(kind, body, worker))
             else:
-                with suppress(SharedStateUnavailable):
-                    await self.state.send(worker, kind, body)
+                await self.state.send(worker, kind, body)
 
     def _handle_read(self, message: Message) -> None:
         new_reader = _read_message(message.body)
@@ -213,16 +253,71 @@ class ClusterStreams:
             return
         writer = self.writers.get(new_reader.stream)
         if writer is not None:
-            writer.set_remote_reader(new_reader.reader)
+            writer.set_remote_reader(new_reader.reader, new_reader.worker)
+            if self._check_task is None or self._check_task.done():
+                self._check_task = asyncio.get_running_loop().create_task(self._check_workers())
         reader = self._readers.get(new_reader.stream)
-        if reader is not None and reader.id != new_reader.reader:
-            reader.close()
+        readers: list[_Reader] = [*self._claiming_streams.get(new_reader.stream, ())]
+        for other in readers if reader is None else [reader, *readers]:
+            if other.id != new_reader.reader:
+                other.close()
+
+    async def _check_workers(self) -> None:
+        """Notice that a worker with the reader of a stream is lost. A lost worker does not report that."""
+        while any(writer.reading_worker is not None for writer in self.writers.values()):
+            await asyncio.sleep(_WORKER_CHECK_INTERVAL_S)
+            with suppress(SharedStateUnavailable):
+                workers = await self.state.list_workers()
+                for writer in self.writers.values():
+                    if writer.reading_worker is not None and writer.reading_worker not in workers:
+                        writer.handle_reader_gone()
 
     def _handle_reader_gone(self, message: Message) -> None:
         gone_reader = _read_message(message.body)
-        writer = None if gone_reader is None else self.writers.get(gone_reader.stream)
-        if writer is not None and gone_reader is not None:
+        if gone_reader is None:
+            return
+        writer = self.writers.get(gone_reader.stream)
+        if writer is not None:
             writer.handle_reader_gone(gone_reader.reader)
+        self._answer_check(gone_reader, is_gone=True)
+
+    def _handle_reader_held(self, message: Message) -> None:
+        reader = _read_message(message.body)
+        if reader is not None:
+            self._answer_check(reader, is_gone=False)
+
+    def _answer_check(self, reader: ReaderMessage, *, is_gone: bool) -> None:
+        answer = self._checked_readers.get(reader.reader)
+        if answer is not None and not answer.done():
+            answer.set_result(is_gone)
+
+    def _handle_check(self, message: Message) -> None:
+        """Answer whether this endpoint has the reader of a GET stream. Another endpoint does not know the reader."""
+        reader = _read_message(message.body)
+        if reader is not None and reader.reader.startswith(f"{self._endpoint}."):
+            self.run_in_background(self._send_check_answer(reader))
+
+    async def _send_check_answer(self, reader: ReaderMessage) -> None:
+        kind = _READER_HELD if reader.reader in self._claimed_readers else _READER_GONE
+        with suppress(SharedStateUnavailable):  # The worker that asks then refuses the request of its client.
+            await self._send_to({reader.worker}, kind, self._encode_reader(reader.stream, reader.reader))
+
+    async def _is_reader_gone(self, key: str, reader: str, worker: str) -> bool:
+        """Ask a worker whether it has a reader of a GET stream. Return False if there is no answer."""
+        answer = self._checked_readers.get(reader)
+        is_first = answer is None
+        if answer is None:
+            answer = self._checked_readers[reader] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                if is_first:
+                    await self._send_to({worker}, _CHECK, self._encode_reader(key, reader))
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            return False
+        finally:
+            if is_first:
+                del self._checked_readers[reader]
 
     def _add_reader(self, session: HandshakeSession, key: str, reader: _Reader) -> None:
         previous = self._readers.get(key)
@@ -252,17 +347,25 @@ class ClusterStreams:
             self.timers.keep_alive,
             self._get_starter(),
             self._cluster.name,
+            self._endpoint,
         )
         self._claimed_readers.add(stream.id)
-        is_claimed = False
+        may_have_claim = True
         try:
-            seen, previous_worker = await self._claim(session, stream.id, is_resumed=cursor is not None)
-            is_claimed = True
+            try:
+                self._claiming_streams.setdefault(key, set()).add(stream)
+                seen, previous_worker = await self._claim(session, key, stream.id, is_resumed=cursor is not None)
+            except Refusal:
+                may_have_claim = False
+                raise
+            finally:
+                self._claiming_streams[key].discard(stream)
+                if not self._claiming_streams[key]:
+                    del self._claiming_streams[key]
             self._add_reader(session, key, stream)
             self._notice_streams[session_id] = stream
             if previous_worker not in ("", self._cluster.name):
-                body = _FORMAT + encode(ReaderMessage(key, stream.id, self._cluster.name))
-                await self._send_to({previous_worker}, _READ, body)
+                await self._send_to({previous_worker}, _READ, self._encode_reader(key, stream.id))
             await self._load(stream, cursor or seen)
             origin = request.principal or request.client_address
             session.start_watching(self._service, request.principal, origin)
@@ -273,36 +376,34 @@ class ClusterStreams:
                 del self._notice_streams[session_id]
                 session.stop_watching()
             try:
-                if is_claimed:
+                if may_have_claim:
                     await self._release(session, stream)
             except SharedStateUnavailable:
-                self.run_in_background(self._release_later(session, stream))
+                self.run_in_background(self._repeat_until_available(partial(self._release, session, stream)))
             finally:
                 self._claimed_readers.discard(stream.id)
                 self._remove_reader(session, key, stream)
 
-    async def _claim(self, session: HandshakeSession, reader: str, *, is_resumed: bool) -> tuple[str, str]:
+    async def _claim(self, session: HandshakeSession, key: str, reader: str, *, is_resumed: bool) -> tuple[str, str]:
         """Record that a reader has the GET stream. Return the position of the client, and the previous worker."""
-        lost_worker = seen = previous_worker = ""
+        gone_reader = seen = previous_worker = previous_reader = ""
 
         def claim(record: SessionRecord) -> SessionRecord:
-            nonlocal seen, previous_worker
-            seen, previous_worker = record.seen, record.stream_worker
-            is_held = (
-                record.stream_reader in self._claimed_readers
-                if previous_worker == self._cluster.name
-                else previous_worker not in ("", lost_worker)
-            )
-            if is_held and not is_resumed:
+            nonlocal seen, previous_worker, previous_reader
+            seen, previous_worker, previous_reader = record.seen, record.stream_worker, record.stream_reader
+            if previous_reader not in ("", gone_reader) and not is_resumed:
                 raise Refusal(409, "This session already has an open GET stream")
             return replace(record, stream_worker=self._cluster.name, stream_reader=reader)
 
         try:
             await self._update_record(session, claim)
         except Refusal:
-            if previous_worker == self._cluster.name or previous_worker in await self.state.list_workers():
+            if not previous_reader or not (
+                previous_worker not in await self.state.list_workers()
+                or await self._is_reader_gone(key, previous_reader, previous_worker)
+            ):
                 raise
-            lost_worker = previous_worker
+            gone_reader = previous_reader
             await self._update_record(session, claim)
         return seen, previous_worker
 
@@ -324,18 +425,6 @@ class ClusterStreams:
         if not session.is_closed:
             with suppress(Refusal):  # The session has ended.
                 await self._update_record(session, release)
-
-    async def _release_later(self, session: HandshakeSession, stream: NoticeStream) -> None:
-        """Record that the GET stream has ended, as soon as the shared state is available."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self.limits.replay_ttl
-        failed_attempts = 0
-        while loop.time() < give_up_at:
-            await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
-            failed_attempts += 1
-            with suppress(SharedStateUnavailable):
-                await self._release(session, stream)
-                return
 
     def _get_starter(self) -> EagerTaskStarter:
         if self._starter is None:
