@@ -34,6 +34,8 @@ from dovetail.protocol.sealer import Sealer
 from dovetail.protocol.task_record import TaskError, restore_caller
 from dovetail.protocol.task_rules import get_open_requests
 from dovetail.recording.trace import RecordingWriter
+from dovetail.server.call_state import CallState
+from dovetail.server.state_stores import SQLiteStateStore
 from dovetail.transports.http_client.http_client import HTTPClient
 
 FIXTURES = Path(__file__).parent / "stored_files"
@@ -156,6 +158,13 @@ async def check_authorization_server(path: Path) -> None:
     store.close()
 
 
+async def check_state(path: Path) -> None:
+    state = CallState(SQLiteStateStore(path), "counter user ada")
+    assert [await state.get("count"), await state.get("old")] == [3, None]
+    await state.set("count", 4)
+    assert await state.get("count") == 4
+
+
 async def check_tasks(path: Path) -> None:
     store = SQLiteTaskStore(path)
     task, completed, failed, cancelled = [await store.get(f"task-{number}") for number in range(1, 5)]
@@ -200,6 +209,7 @@ FORMATS = {
     "inbox": StoredFormat(3, check_inbox, FileConsent),
     "authorization_server": StoredFormat(3, check_authorization_server, SQLiteStore),
     "tasks": StoredFormat(1, check_tasks, SQLiteTaskStore),
+    "state": StoredFormat(1, check_state, SQLiteStateStore),
 }
 
 

@@ -29,16 +29,16 @@ SERVER_HINTS: Final[Mapping[str, str]] = {
 CONTEXT_HINTS: Final[Mapping[str, str]] = {
     "client_id": "use ctx.principal",
     "client_supports_extension": "use ctx.client_capabilities.extensions",
-    "delete_state": "use ctx.extra",
+    "delete_state": "use await ctx.session_state.delete(key) or ctx.user_state",
     "fastmcp": "use the variable of your server",
-    "get_state": "use ctx.extra[key]",
+    "get_state": "use await ctx.session_state.get(key), ctx.user_state, or ctx.extra for one call",
     "lifespan_context": "use ctx.lifespan",
     "mcp_server": "use the variable of your server",
     "report_progress": "use await ctx.progress(progress, total, message)",
     "request_context": "use ctx.lifespan, ctx.meta, ctx.request_id and the other attributes of the context",
     "send_notification": "use app.notify_tools_changed() and the like",
     "session": "use ctx.elicit, ctx.sample, ctx.list_roots and the other methods of the context",
-    "set_state": "use ctx.extra[key] = value",
+    "set_state": "use await ctx.session_state.set(key, value), ctx.user_state, or ctx.extra for one call",
 }
 
 CLIENT_HINTS: Final[Mapping[str, str]] = {

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from dovetail.protocol.http_types import AsyncHTTPClient as AsyncHTTPClient
     from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
     from dovetail.protocol.http_types import HTTPResponse as HTTPResponse
+    from dovetail.protocol.state_store import StateStore as StateStore
     from dovetail.protocol.stats import ClientStats as ClientStats
     from dovetail.protocol.stats import HostStats as HostStats
     from dovetail.protocol.stats import ServerStats as ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile as SchemaProfile
+    from dovetail.server.call_state import CallState as CallState
     from dovetail.server.item_options import PromptOptions as PromptOptions
     from dovetail.server.item_options import ResourceOptions as ResourceOptions
     from dovetail.server.item_options import SkillOptions as SkillOptions
@@ -97,6 +99,7 @@ _MODULE_BY_NAME = {
     "CallToolResult": "dovetail.wire.tools",
     "ClientCapabilities": "dovetail.wire.lifecycle",
     "ClientOptions": "dovetail.client.client",
+    "CallState": "dovetail.server.call_state",
     "ClientStats": "dovetail.protocol.stats",
     "Completion": "dovetail.wire.completion",
     "ContentBlock": "dovetail.wire.content",
@@ -158,6 +161,7 @@ _MODULE_BY_NAME = {
     "ServerCapabilities": "dovetail.wire.lifecycle",
     "ServerOptions": "dovetail.server.server_options",
     "ServerStats": "dovetail.protocol.stats",
+    "StateStore": "dovetail.protocol.state_store",
     "Target": "dovetail.client.targets",
     "TextContent": "dovetail.wire.content",
     "Tool": "dovetail.wire.tools",

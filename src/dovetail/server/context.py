@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
+from dovetail.server.call_state import CallState
 from dovetail.server.input_requests import (
     AnyInputRequest,
     Elicit,
@@ -42,6 +43,8 @@ T = TypeVar("T")
 # Handles a request that a function sends to its server.
 # The arguments are the running request, and the method and parameters of the new request.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
+# Returns the state of a user or a session. The arguments are the kind of state, and the user or session.
+StateOpener = Callable[[Literal["user", "session"], str], CallState]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -111,7 +114,7 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The current call and its caller. In `Context[State]`, `State` is the type of the value from the lifespan."""
 
-    __slots__ = ("_exchange", "_handle_nested", "_input_requests", "_logger", "lifespan")
+    __slots__ = ("_exchange", "_handle_nested", "_input_requests", "_logger", "_open_state", "lifespan")
 
     def __init__(
         self,
@@ -120,10 +123,12 @@ class Context(Generic[State]):
         _logger: str,
         _lifespan: State,
         _handle_nested: NestedHandler | None = None,
+        _open_state: StateOpener | None = None,
         /,
     ) -> None:
         self._exchange = _exchange
         self._handle_nested = _handle_nested
+        self._open_state = _open_state
         self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
@@ -159,6 +164,34 @@ class Context(Generic[State]):
     def session_id(self) -> str:
         """Return the ID of the client's session or connection. It is empty if the transport has none."""
         return self._exchange.caller.session_id
+
+    @property
+    def user_state(self) -> CallState:
+        """Return the values that this server keeps for the caller, in all sessions and protocol versions.
+
+        Raises:
+            RuntimeError: the server does not authenticate callers.
+        """
+        principal = self.principal
+        if principal is None:
+            raise RuntimeError("ctx.user_state requires an authenticated caller. Set auth= on the server")
+        assert self._open_state is not None
+        return self._open_state("user", principal)
+
+    @property
+    def session_state(self) -> CallState:
+        """Return the values that this server keeps for the session of the client.
+
+        Raises:
+            NotSupported: the client has no session, for example because its protocol version is stateless.
+        """
+        if self._exchange.caller.is_stateless or not self.session_id:
+            raise NotSupported(
+                f"this client has no session (protocol version {self.protocol_version}). Use ctx.user_state, or let "
+                "the client pass an ID as an argument"
+            )
+        assert self._open_state is not None
+        return self._open_state("session", self.session_id)
 
     @property
     def client_info(self) -> Implementation | None:

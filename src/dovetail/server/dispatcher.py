@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.extension import Extension
     from dovetail.protocol.mountable import ItemKind, Mountable
     from dovetail.protocol.recording_format import Recorder
+    from dovetail.protocol.state_store import StateStore
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.server.access_rules import AccessRule
     from dovetail.server.call_places import CallPlaces
@@ -115,9 +116,12 @@ class Dispatcher:
         limits: ServerLimits,
         lifespan: Lifespan | None,
         secret_keys: Sequence[str | bytes],
+        state: "StateStore | str | Path | None",
         recording: "str | Path | None",
         debug: bool,
     ) -> None:
+        self._state_option = state
+        self._state_store: StateStore | None = None  # This attribute is None until a function uses its state.
         self.cluster: ClusterWorker | None = None  # This attribute is None if the server runs in one process.
         self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
@@ -159,6 +163,7 @@ class Dispatcher:
             sealer=RequestStateSealer(secret_keys),
             get_lifespan_value=None if lifespan is None else self._get_lifespan_value,
             handle_nested=self.handle_nested,
+            get_state_store=self._get_state_store,
             debug=debug,
         )
         self._create_context = items.create_context
@@ -364,6 +369,14 @@ class Dispatcher:
             CURRENT_CALL.reset(token)
             current_call.clear()
             exchange.check, exchange.context = previous_check, previous_context
+
+    def _get_state_store(self) -> "StateStore":
+        store = self._state_store
+        if store is None:
+            from dovetail.server.state_stores import create_state_store
+
+            store = self._state_store = create_state_store(self._state_option, self.cluster)
+        return store
 
     async def handle_nested(self, parent: IncomingExchange, method: str, params: dict[str, Any]) -> Result | bytes:
         """Handle a request from a function to its own server. `parent` is the request that runs the function.

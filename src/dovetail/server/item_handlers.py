@@ -6,7 +6,7 @@ may run and for how long. A handler only adds the `timeout=` of the item.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -25,6 +25,8 @@ from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestState, RequestStateSealer
+from dovetail.protocol.state_store import StateStore
+from dovetail.server.call_state import CallState
 from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import CURRENT_CALL, Context, NestedHandler, get_input_requests
 from dovetail.server.exception_mask import mask_exception, unwrap_group
@@ -63,8 +65,10 @@ class ItemHandlers:
         sealer: RequestStateSealer,
         get_lifespan_value: Callable[[IncomingExchange], Any] | None,
         handle_nested: NestedHandler,
+        get_state_store: Callable[[], StateStore],
         debug: bool,
     ) -> None:
+        self._get_state_store = get_state_store
         self.sealer = sealer
         self.progress_handlers = ProgressHandlers()
         self._registry = registry
@@ -252,9 +256,14 @@ class ItemHandlers:
         )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value(exchange)
         context = exchange.context = Context[Any](
-            exchange, input_requests, self._server_name, lifespan_value, self._handle_nested
+            exchange, input_requests, self._server_name, lifespan_value, self._handle_nested, self._open_state
         )
         return context, input_requests
+
+    def _open_state(self, kind: Literal["user", "session"], owner: str) -> CallState:
+        ttl = self._limits.session_lifetime if kind == "session" else None
+        # Servers with different names can share one store.
+        return CallState(self._get_state_store(), f"{self._server_name} {kind} {owner}", ttl)
 
     def create_context(self, exchange: IncomingExchange) -> Context[Any]:
         """Create the context of a call for `get_context`."""

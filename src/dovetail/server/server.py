@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
     from dovetail.protocol.shared_state import SharedState
+    from dovetail.protocol.state_store import StateStore
     from dovetail.protocol.stats import ServerStats
     from dovetail.protocol.task_store import TaskStore
     from dovetail.schemas.provider_rules import SchemaProfile
@@ -111,6 +112,8 @@ class Server:
         cluster: Where several workers of this server keep the state that they share: "local" for the workers of one
             machine, the URL of a Redis server, or a `Cluster(...)`. Defaults to the environment variable
             DOVETAIL_CLUSTER, if the server is served over HTTP.
+        state: The store of `ctx.user_state` and `ctx.session_state`: the path of a SQLite file, or a `StateStore`. By
+            default, the state is kept in the cluster. Without a cluster, it is kept in memory.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -140,6 +143,7 @@ class Server:
         extensions: "Sequence[Extension]" = (),
         tasks: "TaskOptions | None" = None,
         cluster: "Cluster | SharedState | str | None" = None,
+        state: "StateStore | str | Path | None" = None,
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
@@ -197,6 +201,7 @@ class Server:
             limits=limits,
             lifespan=normalize_lifespan(self, lifespan),
             secret_keys=secret_keys,
+            state=state,
             recording=recording,
             debug=debug,
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.middleware import Middleware
     from dovetail.protocol.principal import Authenticator
     from dovetail.protocol.shared_state import SharedState
+    from dovetail.protocol.state_store import StateStore
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.item_options import CacheHint
     from dovetail.server.large_results import LargeResultSettings
@@ -54,6 +55,7 @@ class ServerOptions(TypedDict, total=False):
     extensions: "Sequence[Extension]"
     tasks: "TaskOptions | None"
     cluster: "Cluster | SharedState | str | None"
+    state: "StateStore | str | Path | None"
     recording: "str | Path | None"
     debug: bool
 
