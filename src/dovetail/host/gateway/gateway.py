@@ -182,7 +182,7 @@ class Gateway:
         mode: GatewayMode = "merged",
         only_server: str | None = None,
         name: str = "gateway",
-        state: GatewayState | None = None,
+        gateway_state: GatewayState | None = None,
         **options: Any,
     ) -> None:
         if mode not in get_args(GatewayMode):
@@ -192,7 +192,7 @@ class Gateway:
         self._mode = mode
         self._only_server = only_server
         options["secret_keys"] = find_secret_keys(options.get("secret_keys", ()), options.get("cluster"))
-        self._state = state or _create_state(options["secret_keys"])
+        self._state = gateway_state or _create_state(options["secret_keys"])
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._name_maps: dict[str, NameMap] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
@@ -201,7 +201,7 @@ class Gateway:
         self._instructions_by_server: dict[str, str | None] = {}  # for servers that have run
         options.setdefault("version", VERSION)
         self.server = Server(name, lifespan=self._lifespan, **options)
-        if state is None:  # Only the main gateway serves the additional paths.
+        if gateway_state is None:  # Only the main gateway serves the additional paths.
             set_other_apps(self.server, self._create_paths)
         dispatcher = get_dispatcher(self.server)
         skills = GatewaySkills(parts, self._list_mounts, dispatcher.limits)
@@ -231,7 +231,7 @@ class Gateway:
                 mode=mode,
                 only_server=only_server,
                 name=only_server or self.server.name,
-                state=self._state,
+                gateway_state=self._state,
                 **(self._options | {"cluster": None}),
             )
             # All paths are served by the same worker of the cluster.
