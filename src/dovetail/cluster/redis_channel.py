@@ -1,22 +1,34 @@
 """One connection to Redis that sends commands without waiting for the replies to earlier ones.
 
-Commands of the same step of the event loop are sent together. Redis replies in the order of the commands. A caller that
-is cancelled does not cancel its command.
+Commands of the same step of the event loop are sent together. Redis replies in the order of the commands. If many
+commands wait for replies, later ones wait in a queue. A command that was sent finishes even if its caller is cancelled.
 """
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from dovetail.cluster.redis_connection import RedisAway, convert_error
-from dovetail.protocol.limits import MiB
+from dovetail.protocol.limits import KiB, MiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
-_MAX_WAITING_COMMANDS: Final = 1000  # If more commands wait for a reply, new ones are refused.
-_MAX_WAITING_BYTES: Final = 64 * MiB
+_MAX_SENT_COMMANDS: Final = 1000  # If more commands wait for a reply, new ones are sent later.
+_MAX_WAITING_BYTES: Final = 64 * MiB  # If more bytes wait to be sent or for a reply, new commands are refused.
+_COMMAND_OVERHEAD_BYTES: Final = 1 * KiB  # the memory that a waiting command needs besides its words
 _MAX_LATENESS_S: Final = 0.1
+
+
+class _Command(NamedTuple):
+    packed: bytes
+    reply: asyncio.Future[Any]
+    deadline: float
+
+    @property
+    def size(self) -> int:
+        return len(self.packed) + _COMMAND_OVERHEAD_BYTES
 
 
 class RedisChannel:
@@ -24,7 +36,8 @@ class RedisChannel:
 
     Args:
         client: The redis-py client that creates the connection.
-        timeout: Seconds that a caller waits for a reply. Redis is away if no reply at all arrives in this time.
+        timeout: Seconds that a caller waits for a reply, including the time in the queue. Redis is away if no reply at
+            all arrives in this time.
         report_away: Called once when an open connection is lost.
     """
 
@@ -35,16 +48,15 @@ class RedisChannel:
         self._connection: Any = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._timer: asyncio.TimerHandle | None = None
-        self._outgoing: list[bytes] = []
-        # The future, the deadline and the size of each command without a reply, oldest first.
-        self._waiting: deque[tuple[asyncio.Future[Any], float, int]] = deque()
+        self._queue: deque[_Command] = deque()  # commands that were not sent, oldest first
+        self._sent: deque[_Command] = deque()  # commands without a reply, oldest first
         self._waiting_bytes = 0
         self._replied_at = 0.0
 
     @property
     def is_busy(self) -> bool:
         """Return whether a command waits for its reply."""
-        return bool(self._waiting)
+        return bool(self._sent or self._queue)
 
     async def open(self) -> None:
         """Connect to Redis. Raise RedisAway if this is not possible."""
@@ -84,31 +96,36 @@ class RedisChannel:
         """
         if self._connection is None:
             raise RedisAway("the connection to Redis was lost")
-        packed = _pack(words)
-        size = len(packed)
-        if self._waiting and (
-            len(self._waiting) >= _MAX_WAITING_COMMANDS or self._waiting_bytes + size > _MAX_WAITING_BYTES
-        ):
-            raise SharedStateUnavailable(f"Redis is too slow: {len(self._waiting)} commands wait for a reply")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        deadline = self._loop.time() + self._timeout
-        self._waiting.append((future, deadline, size))
-        self._waiting_bytes += size
-        self._outgoing.append(packed)
+        command = _Command(_pack(words), self._loop.create_future(), self._loop.time() + self._timeout)
+        if self._waiting_bytes + command.size > _MAX_WAITING_BYTES and self.is_busy:
+            raise SharedStateUnavailable(f"Redis is too slow: {len(self._sent) + len(self._queue)} commands wait")
+        self._waiting_bytes += command.size
+        self._queue.append(command)
         self._has_outgoing.set()
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadlines, deadline)
-        return future
+            self._timer = self._loop.call_at(command.deadline, self._check_deadlines, command.deadline)
+        return command.reply
 
     async def _write_commands(self, connection: Any) -> None:
         try:
             while connection is self._connection:
                 await self._has_outgoing.wait()
                 self._has_outgoing.clear()
-                commands, self._outgoing = self._outgoing, []
-                await connection.send_packed_command(commands, check_health=False)
+                if packed := self._take_commands():
+                    await connection.send_packed_command(packed, check_health=False)
         except Exception as exc:
             self._lose_connection(connection, exc)
+
+    def _take_commands(self) -> list[bytes]:
+        packed: list[bytes] = []
+        while self._queue and len(self._sent) < _MAX_SENT_COMMANDS:
+            command = self._queue.popleft()
+            if command.reply.done():  # The caller has left, or its time is over.
+                self._waiting_bytes -= command.size
+            else:
+                self._sent.append(command)
+                packed.append(command.packed)
+        return packed
 
     async def _read_replies(self, connection: Any) -> None:
         from redis.exceptions import ResponseError
@@ -121,37 +138,39 @@ class RedisChannel:
                     reply, error = None, convert_error(exc)
                 if connection is not self._connection:
                     return
-                future, _, size = self._waiting.popleft()
-                self._waiting_bytes -= size
+                command = self._sent.popleft()
+                self._waiting_bytes -= command.size
                 self._replied_at = self._loop.time()
+                if self._queue:
+                    self._has_outgoing.set()
                 if error is not None:
-                    _fail(future, error)
+                    _fail(command.reply, error)
                     if isinstance(error, RedisAway):
                         raise error
-                elif not future.done():
-                    future.set_result(reply)
+                elif not command.reply.done():
+                    command.reply.set_result(reply)
         except Exception as exc:
             self._lose_connection(connection, exc)
 
     def _check_deadlines(self, due_at: float) -> None:
         self._timer = None
-        if not self._waiting:
+        if not self.is_busy:
             return
         now = self._loop.time()
         if now - due_at > _MAX_LATENESS_S:  # The event loop was busy, so replies may wait to be read.
             self._timer = self._loop.call_at(now + _MAX_LATENESS_S, self._check_deadlines, now + _MAX_LATENESS_S)
             return
-        sent_at = self._waiting[0][1] - self._timeout
-        if now - max(sent_at, self._replied_at) >= self._timeout:
+        called_at = next(chain(self._sent, self._queue)).deadline - self._timeout
+        if now - max(called_at, self._replied_at) >= self._timeout:
             self._lose(f"Redis does not answer: no reply for {self._timeout:g} seconds")
             return
         # Redis answers, but slowly. The replies to these commands are ignored when they arrive.
         next_deadline = now + self._timeout
-        for future, deadline, _ in self._waiting:
-            if deadline > now:
-                next_deadline = deadline
+        for command in chain(self._sent, self._queue):
+            if command.deadline > now:
+                next_deadline = command.deadline
                 break
-            _fail(future, SharedStateUnavailable(f"Redis did not answer within {self._timeout:g} seconds"))
+            _fail(command.reply, SharedStateUnavailable(f"Redis did not answer within {self._timeout:g} seconds"))
         self._timer = self._loop.call_at(next_deadline, self._check_deadlines, next_deadline)
 
     def _lose_connection(self, connection: Any, exc: Exception) -> None:
@@ -164,12 +183,12 @@ class RedisChannel:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        waiting = [*self._sent, *self._queue]
+        self._sent.clear()
+        self._queue.clear()
         self._waiting_bytes = 0
-        self._outgoing.clear()
-        for future, _, _ in waiting:
-            _fail(future, RedisAway(reason))
+        for command in waiting:
+            _fail(command.reply, RedisAway(reason))
         if connection is None:
             return
         current = asyncio.current_task()
