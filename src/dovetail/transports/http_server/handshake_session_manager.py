@@ -467,14 +467,14 @@ class HandshakeSessionManager:
     ) -> None:
         """Handle a notification, or the response to a question."""
         if kind != "notice":
-            await shared_sessions.handle_response(session, message)
+            await shared_sessions.questions.handle_response(session, message)
             return
         match message["method"]:
             case "notifications/initialized" | "initialized":
                 await shared_sessions.mark_ready(session)
             case "notifications/cancelled":
-                await shared_sessions.cancel(session, (message.get("params") or {}).get("requestId"))
-            case "notifications/progress" if not await shared_sessions.handle_progress(session, message):
+                await shared_sessions.questions.cancel(session, (message.get("params") or {}).get("requestId"))
+            case "notifications/progress" if not await shared_sessions.questions.handle_progress(session, message):
                 pass  # Another worker handles it, or the token is unknown.
             case _:
                 self._handle_notification(request, session, message)

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.errors import ParseError
 from dovetail.log import log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Caller, IncomingExchange, Service
@@ -33,6 +32,8 @@ from dovetail.protocol.session_id import (
 )
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StoredValue
 from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.question_router import QuestionRouter
+from dovetail.transports.http_server.session_messages import SessionMessage, SessionMessenger, decode_message
 from dovetail.transports.http_server.session_record import (
     SessionCopy,
     SessionRecord,
@@ -41,19 +42,14 @@ from dovetail.transports.http_server.session_record import (
     read_unknown_members,
 )
 from dovetail.transports.http_server.stream_places import StreamPlaces, get_share
-from dovetail.wire.base import Struct, replace
-from dovetail.wire.codec import decode, encode
-from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
-from dovetail.wire.meta import PROGRESS_TOKEN
+from dovetail.wire.base import replace
+from dovetail.wire.codec import encode
 from dovetail.wire.revisions import is_stateless
 
 _KEY_BYTES: Final = 16
-_QUESTION_BYTES: Final = 8
 _FIRST_VERSION: Final = 1
-_FORMAT: Final = b"\x01"  # the format of messages between workers
 _MAX_EVICTION_STEPS: Final = 100
 _MAX_CHANGE_ATTEMPTS: Final = 20
-_MAX_CANCELS_PER_SECOND: Final = 10  # Each cancellation goes to all workers.
 _PROBE: Final = "session probe"  # the name of a value that shows whether the back end can store values
 # The time that other workers have to store the record of a session again after a loss.
 _RESTORE_TIME_S: Final = 5.0
@@ -63,37 +59,11 @@ _MAX_SAVE_FAILURES: Final = 10
 _BATCH_SIZE: Final = 50
 _SWEEP_INTERVAL_S: Final = 5.0
 
-_ANSWER: Final = "session-answer"
-_PROGRESS: Final = "session-progress"
-_CANCEL: Final = "session-cancel"
 _CHANGED: Final = "session-changed"
 _APPLIED: Final = "session-applied"
 _ENDED: Final = "session-ended"
 
 _RETRY_HEADERS: Final = [(b"retry-after", b"1")]
-
-
-class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A message between workers about one session."""
-
-    session: str  # the key of the session
-    data: msgspec.Raw = msgspec.Raw(b"null")  # the message of the client, or the record of the session
-    id: RequestId = ""  # the ID of the request to cancel, or of the message to acknowledge
-    version: int = 0  # the version of the record
-
-
-_decode: Final = msgspec.json.Decoder(SessionMessage).decode
-
-
-def _encode_message(message: SessionMessage) -> bytes:
-    return _FORMAT + encode(message)
-
-
-def _decode_message(body: bytes) -> SessionMessage | None:
-    """Return a message, or None if a newer release has sent it in an unknown format."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return _decode(body[1:]) if body[:1] == _FORMAT else None
-    return None
 
 
 class SharedSessions:
@@ -107,9 +77,10 @@ class SharedSessions:
         self._cluster = cluster
         self._state = cluster.state
         self._sealer = SessionIdSealer(cluster.secret_keys, service.implementation.name)
-        self._ids = RoutedIds(cluster.secret_keys)
         self._sessions = sessions  # this worker's copies by session ID. The least recently used one is first
         self._sessions_by_key: dict[str, HandshakeSession] = {}
+        self._messenger = SessionMessenger(cluster, self._sessions_by_key)
+        self.questions = QuestionRouter(service, self._messenger, RoutedIds(cluster.secret_keys))
         # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
         self._gap_at = time.monotonic()
         self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
@@ -226,7 +197,7 @@ class SharedSessions:
         handshake.watches_resources = False
         session = HandshakeSession(id, handshake, copy.identity.address, asyncio.get_running_loop())
         session.copy = copy
-        session.question_ids = self
+        session.question_ids = self.questions
         self._sessions[id] = self._sessions_by_key[copy.identity.key] = session
         self._start()
         return session
@@ -448,7 +419,7 @@ class SharedSessions:
         key = copy.identity.key
         with _refuse_if_unavailable():
             await self.update_record(session, lambda record: replace(record, is_ended=True, subscriptions=None))
-        await self._send_to_others(_ENDED, SessionMessage(session=key))
+        await self._messenger.send_to_others(_ENDED, SessionMessage(session=key))
         with contextlib.suppress(SharedStateUnavailable):
             if (owner := self._get_owner(copy.identity)) is not None:
                 await self._state.release(owner[0], key)
@@ -465,7 +436,7 @@ class SharedSessions:
         message = SessionMessage(session=copy.identity.key, data=data, id=id, version=copy.version)
         future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
         try:
-            if await self._state.send(worker, _CHANGED, _encode_message(message)):
+            if await self._messenger.send(worker, _CHANGED, message):
                 async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
                     await future
         except (SharedStateUnavailable, TimeoutError):
@@ -502,63 +473,6 @@ class SharedSessions:
         identities = (session.copy.identity for session in self._sessions.values() if session.copy is not None)
         return sum((other.principal_digest, other.address) == owner for other in identities)
 
-    # Questions to clients. Their answers can arrive at any worker.
-
-    def create_question_id(self, session: HandshakeSession) -> str:
-        """Return the ID of a request to a client. It is random, because a copy of a session does not know the IDs of
-        earlier copies.
-        """
-        name = os.urandom(_QUESTION_BYTES).hex()
-        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, name)
-
-    def create_progress_token(self, session: HandshakeSession, token: RequestId) -> str:
-        """Return a progress token from which every worker learns which worker waits for the progress."""
-        return self._ids.create(self._cluster.name, session.handshake.caller.session_id, f"p{token}")
-
-    async def handle_response(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        """Pass the client's response to the worker that asked. Ignore responses to unknown requests."""
-        await self._route(session, message.get("id"), _ANSWER, message)
-
-    async def handle_progress(self, session: HandshakeSession, message: dict[str, Any]) -> bool:
-        """Pass a progress notification to the worker that asked. Return True if this worker must handle it."""
-        params = message.get("params") or {}
-        # The draft of the protocol has the ID of the request instead of a token.
-        return await self._route(session, params.get("requestId", params.get(PROGRESS_TOKEN)), _PROGRESS, message)
-
-    async def _route(self, session: HandshakeSession, id: object, kind: str, message: dict[str, Any]) -> bool:
-        key = session.handshake.caller.session_id
-        route = self._ids.read(id, key)
-        if route is None:
-            return False
-        if route[0] != self._cluster.name:
-            body = _encode_message(SessionMessage(session=key, data=msgspec.Raw(encode(message))))
-            with _refuse_if_unavailable():
-                await self._state.send(route[0], kind, body)
-            return False
-        if kind == _ANSWER:
-            session.handle_response(message)
-        return True
-
-    def read_progress_token(self, session: HandshakeSession, params: dict[str, Any]) -> dict[str, Any]:
-        """Replace a token of `create_progress_token` by the token of the function that waits for the progress."""
-        route = self._ids.read(params.get(PROGRESS_TOKEN), session.handshake.caller.session_id)
-        return params if route is None else params | {PROGRESS_TOKEN: route[1].removeprefix("p")}
-
-    async def cancel(self, session: HandshakeSession, id: object) -> None:
-        """Cancel a request at the worker that runs it."""
-        copy = session.copy
-        if session.cancel(id) or copy is None or not isinstance(id, int | str):
-            return
-        if isinstance(id, str) and len(id) > MAX_ID_BYTES:
-            return  # No request has this ID.
-        second = int(session.loop.time())
-        if second != copy.cancel_second:
-            copy.cancel_second, copy.cancel_count = second, 0
-        copy.cancel_count += 1
-        if copy.cancel_count <= _MAX_CANCELS_PER_SECOND:
-            # If the back end is away, the cancellation is lost. A client cannot rely on it anyway.
-            await self._send_to_others(_CANCEL, SessionMessage(session=copy.identity.key, id=id))
-
     # Messages from other workers.
 
     def _start(self) -> None:
@@ -567,41 +481,11 @@ class SharedSessions:
         if self._has_handlers:
             return
         self._has_handlers = True
-        handlers: dict[str, Callable[[HandshakeSession, SessionMessage], None]] = {
-            _ANSWER: self._receive_answer,
-            _PROGRESS: self._receive_progress,
-            _CANCEL: self._receive_cancel,
-            _ENDED: self._receive_end,
-        }
-        for kind, handler in handlers.items():
-            self._add_handler(kind, handler)
+        self.questions.start()
+        self._messenger.add_handler(_ENDED, self._receive_end)
         self._cluster.add_handler(_CHANGED, self._receive_change)
         self._cluster.add_handler(_APPLIED, self._receive_acknowledgment)
         self._cluster.add_gap_handler(self._handle_gap)
-
-    def _add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> None:
-        def receive(message: Message) -> None:
-            body = _decode_message(message.body)
-            session = None if body is None else self._sessions_by_key.get(body.session)
-            if body is not None and session is not None:
-                handler(session, body)
-
-        self._cluster.add_handler(kind, receive)
-
-    def _receive_answer(self, session: HandshakeSession, message: SessionMessage) -> None:
-        with contextlib.suppress(ParseError):
-            session.handle_response(decode(bytes(message.data)))
-
-    def _receive_progress(self, session: HandshakeSession, message: SessionMessage) -> None:
-        with contextlib.suppress(ParseError):
-            exchange = session.handshake.admit_notification(decode(bytes(message.data)))
-            exchange.params = session.read_progress(exchange.params)
-            exchange.origin = exchange.caller.principal or session.address
-            exchange.size = len(bytes(message.data))
-            self._service.receive_notification(exchange)
-
-    def _receive_cancel(self, session: HandshakeSession, message: SessionMessage) -> None:
-        session.cancel(message.id)
 
     def _receive_end(self, session: HandshakeSession, message: SessionMessage) -> None:
         copy = session.copy
@@ -610,30 +494,20 @@ class SharedSessions:
         session.close()
 
     def _receive_change(self, message: Message) -> None:
-        body = _decode_message(message.body)
+        body = decode_message(message.body)
         if body is None:
             return
         session = self._sessions_by_key.get(body.session)
         if session is not None and session.copy is not None and body.version > session.copy.version:
             self._apply(session, msgspec.json.decode(body.data, type=SessionRecord), body.version)
         acknowledgment = SessionMessage(session=body.session, id=body.id)
-        self._start_task(self._send(message.sender, _APPLIED, acknowledgment))
+        self._start_task(self._messenger.try_send(message.sender, _APPLIED, acknowledgment))
 
     def _receive_acknowledgment(self, message: Message) -> None:
-        body = _decode_message(message.body)
+        body = decode_message(message.body)
         future = None if body is None else self._acknowledgments.get(str(body.id))
         if future is not None and not future.done():
             future.set_result(None)
-
-    async def _send_to_others(self, kind: str, message: SessionMessage) -> None:
-        """Send a message to all other workers. The change log is not used, because clients could fill it this way."""
-        with contextlib.suppress(SharedStateUnavailable):
-            workers = await self._state.list_workers()
-            await asyncio.gather(*(self._send(worker, kind, message) for worker in workers - {self._cluster.name}))
-
-    async def _send(self, worker: str, kind: str, message: SessionMessage) -> None:
-        with contextlib.suppress(SharedStateUnavailable):
-            await self._state.send(worker, kind, _encode_message(message))
 
     # Work in the background.
 

@@ -1,0 +1,87 @@
+"""Messages between the workers of a cluster about one session."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode
+from dovetail.wire.jsonrpc import RequestId
+
+_FORMAT: Final = b"\x01"
+
+
+class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A message between workers about one session."""
+
+    session: str  # the key of the session
+    data: msgspec.Raw = msgspec.Raw(b"null")  # the message of the client, or the record of the session
+    id: RequestId = ""  # the ID of the request to cancel, or of the message to acknowledge
+    version: int = 0  # the version of the record
+
+
+_decode: Final = msgspec.json.Decoder(SessionMessage).decode
+
+
+def encode_message(message: SessionMessage) -> bytes:
+    """Encode a message, with the version of its format."""
+    return _FORMAT + encode(message)
+
+
+def decode_message(body: bytes) -> SessionMessage | None:
+    """Return a message, or None if a newer release has sent it in an unknown format."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _decode(body[1:]) if body[:1] == _FORMAT else None
+    return None
+
+
+class SessionMessenger:
+    """Sends messages about sessions to other workers, and passes their messages to handlers."""
+
+    def __init__(self, cluster: ClusterWorker, sessions_by_key: Mapping[str, HandshakeSession]) -> None:
+        self._cluster = cluster
+        self._sessions_by_key = sessions_by_key
+
+    @property
+    def worker(self) -> str:
+        """Return the name of this worker."""
+        return self._cluster.name
+
+    def add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> None:
+        """Handle the messages of one kind about sessions of which this worker has a copy."""
+
+        def receive(message: Message) -> None:
+            body = decode_message(message.body)
+            session = None if body is None else self._sessions_by_key.get(body.session)
+            if body is not None and session is not None:
+                handler(session, body)
+
+        self._cluster.add_handler(kind, receive)
+
+    async def send(self, worker: str, kind: str, message: SessionMessage) -> bool:
+        """Send a message to one worker. Return False if this worker has ended.
+
+        Raises:
+            SharedStateUnavailable: The message cannot be sent now.
+        """
+        return await self._cluster.state.send(worker, kind, encode_message(message))
+
+    async def send_to_others(self, kind: str, message: SessionMessage) -> None:
+        """Send a message to all other workers, if possible.
+
+        The change log is not used, because clients could fill it this way.
+        """
+        with contextlib.suppress(SharedStateUnavailable):
+            workers = await self._cluster.state.list_workers()
+            await asyncio.gather(*(self.try_send(worker, kind, message) for worker in workers - {self.worker}))
+
+    async def try_send(self, worker: str, kind: str, message: SessionMessage) -> None:
+        """Send a message to one worker, if possible."""
+        with contextlib.suppress(SharedStateUnavailable):
+            await self.send(worker, kind, message)
