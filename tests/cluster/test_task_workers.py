@@ -17,7 +17,7 @@ import pytest
 from cluster.redis_servers import RedisServer
 from dovetail import Client, Server
 from dovetail.cluster import Cluster
-from dovetail.errors import RemoteError, TaskLost
+from dovetail.errors import RemoteError, TaskCancelled, TaskLost
 from dovetail.extensions.tasks import docket_engine, task_worker, tasks_extension
 
 PROGRAM = Path(__file__).with_name("task_program.py")
@@ -195,7 +195,9 @@ async def test_a_stopping_worker_finishes_what_ends_in_time_and_hands_over_the_r
 
 
 @ON_DOCKET
-async def test_a_task_in_a_worker_asks_the_client_of_the_server(deployment: Deployment, app: Server) -> None:
+async def test_a_client_of_the_server_answers_and_cancels_tasks_in_a_worker(
+    deployment: Deployment, app: Server
+) -> None:
     deployment.start_worker()
     await deployment.wait_until_ready()
 
@@ -204,6 +206,11 @@ async def test_a_task_in_a_worker_asks_the_client_of_the_server(deployment: Depl
 
     async with Client(app, elicitation_handler=answer) as client, asyncio.timeout(TIMEOUT_S):
         assert await client.call("ask", key="a") == "blue"
+        handle = await client.start_task("run_once", {"key": "long", "seconds": 60})
+        await deployment.wait_for(lambda: deployment.count("start")["long"] == 1)
+        await handle.cancel()
+        with pytest.raises(TaskCancelled):
+            await handle
 
 
 @ON_DOCKET

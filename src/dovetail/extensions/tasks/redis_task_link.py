@@ -32,7 +32,7 @@ _MAX_COMMANDS: Final = 500  # the maximum number of commands that wait for a rep
 _REOPEN_DELAY_S: Final = 0.2  # While Redis is away, commands fail at once between two attempts to connect.
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 10.0  # the time after which an idle listener checks its connection
+_READ_TIMEOUT_S: Final = 10.0  # how long one read waits for a message
 _FORMAT_ERROR: Final = "TASKFORMAT "
 _FULL_ERROR: Final = "maxmemory"
 
