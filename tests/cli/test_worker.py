@@ -105,3 +105,19 @@ def test_an_invalid_url_of_a_store_is_refused(url: str) -> None:
 def test_a_redis_that_is_away_is_reported(tmp_path: Path) -> None:
     code, _, error = invoke("tasks", "list", "--store", f"unix://{tmp_path}/missing.sock")
     assert (code, "missing.sock" in error) == (2, True)
+
+
+def test_encrypted_tasks_in_redis_need_the_file_of_the_server(tmp_path: Path, redis_server: RedisServer) -> None:
+    record = make_record(server="reports")
+
+    async def create() -> None:
+        store = RedisTaskStore(redis_server.url, secret_keys=["a key"])
+        await store.create(record)
+        await store.close()
+
+    asyncio.run(create())
+    code, _, error = invoke("tasks", "list", "--store", redis_server.url)
+    assert (code, "Python file" in error) == (2, True)
+    options = f', tasks=TaskOptions(store={redis_server.url!r}), secret_keys=["a key"]'
+    code, out, _ = invoke("tasks", "list", write_program(tmp_path, options), "--json")
+    assert (code, [task["id"] for task in json.loads(out)["tasks"]]) == (0, [record.id])

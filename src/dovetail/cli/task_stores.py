@@ -98,7 +98,7 @@ class TaskFile:
             try:
                 record = await self.store.get(id)
             except TaskStoreUnavailable as exc:
-                problem = self._explain(exc)
+                problem = self.explain(exc)
             else:
                 records += [record] if record is not None else []
         return FoundTasks(records, problem)
@@ -118,9 +118,10 @@ class TaskFile:
         try:
             return await self.store.get(id)
         except TaskStoreUnavailable as exc:
-            raise click.UsageError(self._explain(exc)) from None
+            raise click.UsageError(self.explain(exc)) from None
 
-    def _explain(self, exc: TaskStoreUnavailable) -> str:
+    def explain(self, exc: TaskStoreUnavailable) -> str:
+        """Return a message for the operator."""
         if isinstance(exc, TaskEncrypted) and self._has_keys:
             return f"tasks in {self.name} cannot be read with the secret keys of the server: {exc}"
         if isinstance(exc, TaskEncrypted):
@@ -222,10 +223,11 @@ async def _open(source: _Source | OperatorStore) -> AsyncGenerator[TaskFile]:
     else:
         store, has_keys = _open_source(source), bool(source.secret_keys)
         name = store.location
+    task_file = TaskFile(name, store, has_keys)
     try:
-        yield TaskFile(name, store, has_keys)
+        yield task_file
     except TaskStoreUnavailable as exc:
-        raise click.UsageError(f"{name}: {exc}") from None
+        raise click.UsageError(task_file.explain(exc)) from None
     finally:
         await store.close()
 

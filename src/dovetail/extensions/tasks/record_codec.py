@@ -7,7 +7,8 @@ from typing import Final
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.task_record import TaskEncrypted, TaskRecord, decode_record, encode_record
 
-_SEALED_START: Final = b"\x01"  # Encrypted records start with this byte. Other records start with {
+_ID_PLACE: Final = b"task-id"
+_SEALED_START: Final = b"\x01"  # Encrypted data starts with this byte. No other record or ID does.
 
 
 class RecordCodec:
@@ -21,16 +22,27 @@ class RecordCodec:
         data = encode_record(record)
         return data if self._sealer is None else self._sealer.seal(data, record.id.encode())
 
+    def encode_id(self, id: str) -> bytes:
+        """Return a task ID as bytes."""
+        return id.encode() if self._sealer is None else self._sealer.seal(id.encode(), _ID_PLACE)
+
+    def decode_id(self, data: bytes) -> str:
+        """Return a task ID. Raise TaskEncrypted if the keys do not fit the data."""
+        return self._open(data, _ID_PLACE).decode()
+
     def decode(self, id: str, data: bytes) -> TaskRecord:
         """Return the record of a task. Raise TaskEncrypted if the keys do not fit the data."""
+        return decode_record(self._open(data, id.encode()))
+
+    def _open(self, data: bytes, place: bytes) -> bytes:
         if data.startswith(_SEALED_START):
             if self._sealer is None:
                 raise TaskEncrypted("the task is encrypted. Pass the secret keys with which it was encrypted")
             try:
-                data = self._sealer.open(data, id.encode(), time.time())
+                return self._sealer.open(data, place, time.time())
             except UnsealError as exc:
                 raise TaskEncrypted(f"the task cannot be decrypted: {exc}") from None
-        elif self._sealer is not None:
+        if self._sealer is not None:
             # An attacker who can write to the store could add an unencrypted task with the rights of any caller.
             raise TaskEncrypted("the task is not encrypted, but the store has secret keys")
-        return decode_record(data)
+        return data

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from dovetail.cluster.envelope import hash_name
 from dovetail.cluster.redis_channel import RedisChannel
 from dovetail.cluster.redis_connection import (
     RedisAddress,
@@ -145,7 +146,8 @@ class _ChangeListener:
         self._channel_start = f"{prefix}changed:"
         self._report = report
         self._watch_counts: Counter[str] = Counter()
-        self._subscribed_ids: set[str] = set()
+        self._ids: dict[str, str] = {}  # maps the name of each watched task to its ID
+        self._subscribed_names: set[str] = set()
         self._pubsub: Any = None
         self._listen_task: asyncio.Task[None] | None = None
         self._subscribe_task: asyncio.Task[None] | None = None
@@ -154,6 +156,7 @@ class _ChangeListener:
 
     def add(self, ids: Collection[str]) -> None:
         self._watch_counts.update(ids)
+        self._ids |= {hash_name(id): id for id in ids}
         self._update()
 
     def remove(self, ids: Collection[str]) -> None:
@@ -161,6 +164,7 @@ class _ChangeListener:
         for id in ids:
             if self._watch_counts[id] <= 0:
                 del self._watch_counts[id]
+                self._ids.pop(hash_name(id), None)
         self._update()
 
     async def close(self) -> None:
@@ -189,7 +193,7 @@ class _ChangeListener:
         while task is self._listen_task:
             try:
                 async with self._client.pubsub() as pubsub:
-                    self._subscribed_ids.clear()
+                    self._subscribed_names.clear()
                     # One channel without messages keeps the connection in the mode for subscriptions.
                     await pubsub.subscribe(self._channel_start)
                     self._pubsub = pubsub
@@ -208,10 +212,12 @@ class _ChangeListener:
                 self._pubsub = None
 
     def _receive(self, message: dict[str, Any]) -> None:
-        id = message["channel"].decode().removeprefix(self._channel_start)
+        id = self._ids.get(message["channel"].decode().removeprefix(self._channel_start))
+        if id is None:
+            return
         if message["type"] == "message":
             self._report(id, int(message["data"]) if message["data"] else None)
-        elif message["type"] == "subscribe" and id:
+        elif message["type"] == "subscribe":
             # The task may have changed before the subscription began.
             self._report(id, None)
 
@@ -220,14 +226,14 @@ class _ChangeListener:
         while task is self._subscribe_task:
             await self._has_news.wait()
             self._has_news.clear()
-            pubsub, wanted_ids = self._pubsub, set(self._watch_counts)
+            pubsub, wanted_names = self._pubsub, set(self._ids)
             if pubsub is None:
                 continue
-            added, removed = wanted_ids - self._subscribed_ids, self._subscribed_ids - wanted_ids
-            self._subscribed_ids = wanted_ids
+            added, removed = wanted_names - self._subscribed_names, self._subscribed_names - wanted_names
+            self._subscribed_names = wanted_names
             # If the connection is lost, the listener notices it and subscribes again.
             with contextlib.suppress(Exception):
                 if added:
-                    await pubsub.subscribe(*(self._channel_start + id for id in added))
+                    await pubsub.subscribe(*(self._channel_start + name for name in added))
                 if removed:
-                    await pubsub.unsubscribe(*(self._channel_start + id for id in removed))
+                    await pubsub.unsubscribe(*(self._channel_start + name for name in removed))

@@ -1,11 +1,12 @@
 """The Lua scripts of the Redis task store. Redis runs each script as one atomic step.
 
-`KEYS[1]` is the prefix of all keys. These keys exist:
+`KEYS[1]` is the prefix of all keys. NAME is a digest of a task ID, because the ID of a task can be a secret. These keys
+exist:
 
-- `task:ID`, a hash with the record and the fields that scripts need. Read `version`, the lease and `expires_at` only
-  from the fields, because their values in the record may be outdated.
+- `task:NAME`, a hash with the record, the encoded ID, and the fields that scripts need. Read `version`, the lease and
+  `expires_at` only from the fields, because their values in the record may be outdated.
 - `due:SERVER`, a sorted set with the time at which each task is due
-- `expiry`, a sorted set with the time until which each task is kept. Its members are `ID|SERVER|OWNER`
+- `expiry`, a sorted set with the time until which each task is kept. Its members are `NAME|SERVER|OWNER`
 - `created`, a sorted set with the creation time of each task
 - `open:OWNER`, a set with the unfinished tasks of an owner
 - `sizes` and `bytes`, the size of each record and of all records
@@ -58,26 +59,26 @@ local function add_shared(ttl, command, key, ...)
 end
 
 -- Store when a task is due, and how long it is kept. `task` has the fields of the hash as texts, or false.
-local function index(id, task, now)
+local function index(name, task, now)
   local keep_until = math.huge
   if task.expires_at then
     keep_until = tonumber(task.expires_at) + (task.is_final == '1' and 0 or {UNFINISHED_RETENTION_S:.0f})
     keep_until = math.max(keep_until, tonumber(task.lease_expires_at or 0))
   end
   local ttl = get_ttl(keep_until, now)
-  set_ttl(prefix .. 'task:' .. id, ttl, false)
-  redis.call('ZADD', prefix .. 'expiry', to_text(keep_until), id .. '|' .. task.server .. '|' .. task.owner)
+  set_ttl(prefix .. 'task:' .. name, ttl, false)
+  redis.call('ZADD', prefix .. 'expiry', to_text(keep_until), name .. '|' .. task.server .. '|' .. task.owner)
   local due_key, open_key = prefix .. 'due:' .. task.server, prefix .. 'open:' .. task.owner
   if task.due_at then
-    add_shared(ttl, 'ZADD', due_key, task.due_at, id)
+    add_shared(ttl, 'ZADD', due_key, task.due_at, name)
   else
-    redis.call('ZREM', due_key, id)
+    redis.call('ZREM', due_key, name)
   end
   if task.owner ~= '' then
     if task.is_final == '1' then
-      redis.call('SREM', open_key, id)
+      redis.call('SREM', open_key, name)
     else
-      add_shared(ttl, 'SADD', open_key, id)
+      add_shared(ttl, 'SADD', open_key, name)
     end
   end
   return ttl
@@ -87,8 +88,8 @@ local function set_or_delete(key, field, value)
   if value then redis.call('HSET', key, field, value) else redis.call('HDEL', key, field) end
 end
 
-local function store(id, task, record)
-  local key = prefix .. 'task:' .. id
+local function store(name, task, record)
+  local key = prefix .. 'task:' .. name
   redis.call(
     'HSET', key, 'version', task.version, 'status', task.status, 'is_final', task.is_final,
     'is_cancel_requested', task.is_cancel_requested, 'server', task.server, 'owner', task.owner, 'record', record
@@ -97,16 +98,16 @@ local function store(id, task, record)
     set_or_delete(key, field, task[field])
   end
   local size = #record
-  local difference = size - tonumber(redis.call('HGET', prefix .. 'sizes', id) or 0)
-  redis.call('HSET', prefix .. 'sizes', id, size)
+  local difference = size - tonumber(redis.call('HGET', prefix .. 'sizes', name) or 0)
+  redis.call('HSET', prefix .. 'sizes', name, size)
   redis.call('INCRBY', prefix .. 'bytes', difference)
   -- `pcall` ignores an error, for example if the user may not use channels. Watchers then poll.
-  redis.pcall('PUBLISH', prefix .. 'changed:' .. id, task.version)
+  redis.pcall('PUBLISH', prefix .. 'changed:' .. name, task.version)
 end
 
-local function read(id)
+local function read(name)
   local fields = redis.call(
-    'HMGET', prefix .. 'task:' .. id, 'version', 'expires_at', 'lease_holder', 'lease_expires_at', 'record'
+    'HMGET', prefix .. 'task:' .. name, 'version', 'expires_at', 'lease_holder', 'lease_expires_at', 'record'
   )
   return fields[1] and fields or false
 end
@@ -126,12 +127,12 @@ local function parse_task(start)
 end
 """
 
-# ARGV: id, created_at, updated_at, record, max tasks, max tasks of an owner, max bytes, fields of the task
+# ARGV: name, created_at, updated_at, record, max tasks, max tasks of an owner, max bytes, fields of the task, ID
 CREATE: Final = f"""
 {_PRELUDE}
-local id, created_at, now, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local name, created_at, now, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local task = parse_task(8)
-local current = read(id)
+local current = read(name)
 if current then return {{'conflict', current}} end
 if task.owner ~= '' then
   local count = redis.call('SCARD', prefix .. 'open:' .. task.owner)
@@ -142,21 +143,22 @@ if count >= tonumber(ARGV[5]) then return {{'full', count}} end
 local total = tonumber(redis.call('GET', prefix .. 'bytes') or 0)
 if total + #record > tonumber(ARGV[7]) then return {{'bytes full', total}} end
 local exists = stored_format and true
-store(id, task, record)
-redis.call('ZADD', prefix .. 'created', created_at, id)
+store(name, task, record)
+redis.call('HSET', prefix .. 'task:' .. name, 'id', ARGV[19])
+redis.call('ZADD', prefix .. 'created', created_at, name)
 if not exists then redis.call('SET', prefix .. 'format', '{STORE_FORMAT}') end
-local ttl = index(id, task, now)
-for _, name in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. name, ttl, exists) end
+local ttl = index(name, task, now)
+for _, key in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. key, ttl, exists) end
 return {{'created'}}
 """
 
-# ARGV: id, expected version, expected holder and expiry of the lease or '*', updated_at, record, fields of the task
+# ARGV: name, expected version, expected holder and expiry of the lease or '*', updated_at, record, fields of the task
 # Results must be stored even if Redis is full, so that finished work is not lost.
 CHANGE: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
-local id, now, record = ARGV[1], tonumber(ARGV[5]), ARGV[6]
+local name, now, record = ARGV[1], tonumber(ARGV[5]), ARGV[6]
 local task = parse_task(7)
-local current = read(id)
+local current = read(name)
 if not current or current[1] ~= ARGV[2] then return {{'conflict', current}} end
 if ARGV[3] ~= '*' then
   -- `renew` may have extended the lease, which does not change the version.
@@ -171,18 +173,18 @@ end
 if task.expires_at and current[2] then
   task.expires_at = to_text(math.max(tonumber(task.expires_at), tonumber(current[2])))
 end
-store(id, task, record)
-index(id, task, now)
+store(name, task, record)
+index(name, task, now)
 return {{'changed', task.expires_at, task.lease_expires_at}}
 """
 
-# ARGV: now, end of the leases, then the ID and the holder of each task. `extend_expiry` has the same rule.
+# ARGV: now, end of the leases, then the name and the holder of each task. `extend_expiry` has the same rule.
 RENEW: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
 local now, lease_expires_at = tonumber(ARGV[1]), ARGV[2]
 local held = {{}}
 for position = 3, #ARGV, 2 do
-  local id, key = ARGV[position], prefix .. 'task:' .. ARGV[position]
+  local name, key = ARGV[position], prefix .. 'task:' .. ARGV[position]
   local fields = redis.call(
     'HMGET', key, 'lease_holder', 'is_cancel_requested', 'expires_at', 'retention', 'server', 'owner', 'is_final',
     'due_at'
@@ -199,82 +201,81 @@ for position = 3, #ARGV, 2 do
     redis.call('HSET', key, 'lease_expires_at', lease_expires_at)
     set_or_delete(key, 'expires_at', task.expires_at)
     set_or_delete(key, 'due_at', task.due_at)
-    index(id, task, now)
-    held[#held + 1] = {{id, fields[2]}}
+    index(name, task, now)
+    held[#held + 1] = {{name, fields[2]}}
   end
 end
 return held
 """
 
-# ARGV: server, now, limit
+# ARGV: server, now, limit. Returns the name and the encoded ID of each task.
 LIST_DUE: Final = f"""
 {_PRELUDE}
-local due_key, ids = prefix .. 'due:' .. ARGV[1], {{}}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
-  if redis.call('EXISTS', prefix .. 'task:' .. id) == 1 then
-    ids[#ids + 1] = id
+local due_key, tasks = prefix .. 'due:' .. ARGV[1], {{}}
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
+  local id = redis.call('HGET', prefix .. 'task:' .. name, 'id')
+  if id then
+    tasks[#tasks + 1] = {{name, id}}
   else
-    redis.call('ZREM', due_key, id)
+    redis.call('ZREM', due_key, name)
   end
 end
-return ids
+return tasks
 """
 
-# ARGV: id, time. Only if the task is due.
+# ARGV: name, time. Only if the task is due.
 DELAY: Final = f"""
 {_PRELUDE}
 local server = redis.call('HGET', prefix .. 'task:' .. ARGV[1], 'server')
 if server then redis.call('ZADD', prefix .. 'due:' .. server, 'XX', ARGV[2], ARGV[1]) end
 """
 
-# ARGV: now. Returns the IDs of the deleted tasks.
+# ARGV: now. Returns the number of deleted tasks.
 EXPIRE: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
-local ids = {{}}
+local count = 0
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'expiry', '-inf', ARGV[1], 'LIMIT', 0, {EXPIRE_BATCH})) do
-  local id, server, owner = string.match(member, '^(.*)|(.*)|(.*)$')
-  redis.call('UNLINK', prefix .. 'task:' .. id)
+  local name, server, owner = string.match(member, '^(.*)|(.*)|(.*)$')
+  redis.call('UNLINK', prefix .. 'task:' .. name)
   redis.call('ZREM', prefix .. 'expiry', member)
-  redis.call('ZREM', prefix .. 'created', id)
-  redis.call('ZREM', prefix .. 'due:' .. server, id)
-  if owner ~= '' then redis.call('SREM', prefix .. 'open:' .. owner, id) end
-  redis.call('DECRBY', prefix .. 'bytes', redis.call('HGET', prefix .. 'sizes', id) or 0)
-  redis.call('HDEL', prefix .. 'sizes', id)
-  redis.pcall('PUBLISH', prefix .. 'changed:' .. id, '')
-  ids[#ids + 1] = id
+  redis.call('ZREM', prefix .. 'created', name)
+  redis.call('ZREM', prefix .. 'due:' .. server, name)
+  if owner ~= '' then redis.call('SREM', prefix .. 'open:' .. owner, name) end
+  redis.call('DECRBY', prefix .. 'bytes', redis.call('HGET', prefix .. 'sizes', name) or 0)
+  redis.call('HDEL', prefix .. 'sizes', name)
+  redis.pcall('PUBLISH', prefix .. 'changed:' .. name, '')
+  count = count + 1
 end
 -- Changes may have extended the time of tasks, so the keys that all tasks share must be kept longer, too.
 local last = redis.call('ZREVRANGE', prefix .. 'expiry', 0, 0, 'WITHSCORES')
 if last[2] then
   local ttl = get_ttl(tonumber(last[2]), tonumber(ARGV[1]))
-  for _, name in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. name, ttl, true) end
+  for _, key in ipairs({{'expiry', 'created', 'sizes', 'bytes', 'format'}}) do set_ttl(prefix .. key, ttl, true) end
 end
-return ids
+return count
 """
 
-# ARGV: first position, number of tasks, start of the IDs, statuses. Returns how many tasks were read, and their IDs.
+# ARGV: first position, number of tasks, statuses. Returns how many tasks were read, and the encoded IDs of some.
 LIST_IDS: Final = f"""
 {_PRELUDE}
-local first, count, start = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local ids = redis.call('ZREVRANGE', prefix .. 'created', first, first + count - 1)
+local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
+local names = redis.call('ZREVRANGE', prefix .. 'created', first, first + count - 1)
 local matching = {{}}
-for _, id in ipairs(ids) do
-  if string.sub(id, 1, #start) == start then
-    local status = redis.call('HGET', prefix .. 'task:' .. id, 'status')
-    local is_wanted = status and #ARGV == 3
-    for position = 4, #ARGV do is_wanted = is_wanted or status == ARGV[position] end
-    if is_wanted then matching[#matching + 1] = id end
-  end
+for _, name in ipairs(names) do
+  local fields = redis.call('HMGET', prefix .. 'task:' .. name, 'status', 'id')
+  local is_wanted = fields[1] and #ARGV == 2
+  for position = 3, #ARGV do is_wanted = is_wanted or fields[1] == ARGV[position] end
+  if is_wanted then matching[#matching + 1] = fields[2] end
 end
-return {{#ids, matching}}
+return {{#names, matching}}
 """
 
-# ARGV: ids. Returns the version of each task, or an empty text.
+# ARGV: names. Returns the version of each task, or an empty text.
 READ_VERSIONS: Final = f"""
 {_PRELUDE}
 local versions = {{}}
-for position, id in ipairs(ARGV) do
-  versions[position] = redis.call('HGET', prefix .. 'task:' .. id, 'version') or ''
+for position, name in ipairs(ARGV) do
+  versions[position] = redis.call('HGET', prefix .. 'task:' .. name, 'version') or ''
 end
 return versions
 """

@@ -3,7 +3,8 @@
 Each change is one script, which Redis runs as one atomic step. Changes reach the watchers in other processes through
 channels of Redis. A slow poll finds changes whose message was lost.
 
-With secret keys, the records are encrypted. The ID, the status and the times of a task are not.
+With secret keys, the records and the IDs are encrypted. The status and the times of a task are not. Keys and channels
+contain only a digest of the ID.
 """
 
 import asyncio
@@ -80,9 +81,10 @@ class RedisTaskStore:
         """
         outcome, *values = await self._link.run(
             scripts.CREATE,
-            *(record.id, record.created_at, record.updated_at, self._codec.encode(record)),
+            *(hash_name(record.id), record.created_at, record.updated_at, self._codec.encode(record)),
             *(limits.max_tasks, limits.max_tasks_per_owner, limits.max_bytes),
             *_list_fields(record),
+            self._codec.encode_id(record.id),
         )
         match outcome:
             case b"conflict":
@@ -98,7 +100,7 @@ class RedisTaskStore:
 
     async def get(self, id: str) -> TaskRecord | None:
         """Return the newest version of a record, or None if it does not exist."""
-        return self._read(id, await self._link.execute("HMGET", f"{self._prefix}task:{id}", *_FIELDS))
+        return self._read(id, await self._link.execute("HMGET", f"{self._prefix}task:{hash_name(id)}", *_FIELDS))
 
     async def change(self, record: TaskRecord) -> TaskRecord:
         """Store a changed record. Raise TaskConflict if the store has a newer version of the record."""
@@ -106,13 +108,11 @@ class RedisTaskStore:
 
     async def claim(self, id: str, holder: str, now: float, lease_seconds: float) -> TaskRecord | None:
         """Give the lease of a task to a worker. Return None if the task should not run."""
-        values = await self._link.execute("HMGET", f"{self._prefix}task:{id}", *_FIELDS)
+        values = await self._link.execute("HMGET", f"{self._prefix}task:{hash_name(id)}", *_FIELDS)
         try:
             current = self._read(id, values)
         except TaskStoreUnavailable as exc:
-            # Another process may have the key for this task. The delay keeps this process from trying it all the time.
-            self._unreadable_warning.log("cannot run a task: %s", exc)
-            await self._link.run(scripts.DELAY, id, now + _UNREADABLE_DELAY_S)
+            await self._delay(hash_name(id), now, exc)
             return None
         while current is not None:
             record = claim_task(current, holder, now, lease_seconds)
@@ -132,16 +132,23 @@ class RedisTaskStore:
         If the lease of a task is lost, the dict does not contain the task.
         """
         held: dict[str, bool] = {}
-        pairs = [*holders.items()]
-        for start in range(0, len(pairs), _RENEW_BATCH):
-            words = [word for pair in pairs[start : start + _RENEW_BATCH] for word in pair]
-            for id, is_cancel_requested in await self._link.run(scripts.RENEW, now, now + lease_seconds, *words):
-                held[id.decode()] = is_cancel_requested == b"1"
+        ids = {hash_name(id): id for id in holders}
+        names = [*ids]
+        for start in range(0, len(names), _RENEW_BATCH):
+            words = [word for name in names[start : start + _RENEW_BATCH] for word in (name, holders[ids[name]])]
+            for name, is_cancel_requested in await self._link.run(scripts.RENEW, now, now + lease_seconds, *words):
+                held[ids[name.decode()]] = is_cancel_requested == b"1"
         return held
 
     async def list_due(self, server: str, now: float, limit: int) -> list[str]:
         """Return the IDs of tasks that a worker should claim. The task that has waited longest is first."""
-        return [id.decode() for id in await self._link.run(scripts.LIST_DUE, hash_name(server), now, limit)]
+        ids: list[str] = []
+        for name, encoded_id in await self._link.run(scripts.LIST_DUE, hash_name(server), now, limit):
+            try:
+                ids.append(self._codec.decode_id(encoded_id))
+            except TaskStoreUnavailable as exc:
+                await self._delay(name.decode(), now, exc)
+        return ids
 
     async def list_ids(self, *, prefix: str = "", statuses: Collection[TaskStatus] = (), limit: int = 100) -> list[str]:
         """Return the IDs of tasks, newest first. Task IDs are secrets, so show them only to operators.
@@ -154,8 +161,8 @@ class RedisTaskStore:
         ids: list[str] = []
         first, count = 0, _LIST_BATCH
         while len(ids) < limit and count == _LIST_BATCH:
-            count, found = await self._link.run(scripts.LIST_IDS, first, _LIST_BATCH, prefix, *statuses)
-            ids += [id.decode() for id in found]
+            count, encoded_ids = await self._link.run(scripts.LIST_IDS, first, _LIST_BATCH, *statuses)
+            ids += [id for id in map(self._codec.decode_id, encoded_ids) if id.startswith(prefix)]
             first += count
         return ids[:limit]
 
@@ -163,11 +170,9 @@ class RedisTaskStore:
         """Delete the records that have expired and have no valid lease. Return their number."""
         total = 0
         while True:
-            ids = await self._link.run(scripts.EXPIRE, now)
-            for id in ids:
-                self._watchers.notify(id.decode(), None)
-            total += len(ids)
-            if len(ids) < scripts.EXPIRE_BATCH:
+            count = await self._link.run(scripts.EXPIRE, now)
+            total += count
+            if count < scripts.EXPIRE_BATCH:
                 return total
 
     @contextlib.contextmanager
@@ -209,7 +214,7 @@ class RedisTaskStore:
         changed = replace(record, version=record.version + 1)
         outcome, *values = await self._link.run(
             scripts.CHANGE,
-            *(record.id, record.version, *expected_lease, record.updated_at, self._codec.encode(changed)),
+            *(hash_name(record.id), record.version, *expected_lease, record.updated_at, self._codec.encode(changed)),
             *_list_fields(changed),
         )
         if outcome == b"conflict":
@@ -223,6 +228,11 @@ class RedisTaskStore:
         )
         self._watchers.notify(stored.id, stored.version)
         return stored
+
+    async def _delay(self, name: str, now: float, exc: TaskStoreUnavailable) -> None:
+        """Let a task wait that this process cannot read. Another process may have its key."""
+        self._unreadable_warning.log("cannot run a task: %s", exc)
+        await self._link.run(scripts.DELAY, name, now + _UNREADABLE_DELAY_S)
 
     def _read(self, id: str, values: Sequence[Any] | None) -> TaskRecord | None:
         if values is None or values[0] is None:
@@ -245,7 +255,7 @@ class RedisTaskStore:
         versions: Versions = {}
         for start in range(0, len(ids), _VERSION_BATCH):
             batch = ids[start : start + _VERSION_BATCH]
-            found = await self._link.run(scripts.READ_VERSIONS, *batch)
+            found = await self._link.run(scripts.READ_VERSIONS, *map(hash_name, batch))
             versions |= {id: int(version) for id, version in zip(batch, found, strict=True) if version}
         return 0, versions
 
