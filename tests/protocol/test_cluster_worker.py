@@ -62,6 +62,16 @@ def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
     assert received == [message]
 
 
+def test_a_removed_handler_is_not_called() -> None:
+    worker = ClusterWorker(MemoryBackend(), KEYS)
+    received: list[Message] = []
+    remove = worker.add_handler("a", received.append)
+    remove()
+    remove()
+    worker.receive(Message("a", b"", "sender"))
+    assert received == []
+
+
 def test_a_failing_gap_handler_does_not_stop_the_others() -> None:
     worker = ClusterWorker(MemoryBackend(), KEYS)
     calls: list[int] = []

@@ -403,3 +403,15 @@ async def test_a_message_in_an_unknown_format_is_ignored() -> None:
         await cluster[1].publish(TOOLS)
         assert await wait_for_changes(stream, 1) == [(TOOLS, None)]
         await close_stream(stream)
+
+
+async def test_an_unused_or_closed_endpoint_has_no_handlers() -> None:
+    async with open_cluster() as cluster:
+        worker = cluster[0].cluster
+        kinds = {CHANGE, SESSION_NOTICE}
+        assert not any(worker._handlers.get(kind) for kind in kinds)
+        session = await open_session(cluster[0].app)
+        await close_stream(await open_stream(cluster[0], session))
+        assert all(worker._handlers.get(kind) for kind in kinds)
+        await cluster[0].app.close()
+        assert not any(worker._handlers.get(kind) for kind in kinds)

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.cluster import stream_follower
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.transports.http_server import stored_response, stored_streams
+from dovetail.transports.http_server import cluster_streams, stored_response
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
 from transports.fake_service import (
@@ -264,7 +264,7 @@ async def wait_for_steps_of_question(call: AsgiRequest) -> None:
 
 
 async def test_a_stream_is_unread_after_the_worker_that_reads_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_streams, "_WORKER_CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(cluster_streams, "_WORKER_CHECK_INTERVAL_S", 0.01)
 
     async def ask(exchange: IncomingExchange) -> Result:
         assert exchange.ask is not None

@@ -38,12 +38,19 @@ class ClusterWorker:
         self.is_started = False
         await self.state.close()
 
-    def add_handler(self, kind: str, handler: MessageHandler) -> None:
-        """Handle all messages of one kind. Messages can arrive twice.
+    def add_handler(self, kind: str, handler: MessageHandler) -> Callable[[], None]:
+        """Handle all messages of one kind. Messages can arrive twice. Return a function that removes the handler.
 
         A kind can have several handlers, because a server can have several endpoints.
         """
-        self._handlers.setdefault(kind, []).append(handler)
+        handlers = self._handlers.setdefault(kind, [])
+        handlers.append(handler)
+
+        def remove() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return remove
 
     def add_gap_handler(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Call a function after a gap in the change log. Return a function that removes it."""

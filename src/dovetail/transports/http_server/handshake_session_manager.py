@@ -48,9 +48,9 @@ from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, STATELESS_REVI
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
     from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.transports.http_server.cluster_streams import ClusterStreams
     from dovetail.transports.http_server.shared_sessions import SharedSessions
     from dovetail.transports.http_server.stored_response import StoredResponseWriter
-    from dovetail.transports.http_server.stored_streams import ClusterStreams
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
@@ -641,7 +641,7 @@ def _share_streams(
     budget: MemoryBudget,
     shared_sessions: "SharedSessions",
 ) -> "ClusterStreams":
-    from dovetail.transports.http_server.stored_streams import ClusterStreams
+    from dovetail.transports.http_server.cluster_streams import ClusterStreams
 
     return ClusterStreams(service, cluster, timers, budget, shared_sessions.update_record)
 

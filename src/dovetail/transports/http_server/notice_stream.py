@@ -70,7 +70,8 @@ class NoticeStream:
         self._is_disconnected = False
         self._is_ending = False
         self._pending: dict[tuple[str, str | None], _Notice] = {}  # the notices to send. The same change waits once
-        self._early_changes: set[tuple[str, str | None]] = set()  # changes that were sent before they were in the log
+        # Changes that were sent during an outage. The log delivers them again.
+        self._early_changes: set[tuple[str, str | None]] = set()
         # While the stream reads the log, it keeps new messages here.
         self._buffer: list[Message] | None = []
         self._heard = ""  # the position up to which the stream has received all messages

@@ -100,7 +100,7 @@ class ClusterStreams:
         self._readers: dict[str, _Reader] = {}  # the responses to GET requests, by the key of the stream
         self._notice_streams: dict[str, NoticeStream] = {}  # the GET streams by session
         self._endpoint = os.urandom(4).hex()  # part of the names of readers, because a worker can have two endpoints
-        self._claimed_readers: set[str] = set()  # the readers that have, or are about to get, the GET stream
+        self._claimed_readers: set[str] = set()  # the readers that hold a GET stream, or wait for their claim
         self._claiming_streams: dict[str, set[NoticeStream]] = {}  # the GET streams that are about to open, by key
         self._checked_readers: dict[str, asyncio.Future[bool]] = {}  # the readers about which other workers are asked
         self._check_task: asyncio.Task[None] | None = None  # checks whether other workers are lost
@@ -110,13 +110,21 @@ class ClusterStreams:
         self._messages: deque[Message] = deque()  # the messages that the GET streams have not received yet
         self._remaining: list[NoticeStream] = []  # the streams that have not received `_message` yet
         self._message: Message | None = None
-        cluster.add_handler(_READ, self._handle_read)
-        cluster.add_handler(_READER_GONE, self._handle_reader_gone)
-        cluster.add_handler(_READER_HELD, self._handle_reader_held)
-        cluster.add_handler(_CHECK, self._handle_check)
-        cluster.add_handler(CHANGE, self._receive)
-        cluster.add_handler(SESSION_NOTICE, self._receive)
-        cluster.add_gap_handler(self._handle_gap)
+        self._handler_removers: list[Callable[[], None]] = []
+
+    def _start(self) -> None:
+        """Receive messages of other workers. An endpoint that was never used, or is closed, receives none."""
+        if not self._handler_removers:
+            add_handler = self._cluster.add_handler
+            self._handler_removers = [
+                add_handler(_READ, self._handle_read),
+                add_handler(_READER_GONE, self._handle_reader_gone),
+                add_handler(_READER_HELD, self._handle_reader_held),
+                add_handler(_CHECK, self._handle_check),
+                add_handler(CHANGE, self._receive),
+                add_handler(SESSION_NOTICE, self._receive),
+                self._cluster.add_gap_handler(self._handle_gap),
+            ]
 
     def create_stream_name(self) -> str:
         """Return the name of a new stream."""
@@ -127,6 +135,7 @@ class ClusterStreams:
         self, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId]
     ) -> StoredResponseWriter:
         """Create the response for a request, or for a batch of requests."""
+        self._start()
         return StoredResponseWriter(request, session, ids, self)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -154,9 +163,13 @@ class ClusterStreams:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
         for task in tuple(self._tasks):
             task.cancel()
+        for remove in self._handler_removers:
+            remove()
+        self._handler_removers = []
 
     async def handle_get(self, request: EndpointRequest, session: HandshakeSession) -> None:
         """Handle a GET request. It opens or resumes the GET stream of a session, or resumes a reply."""
+        self._start()
         event_id = request.headers.get(_LAST_EVENT_HEADER, b"").decode("latin-1")
         try:
             if not event_id or notice_stream.parse_event_id(event_id) is not None:
