@@ -111,13 +111,13 @@ def test_encrypted_tasks_in_redis_need_the_file_of_the_server(tmp_path: Path, re
     record = make_record(server="reports")
 
     async def create() -> None:
-        store = RedisTaskStore(redis_server.url, secret_keys=["a key"])
+        store = RedisTaskStore(redis_server.url, secret_keys=["a secret key of this test"])
         await store.create(record)
         await store.close()
 
     asyncio.run(create())
     code, _, error = invoke("tasks", "list", "--store", redis_server.url)
     assert (code, "Python file" in error) == (2, True)
-    options = f', tasks=TaskOptions(store={redis_server.url!r}), secret_keys=["a key"]'
+    options = f', tasks=TaskOptions(store={redis_server.url!r}), secret_keys=["a secret key of this test"]'
     code, out, _ = invoke("tasks", "list", write_program(tmp_path, options), "--json")
     assert (code, [task["id"] for task in json.loads(out)["tasks"]]) == (0, [record.id])
