@@ -26,6 +26,22 @@ class FailingBackend(MemoryBackend):
 
     is_away = False
     keeps_deleted = False
+    lost_answers = 0  # so many changes happen, but their answers are lost
+
+    def _lose_answer(self) -> None:
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise SharedStateUnavailable("the answer is lost")
+
+    async def use_once(self, *args: Any, **options: Any) -> bool:
+        is_first = await super().use_once(*args, **options)
+        self._lose_answer()
+        return is_first
+
+    async def write(self, *args: Any, **options: Any) -> int | None:
+        version = await super().write(*args, **options)
+        self._lose_answer()
+        return version
 
     def _open_hub(self) -> Any:
         if self.is_away:
@@ -235,3 +251,21 @@ def test_registrations_are_counted_by_all_workers(max_count: int) -> None:
     registration = {"redirect_uris": [REDIRECT_URI]}
     statuses = [workers.harnesses[number % 3].register(registration).status_code for number in range(5)]
     assert statuses == [201] * max_count + [429] * (5 - max_count)
+
+
+def test_a_code_is_redeemed_although_an_answer_is_lost() -> None:
+    workers = Workers()
+    first, second, _ = workers.harnesses
+    browser = Browser(first)
+    code = browser.request_code()
+    workers.backends[1].lost_answers = 1
+    assert decode_body(redeem(second, code, browser))["access_token"]
+
+
+async def test_a_change_that_happened_is_not_repeated_although_its_answer_is_lost() -> None:
+    workers = Workers()
+    store, backend = workers.stores[0], workers.backends[0]
+    await store.put("family", "f", b"old", NOW + 60, NOW)
+    backend.lost_answers = 1
+    assert await store.swap("family", "f", b"old", b"new", NOW + 60, NOW)
+    assert await store.get("family", "f", NOW) == b"new"

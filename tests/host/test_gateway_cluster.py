@@ -1,6 +1,7 @@
 """Test the workers of a gateway: what one of them knows applies at the others."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -320,15 +321,15 @@ async def test_known_grants_apply_while_the_back_end_is_away() -> None:
         assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
 
 
-async def test_a_grant_that_the_back_end_lost_is_stored_again() -> None:
+async def test_a_grant_that_the_back_end_lost_is_asked_for_again() -> None:
     far = UpstreamServer()
     async with run_workers(far, policy=ask) as (first, second):
         asked = await call_as(first, "ada", ADD)
         await call_as(first, "ada", ADD | answer_consent(asked, "session"))
         values = first.backend._hub.values  # pyright: ignore[reportPrivateUsage]
         values._entries.clear()  # pyright: ignore[reportPrivateUsage]
-        assert (await call_as(first, "ada", ADD))["resultType"] == "complete"
-        assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
+        for worker in (first, second):
+            assert (await call_as(worker, "ada", ADD))["resultType"] == "input_required"
 
 
 async def test_a_changed_definition_is_shown_at_a_worker_that_the_caller_did_not_use() -> None:
@@ -394,3 +395,51 @@ async def test_what_a_worker_learned_during_an_outage_is_shared_afterwards() -> 
 
 def refuse(*_: Any) -> None:
     raise SharedStateUnavailable("full")
+
+
+async def test_a_place_for_a_call_is_free_again_if_the_answer_was_lost() -> None:
+    far = UpstreamServer()
+    limits = {"far.add": {"max_concurrency": 1}}
+    async with run_workers(far, policy=lambda: Policy("allow", limits=limits)) as (first, second):
+        acquire = first.backend.acquire
+
+        async def lose_answer(*args: Any) -> bool:
+            await acquire(*args)
+            raise SharedStateUnavailable("slow")
+
+        first.backend.acquire = lose_answer  # pyright: ignore[reportAttributeAccessIssue]
+        assert (await first.request(ADD))["resultType"] == "complete"
+        assert (await second.request(ADD))["resultType"] == "complete"
+
+
+async def test_a_grant_is_revoked_by_its_id_whatever_the_clocks_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        asked = await call_as(first, "ada", ADD)
+        now = time.time()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now + 300.0)  # The clock of this worker is wrong.
+            await call_as(first, "ada", ADD | answer_consent(asked, "session"))
+        assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
+        grants = get_parts(second.host).authorizer.grants
+        (grant,) = grants.list()
+        assert grants.revoke(grant.id) == 1
+        await run_pending_callbacks()
+        for worker in (first, second):
+            assert (await call_as(worker, "ada", ADD))["resultType"] == "input_required"
+
+
+async def test_many_revocations_bring_no_grant_back() -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        asked = await call_as(first, "ada", ADD)
+        await call_as(first, "ada", ADD | answer_consent(asked, "session"))
+        assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
+        grants = get_parts(first.host).authorizer.grants
+        assert grants.revoke(grants.list()[0].id) == 1
+        await run_pending_callbacks()
+        assert (await call_as(first, "ada", ADD))["resultType"] == "input_required"
+        values = first.backend._hub.values._entries  # pyright: ignore[reportPrivateUsage]
+        del values["caller revocations"]  # as if others had pushed it out
+        for worker in (first, second):
+            assert (await call_as(worker, "ada", ADD))["resultType"] == "input_required"

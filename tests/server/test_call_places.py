@@ -18,21 +18,32 @@ KEYS = ["a key with enough bytes"]
 CALLER = Caller("2026-07-28", True)
 
 
+class Away(SharedStateUnavailable):
+    retry_after = 0.01
+
+
 class FailingBackend(MemoryBackend):
     """A back end whose places can fail. It counts the messages for places."""
 
     is_away = False
+    is_slow = False  # The back end does what it is asked for, but its answer comes too late.
+    is_stuck = False  # The back end does what it is asked for, but never answers.
     place_count = 0
 
     async def acquire(self, name: str, holder: str, limit: int, ttl: float | None) -> bool:
         self.place_count += 1
         if self.is_away:
-            raise SharedStateUnavailable("away")
-        return await super().acquire(name, holder, limit, ttl)
+            raise Away("away")
+        has_place = await super().acquire(name, holder, limit, ttl)
+        if self.is_slow:
+            raise Away("slow")
+        if self.is_stuck:
+            await asyncio.Event().wait()
+        return has_place
 
     async def release(self, name: str, holder: str) -> None:
         if self.is_away:
-            raise SharedStateUnavailable("away")
+            raise Away("away")
         await super().release(name, holder)
 
 
@@ -131,15 +142,45 @@ async def test_each_worker_allows_its_share_while_the_back_end_is_away() -> None
         assert [await first.fill(20), await second.fill(20)] == [4, 4]
 
 
-async def test_places_that_could_not_be_given_back_are_used_again() -> None:
+async def wait_until_free(worker: Worker, count: int) -> None:
+    """Wait until the other worker can start `count` calls."""
+    async with asyncio.timeout(10):
+        while await worker.fill(20) < count:
+            await worker.finish()
+            await asyncio.sleep(0.01)
+    await worker.finish()
+
+
+async def test_places_that_could_not_be_given_back_are_given_back_later() -> None:
     async with run_workers(max_calls_per_principal=8) as (first, second):
         assert await first.fill(20) == 6
         first.backend.is_away = True
         await first.finish()
+        assert await second.fill(20) == 2
+        await second.finish()
         first.backend.is_away = False
-        assert await first.fill(20) == 6
+        await wait_until_free(second, 6)
+
+
+async def test_a_place_is_free_again_if_the_answer_was_lost() -> None:
+    async with run_workers(max_calls_per_principal=8) as (first, second):
+        first.backend.is_slow = True
+        assert await first.fill(20) == 4  # its share
         await first.finish()
-        assert await second.fill(20) == 6
+        first.backend.is_slow = False
+        await wait_until_free(second, 6)
+
+
+async def test_a_place_is_free_again_if_the_request_was_cancelled() -> None:
+    async with run_workers(max_calls_per_principal=8) as (first, second):
+        assert await first.fill(2) == 2
+        first.backend.is_stuck = True
+        waiting = [first.start_call() for _ in range(4)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await first.finish()
+        await wait_until_free(second, 6)
 
 
 async def test_a_small_limit_is_never_exceeded() -> None:

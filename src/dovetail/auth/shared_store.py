@@ -1,18 +1,27 @@
 """Storage of an authorization server in the shared state of a cluster, for workers on several machines."""
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from dovetail.log import log
 from dovetail.oauth.authorization_server.store import StoreUnavailable
-from dovetail.protocol.shared_state import HistoryLost, Message, SharedState, SharedStateUnavailable
+from dovetail.protocol.shared_state import (
+    HistoryLost,
+    Message,
+    SharedState,
+    SharedStateUnavailable,
+    use_with_retry,
+)
 from dovetail.wire.base import Struct
 
 _FORMAT: Final = 1  # the format version of stored values
 # A value of these kinds can be taken only once. If the back end may have lost the record of that, nobody gets it.
 _SINGLE_USE_KINDS: Final = frozenset({"code", "trip"})
+_MAX_ATTEMPTS: Final = 5
+_RETRY_DELAY_S: Final = 0.2
 
 
 class _Record(Struct, frozen=True, array_like=True):
@@ -61,24 +70,43 @@ class SharedStateStore:
             record, version = await self._read(kind, key, now)
             if record is None:
                 return None
-            if kind in _SINGLE_USE_KINDS and not await self._use_record(kind, key, record, now):
-                return None
+            if kind in _SINGLE_USE_KINDS:
+                # A replica that takes over may not know that a value was deleted. The use decides, so the value need
+                # not be deleted: it expires.
+                if not await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch):
+                    return None
+                with suppress(SharedStateUnavailable):
+                    await self._state.delete(self._get_name(kind, key), expected=version)
+                return record.value
             try:
                 if await self._state.delete(self._get_name(kind, key), expected=version):
                     return record.value
             except SharedStateUnavailable as exc:
                 raise StoreUnavailable(str(exc)) from exc
-            if kind in _SINGLE_USE_KINDS:
-                return None  # Another worker has taken the value.
-
-    async def _use_record(self, kind: str, key: str, record: _Record, now: float) -> bool:
-        # A replica that takes over may not know that the value was deleted.
-        return await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch)
 
     async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Replace a value if it equals `old`. Return True if the value was replaced."""
         record, version = await self._read(kind, key, now)
-        return record is not None and record.value == old and await self._write(kind, key, value, until, now, version)
+        if record is None or record.value != old:
+            return False
+        try:
+            return await self._write(kind, key, value, until, now, version)
+        except StoreUnavailable:
+            return await self._check_swapped(kind, key, value, now)
+
+    async def _check_swapped(self, kind: str, key: str, value: bytes, now: float) -> bool:
+        """Find out whether a value was stored, although the back end did not answer.
+
+        The caller must not repeat a change that has happened. For example, a refresh token would look stolen.
+        """
+        for _ in range(_MAX_ATTEMPTS):
+            await asyncio.sleep(_RETRY_DELAY_S)
+            with suppress(StoreUnavailable):
+                record, _version = await self._read(kind, key, now)
+                if record is not None and record.value == value:
+                    return True
+                break
+        raise StoreUnavailable("the back end did not answer in time")
 
     async def use_once(self, kind: str, key: str, since: float, until: float, now: float) -> bool:
         """Record the use of an ID until it expires. Return True if this is the first use."""
@@ -97,8 +125,9 @@ class SharedStateStore:
 
     async def _use(self, kind: str, key: str, since: float, until: float, now: float, epoch: str) -> bool:
         await self._start()
+        name, ttl = self._get_name(kind, key), max(0.0, until - now)
         try:
-            return await self._state.use_once(self._get_name(kind, key), since, max(0.0, until - now), epoch=epoch)
+            return await use_with_retry(self._state, name, since, ttl, epoch)
         except HistoryLost:
             return False
         except SharedStateUnavailable as exc:

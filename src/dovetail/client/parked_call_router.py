@@ -19,7 +19,7 @@ from dovetail.log import log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Emit, ForwardedResult, IncomingExchange
 from dovetail.protocol.routed_id import RoutedIds
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable, WorkerLost
+from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message, SharedStateUnavailable, WorkerLost
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.input_required import InputRequiredResult
@@ -185,7 +185,11 @@ class ParkedCallRouter:
             else:
                 is_question = isinstance(result, InputRequiredResult)
                 outcome = _build_outcome("input required" if is_question else "result", encode(result))
-        await writer.write(encode(outcome), is_last=True)
+        data = encode(outcome)
+        if len(data) > MAX_MESSAGE_BYTES:
+            message = f"The result is larger than {MAX_MESSAGE_BYTES} bytes, so another worker cannot send it"
+            data = encode(_build_outcome("error", encode(_Error(code=InternalError.code, message=message))))
+        await writer.write(data, is_last=True)
 
     def _run_in_background(self, operation: Awaitable[Any]) -> None:
         async def run() -> None:
@@ -204,19 +208,27 @@ class _OutcomeWriter:
         self._state = cluster.state
         self._stream = stream
         self._number = 0
+        self._is_broken = False  # True after an event could not be stored
         self._lock = asyncio.Lock()
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         async with self._lock:
+            if self._is_broken:
+                return
             self._number += 1
             for _ in range(_MAX_STORE_ATTEMPTS):
                 try:
                     # An event that was already stored is not stored again, so the attempt can be repeated.
-                    await self._state.append(self._stream, self._number, data, header=b"", is_last=is_last)
+                    outcome = await self._state.append(self._stream, self._number, data, header=b"", is_last=is_last)
+                    if outcome != "added":
+                        # The stream was lost. Deleting it ends the reader, which reports the loss to the caller.
+                        await self._state.delete_stream(self._stream)
+                        break
                 except SharedStateUnavailable as exc:
                     await asyncio.sleep(exc.retry_after)
                 else:
                     return
+            self._is_broken = True
 
 
 def _build_outcome(kind: Literal["encoded", "result", "input required", "error"], value: bytes) -> _Outcome:

@@ -4,6 +4,7 @@ Names of values, limits and streams may have any length, because a back end stor
 no answer sends its message again, so a message that arrives twice must do no harm.
 """
 
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Literal, Protocol
 
@@ -135,6 +136,18 @@ class SharedStateListener(Protocol):
     def handle_gap(self) -> None:
         """Handle a gap in the change log: assume that everything has changed, and store important data again."""
         ...
+
+
+async def use_with_retry(state: "SharedState", name: str, valid_from: float, ttl: float, epoch: str) -> bool:
+    """Record the use of an ID as `SharedState.use_once` does. If the back end does not answer, try once more.
+
+    Without the second attempt, an answer that is lost would use up the ID.
+    """
+    attempt = secrets.token_hex(8)
+    try:
+        return await state.use_once(name, valid_from, ttl, attempt=attempt, epoch=epoch)
+    except SharedStateUnavailable:
+        return await state.use_once(name, valid_from, ttl, attempt=attempt, epoch=epoch)
 
 
 class SharedStateSource(Protocol):

@@ -10,12 +10,26 @@ from dovetail.protocol.shared_state import SharedStateUnavailable
 _OWN_SHARE: Final = 2  # One half of a limit is divided among the workers. The other half is shared.
 
 
+async def release_place(cluster: ClusterWorker, name: str, holder: str) -> None:
+    """Give back a place of `SharedState.acquire`. Try again until the back end can be used.
+
+    Places end with their worker, so nothing is left to do after the worker has left the cluster.
+    """
+    while cluster.is_started:
+        try:
+            await cluster.state.release(name, holder)
+        except SharedStateUnavailable as exc:
+            await asyncio.sleep(exc.retry_after)
+        else:
+            return
+
+
 class CallPlaces:
     """Limits how many requests of one caller run at all workers together.
 
-    Most requests need no message, because each worker has an own part of one half of the limit. A worker that has used
-    its part takes places of the other half. With the limit 256 and four workers, each worker has 32 requests of its
-    own, and they share 128 places. The places of a lost worker are free again as soon as the worker counts as lost.
+    Each worker may run `limit / 2 / workers` requests without a message. Every further request needs one of `limit / 2`
+    shared places. With the limit 256 and four workers, each worker has 32 requests of its own, and they share 128
+    places. The places of a lost worker are free again as soon as the worker counts as lost.
 
     While the back end cannot be used, each worker allows the limit divided by the last known number of workers.
     """
@@ -50,7 +64,11 @@ class CallPlaces:
         try:
             has_place = await self._cluster.state.acquire(self._get_name(origin), holder, self._limit - own_parts, None)
         except SharedStateUnavailable:
+            self._release_later(origin, holder)
             return running < min(self._limit, max(1, self._limit // self._count_workers()))
+        except BaseException:
+            self._release_later(origin, holder)
+            raise
         if has_place:
             self._held.setdefault(origin, []).append(holder)
         return has_place
@@ -62,18 +80,16 @@ class CallPlaces:
             return
         own_part = self._limit // _OWN_SHARE // self._count_workers()
         while holders and len(holders) > max(0, running - own_part):
-            task = asyncio.get_running_loop().create_task(self._release_place(origin, holders.pop()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._release_later(origin, holders.pop())
         if not holders:
             del self._held[origin]
 
-    async def _release_place(self, origin: str, holder: str) -> None:
-        try:
-            await self._cluster.state.release(self._get_name(origin), holder)
-        except SharedStateUnavailable:
-            # The back end may have lost the place anyway. Otherwise it is used again before a new place is taken.
-            self._held.setdefault(origin, []).append(holder)
+    def _release_later(self, origin: str, holder: str) -> None:
+        """Give back a place. Also call this if it is not known whether the place was taken."""
+        operation = release_place(self._cluster, self._get_name(origin), holder)
+        task = asyncio.get_running_loop().create_task(operation)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _get_name(self, origin: str) -> str:
         return f"{self._name}\0{origin}"

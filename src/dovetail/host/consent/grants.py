@@ -329,10 +329,14 @@ def list_session_grants(store: GrantStore, caller: str) -> "list[Grant]":
 
 def replace_session_grants(store: GrantStore, caller: str, grants: "Iterable[Grant]") -> None:
     """Replace the session grants of one caller."""
+    index = _GrantIndex(grants)
     with store._lock:  # pyright: ignore[reportPrivateUsage]
-        store._session_grants.pop(caller, None)  # pyright: ignore[reportPrivateUsage]
-    for grant in grants:
-        store._add_session_grant(grant)  # pyright: ignore[reportPrivateUsage]
+        session_grants = store._session_grants  # pyright: ignore[reportPrivateUsage]
+        session_grants.pop(caller, None)
+        if len(index):
+            session_grants[caller] = index
+            if len(session_grants) > _MAX_CALLERS:
+                del session_grants[next(caller for caller in session_grants if caller)]
 
 
 def on_revoke(store: GrantStore, callback: Callable[[str | None, str | None, str | None], None]) -> None:

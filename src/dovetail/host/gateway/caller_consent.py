@@ -23,7 +23,7 @@ from dovetail.protocol.request_state import (
     compute_binding,
     hash_request,
 )
-from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable
+from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
@@ -113,7 +113,7 @@ class SingleUseStates:
         owner, id, sealed_at = _get_use(state)
         epoch = state.once_values.get(_EPOCH_KEY, "")
         try:
-            return await self._cluster.state.use_once(f"consent:{owner}:{id}", sealed_at, _STATE_TTL_S, epoch=epoch)
+            return await use_with_retry(self._cluster.state, f"consent:{owner}:{id}", sealed_at, _STATE_TTL_S, epoch)
         except HistoryLost:
             return False
         except SharedStateUnavailable as exc:

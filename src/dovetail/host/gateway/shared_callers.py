@@ -16,7 +16,7 @@ from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants,
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledWarning
 from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 
@@ -26,6 +26,7 @@ _MAX_GRANTS: Final = 256
 _MAX_PINS: Final = 1_024
 _MAX_REVOCATIONS: Final = 256
 _REVOCATIONS: Final = "caller revocations"
+_MAX_UNSHARED: Final = 10_000
 _RETRY_DELAY_S: Final = 1.0
 
 
@@ -45,7 +46,9 @@ class _Revocation(Struct, kw_only=True):
 
     def covers(self, grant: Grant) -> bool:
         criteria = ((self.id, grant.id), (self.server, grant.server), (self.tool, grant.tool))
-        return grant.granted_at <= self.at and all(wanted in (None, value) for wanted, value in criteria)
+        # The clocks of two machines may differ. A grant that is only slightly newer is asked for again.
+        is_older = self.id is not None or grant.granted_at <= self.at + CLOCK_MARGIN_S
+        return is_older and all(wanted in (None, value) for wanted, value in criteria)
 
 
 class _Revocations(Struct, kw_only=True):
@@ -63,6 +66,7 @@ class SharedCallers:
         self._loop = asyncio.get_running_loop()
         self._warning = ThrottledWarning()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unshared_ids: set[str] = set()  # grants that this worker could not share yet
 
     async def load(self, caller: str) -> None:
         """Learn what other workers know about a caller. While the back end is away, keep what this worker knows."""
@@ -74,9 +78,8 @@ class SharedCallers:
             return
         known = CallerRecord() if record is None else record
         revoked = [] if revocations is None else revocations.entries
-        shared_ids = {grant.id for grant in known.grants}
-        # The back end may have lost these grants, or was away when this worker stored them.
-        unshared = [grant for grant in list_session_grants(self._grants, caller) if grant.id not in shared_ids]
+        # Grants that are not in the record were revoked or lost, except those that this worker could not share yet.
+        unshared = [grant for grant in list_session_grants(self._grants, caller) if grant.id in self._unshared_ids]
         grants = [
             grant for grant in (*known.grants, *unshared) if not any(revocation.covers(grant) for revocation in revoked)
         ]
@@ -85,26 +88,35 @@ class SharedCallers:
             identity, _, tool = key.partition("\0")
             self._pins.learn(caller, identity, tool, fingerprint)
         unshared_pins = self._pins.list_pins(caller).items() - known.pins.items()
-        if unshared_pins or any(grant.id not in shared_ids for grant in grants):
-            await self._restore(caller, grants, dict(unshared_pins))
+        if unshared_pins or {grant.id for grant in grants} != {grant.id for grant in known.grants}:
+            await self._update(caller, grants, dict(unshared_pins), revoked)
 
-    async def _restore(self, caller: str, grants: list[Grant], pins: dict[str, str]) -> None:
-        def restore(record: CallerRecord) -> None:
-            ids = {grant.id for grant in record.grants}
-            record.grants = [*record.grants, *(grant for grant in grants if grant.id not in ids)][-_MAX_GRANTS:]
+    async def _update(self, caller: str, grants: list[Grant], pins: dict[str, str], revoked: list[_Revocation]) -> None:
+        """Share what this worker could not share before, and remove revoked grants from the record."""
+
+        def update(record: CallerRecord) -> None:
+            known_grants = [*record.grants, *(grant for grant in grants if grant.id in self._unshared_ids)]
+            valid_grants = {
+                grant.id: grant for grant in known_grants if not any(revocation.covers(grant) for revocation in revoked)
+            }
+            record.grants = [*valid_grants.values()][-_MAX_GRANTS:]
             record.pins = pins | record.pins
 
-        await self._change(caller, restore)
+        if await self._change(caller, update):
+            self._unshared_ids.difference_update(grant.id for grant in grants)
 
     async def add_grant(self, grant: Grant) -> None:
         """Share a grant of a caller's session."""
 
         def add(record: CallerRecord) -> None:
             now = time.time()
-            valid_grants = [one for one in record.grants if not one.is_expired(now)]
+            valid_grants = [known for known in record.grants if not known.is_expired(now)]
             record.grants = [*valid_grants[1 - _MAX_GRANTS :], grant]
 
-        await self._change(grant.caller, add)
+        if not await self._change(grant.caller, add):
+            if len(self._unshared_ids) >= _MAX_UNSHARED:
+                self._unshared_ids.clear()  # The callers are asked again.
+            self._unshared_ids.add(grant.id)
 
     async def add_pin(self, caller: str, identity: str, tool: str, fingerprint: str) -> None:
         """Share which definition a caller uses."""
@@ -117,7 +129,8 @@ class SharedCallers:
 
         await self._change(caller, add)
 
-    async def _change(self, caller: str, change: Callable[[CallerRecord], None]) -> None:
+    async def _change(self, caller: str, change: Callable[[CallerRecord], None]) -> bool:
+        """Change the record of a caller. Return False if the back end cannot be used now."""
         try:
             while True:
                 record, version = await self._read(_get_name(caller), CallerRecord)
@@ -125,10 +138,11 @@ class SharedCallers:
                 change(record)
                 data = encode(record)
                 if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=version):
-                    return
+                    return True
         except SharedStateUnavailable as exc:
             # The answer counts at this worker. Other workers ask again.
             self._warning.log("an answer of a caller cannot be shared with other workers: %s", exc)
+            return False
 
     def revoke(self, id: str | None, server: str | None, tool: str | None) -> None:
         """Revoke session grants at all workers. The revocation is stored as soon as the back end can be used.
@@ -149,7 +163,7 @@ class SharedCallers:
             try:
                 stored, version = await self._read(_REVOCATIONS, _Revocations)
                 entries = [] if stored is None else stored.entries
-                recent = [one for one in entries if one.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
+                recent = [entry for entry in entries if entry.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
                 data = encode(_Revocations(entries=[*recent, revocation]))
                 if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
                     return

@@ -12,6 +12,7 @@ from dovetail.errors import PolicyError
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.server.call_places import release_place
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
@@ -99,6 +100,7 @@ class Meter:
         self._cluster: ClusterWorker | None = None
         self._shared_limiters: dict[str, SharedRateLimiter] = {}  # The keys are rates.
         self._place_count = 0
+        self._release_tasks: set[asyncio.Task[None]] = set()
 
     def join_cluster(self, cluster: ClusterWorker) -> None:
         """Count the calls of all workers together."""
@@ -134,17 +136,17 @@ class Meter:
         """Wait until fewer than `limit` calls run at all workers. While the back end is away, do not wait."""
         self._place_count += 1
         name, holder, delay = f"concurrency\0{key}", f"{cluster.name}.{self._place_count}", _MIN_POLL_S
-        has_place = False
-        with suppress(SharedStateUnavailable):
-            while not (has_place := await cluster.state.acquire(name, holder, limit, None)):
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _MAX_POLL_S)
         try:
+            with suppress(SharedStateUnavailable):
+                while not await cluster.state.acquire(name, holder, limit, None):
+                    await asyncio.sleep(delay)
+                    delay = min(2 * delay, _MAX_POLL_S)
             yield
         finally:
-            if has_place:
-                with suppress(SharedStateUnavailable):
-                    await asyncio.shield(cluster.state.release(name, holder))
+            # If `acquire` was cancelled or got no answer, the place may have been taken.
+            task = asyncio.get_running_loop().create_task(release_place(cluster, name, holder))
+            self._release_tasks.add(task)
+            task.add_done_callback(self._release_tasks.discard)
 
     async def record_call(self, server: str, tool: str, rate: str) -> None:
         """Count one call. Raise PolicyError if its rate limit is exceeded."""

@@ -19,7 +19,7 @@ from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
 from dovetail.oauth.proofs import sha256_base64url
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.replay_memory import ReplayMemory
-from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable
+from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.wire.base import Struct
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
@@ -174,7 +174,7 @@ async def _use_in_cluster(cluster: ClusterWorker, proof: VerifiedProof, now: flo
     try:
         # A proof may be dated in the future, so it can have been used before its date.
         valid_from = proof.issued_at - _MAX_PROOF_AGE_S
-        is_first = await cluster.state.use_once(name, valid_from, ttl, epoch=proof.epoch)
+        is_first = await use_with_retry(cluster.state, name, valid_from, ttl, proof.epoch)
     except HistoryLost:
         raise NonceRequired("the DPoP proof may have been used before. Create a new proof with this nonce") from None
     except SharedStateUnavailable as exc:
