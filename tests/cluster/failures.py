@@ -118,8 +118,9 @@ class FailingCluster:
         return self.pool.addresses[1]
 
     @contextlib.asynccontextmanager
-    async def open_session(self, name: str = "row") -> AsyncGenerator[RawSession]:
-        async with open_session(self.pool.addresses, name) as session:
+    async def open_session(self, name: str = "row", *addresses: Address) -> AsyncGenerator[RawSession]:
+        """Open a session at random workers, or at one of these addresses."""
+        async with open_session(addresses or self.pool.addresses, name) as session:
             yield session
 
     async def prepare(self) -> None:

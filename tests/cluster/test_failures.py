@@ -124,8 +124,8 @@ class Sessions(Row):
         if self.case in ("away", "full", "partitioned"):
             assert await self._narrate(cluster.asker) == 1
             assert await self._set_level("debug", cluster.asker) == 503
-            async with cluster.open_session("new"):
-                pass
+            async with cluster.open_session("new", cluster.asker) as new:
+                assert (await new.call("echo", token=f"new{time.monotonic_ns()}")).startswith("new")
             response = await self.session.delete(cluster.asker)
             assert await read_status(response) == 503
         if self.case in ("killed", "paused", "partitioned"):
