@@ -58,3 +58,28 @@ def test_the_cluster_of_a_file_is_not_replaced_silently(run: RunCommand, tmp_pat
     ended = run("run", file, "--http", "--port", "0", "--cluster", UNREACHABLE)
     assert ended.code == 2
     assert "--cluster" in ended.err
+
+
+@pytest.mark.parametrize(("name", "value"), [("DOVETAIL_CLUSTER", "foo"), ("DOVETAIL_SECRET_KEYS", f"{KEY},short")])
+def test_a_wrong_environment_variable_is_named(
+    run: RunCommand,
+    server: Path,
+    environment: dict[str, str],
+    name: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(environment, name, value)
+    ended = run("run", server, "--http", "--port", "0")
+    assert ended.code == 2
+    assert name in ended.err
+    assert KEY not in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("options", [("--port", "99999", "--workers", "2"), ("--cluster", "redis://:geheim@host:x")])
+def test_an_invalid_port_is_refused(run: RunCommand, server: Path, options: tuple[str, ...]) -> None:
+    ended = run("run", server, "--http", *options)
+    assert ended.code == 2
+    assert "port" in ended.err
+    assert "geheim" not in ended.err

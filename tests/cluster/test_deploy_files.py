@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cluster.redis_servers import RedisServer
@@ -22,6 +23,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 TIMEOUT_S = 60.0
 TOKEN = "a-token-for-the-tests"
 PASSWORD = "geheim"
+KEY, NEW_KEY = "a secret key for the tests", "a newer secret key for them"
 
 
 def run_tool(name: str, *words: str) -> str:
@@ -76,14 +78,9 @@ def write_nginx_configuration(folder: Path, port: int, servers: list[int]) -> Pa
     return file
 
 
-@contextlib.contextmanager
-def run_process(command: list[str], environment: dict[str, str]) -> Generator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(command, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(TIMEOUT_S)
+def stop_process(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    process.wait(TIMEOUT_S)
 
 
 async def wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
@@ -100,9 +97,44 @@ async def wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
 class Deployment:
     """nginx, two copies of the server and Redis, as in `compose.yaml`."""
 
-    def __init__(self, port: int, servers: "list[subprocess.Popen[bytes]]") -> None:
-        self.url = f"http://localhost:{port}/mcp"
-        self.servers = servers
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.redis = RedisServer(folder)
+        self.redis.execute("CONFIG", "SET", "requirepass", PASSWORD)
+        self._nginx_port, *self._ports = find_free_ports(3)
+        self.url = f"http://localhost:{self._nginx_port}/mcp"
+        self.servers: list[subprocess.Popen[bytes]] = []
+
+    async def start(self) -> None:
+        assert NGINX is not None, "nginx is not installed"
+        self.servers = [self._start_server(port, KEY) for port in self._ports]
+        configuration = write_nginx_configuration(self._folder, self._nginx_port, self._ports)
+        command = [NGINX, "-c", str(configuration), "-p", str(self._folder), "-e", str(self._folder / "error.log")]
+        self.nginx = subprocess.Popen(command)  # noqa: ASYNC220
+        for port, process in zip((self._nginx_port, *self._ports), (self.nginx, *self.servers), strict=True):
+            await wait_for_port(port, process)
+
+    def close(self) -> None:
+        for process in (self.nginx, *self.servers):
+            stop_process(process)
+        self.redis.close()
+
+    def _start_server(self, port: int, keys: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "dovetail", "run", str(FOLDER / "server.py"), "--http", "--port", str(port)]
+        environment = os.environ | {
+            "DOVETAIL_CLUSTER": f"unix://:{PASSWORD}@{self.redis.path}",
+            "DOVETAIL_SECRET_KEYS": keys,
+            "TICKETS_TOKEN": TOKEN,
+            "FORWARDED_ALLOW_IPS": "127.0.0.1",
+        }
+        return subprocess.Popen([*command, "--workers", "2", "--health", "--public-url", self.url], env=environment)
+
+    async def restart(self, keys: str) -> None:
+        """Restart one copy after the other, with other keys."""
+        for index, port in enumerate(self._ports):
+            await asyncio.to_thread(stop_process, self.servers[index])
+            self.servers[index] = self._start_server(port, keys)
+            await wait_for_port(port, self.servers[index])
 
     def open_client(self, protocol_version: str) -> Client:
         async def answer(*_: Any) -> Any:
@@ -113,38 +145,10 @@ class Deployment:
 
 @pytest.fixture
 async def deployment(tmp_path: Path) -> AsyncGenerator[Deployment]:
-    assert NGINX is not None, "nginx is not installed"
-    redis = RedisServer(tmp_path)
-    redis.execute("CONFIG", "SET", "requirepass", PASSWORD)
-    nginx_port, *ports = find_free_ports(3)
-    environment = os.environ | {
-        "DOVETAIL_CLUSTER": f"unix://:{PASSWORD}@{redis.path}",
-        "DOVETAIL_SECRET_KEYS": "a secret key for the tests",
-        "TICKETS_TOKEN": TOKEN,
-        "FORWARDED_ALLOW_IPS": "127.0.0.1",
-    }
-    with contextlib.ExitStack() as stack:
-        stack.callback(redis.close)
-        servers: list[subprocess.Popen[bytes]] = []
-        for port in ports:
-            command = [
-                sys.executable,
-                "-m",
-                "dovetail",
-                "run",
-                str(FOLDER / "server.py"),
-                "--http",
-                "--port",
-                f"{port}",
-            ]
-            command += ["--workers", "2", "--health", "--public-url", f"http://localhost:{nginx_port}/mcp"]
-            servers.append(stack.enter_context(run_process(command, environment)))
-        configuration = write_nginx_configuration(tmp_path, nginx_port, ports)
-        command = [NGINX, "-c", str(configuration), "-p", str(tmp_path), "-e", str(tmp_path / "error.log")]
-        nginx = stack.enter_context(run_process(command, environment))
-        for port, process in zip((nginx_port, *ports), (nginx, *servers), strict=True):
-            await wait_for_port(port, process)
-        yield Deployment(nginx_port, servers)
+    deployment = Deployment(tmp_path)
+    await deployment.start()
+    yield deployment
+    await asyncio.to_thread(deployment.close)
 
 
 async def test_clients_of_all_versions_are_served_through_nginx(deployment: Deployment) -> None:
@@ -185,3 +189,30 @@ async def test_health_checks_are_not_public(deployment: Deployment) -> None:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert (await reader.readline()).split()[1] == b"404"
         writer.close()
+
+
+async def test_secret_keys_are_replaced_without_losing_a_session(deployment: Deployment) -> None:
+    """The drill of the guide: each step restarts one copy after the other."""
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {TOKEN}",
+        "MCP-Protocol-Version": "2025-11-25",
+    }
+    client_info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http, deployment.open_client("2025-11-25") as client:
+
+        async def send(method: str, params: Any = None, **fields: Any) -> httpx.Response:
+            message = {"jsonrpc": "2.0", "method": method, "params": params or {}, **fields}
+            return await http.post(deployment.url, json=message)
+
+        opened = await send("initialize", client_info, id=1)
+        http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        assert (await send("notifications/initialized")).status_code == 202
+        for keys in (f"{KEY},{NEW_KEY}", f"{NEW_KEY},{KEY}"):
+            await deployment.restart(keys)
+            for number in range(4):
+                assert (await send("ping", id=number)).status_code == 200
+            assert await client.call("close", ticket=1) == "ticket 1 is closed"
+        await deployment.restart(NEW_KEY)
+        assert (await send("ping", id=1)).status_code == 404  # The session belongs to the old key.
+        assert await client.call("close", ticket=1) == "ticket 1 is closed"  # A client opens another session.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,21 @@ def test_a_repeated_sigterm_of_a_service_manager_does_not_cut_calls(program: Pat
         thread.join(TIMEOUT_S)
         assert len(answers) == 1
         assert server.process.wait(TIMEOUT_S) == 0
+
+
+def test_paused_workers_do_not_delay_the_stop_one_after_the_other(program: Path) -> None:
+    program.write_text(
+        PROGRAM.replace("drain_timeout=5.0, shutdown_timeout=8.0", "drain_timeout=0.5, shutdown_timeout=1.0")
+    )
+    with spawn(program, "3") as server:
+        workers = server.wait_until_serving(3)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        begun = time.monotonic()
+        server.process.terminate()
+        server.process.wait(TIMEOUT_S)
+        assert time.monotonic() - begun < 5.0  # 2 seconds for all. One after the other, they would need 6 seconds.
+        assert not any(map(psutil.pid_exists, workers))
 
 
 @pytest.mark.parametrize(

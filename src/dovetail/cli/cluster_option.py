@@ -25,16 +25,21 @@ def cluster_option(function: F) -> F:
 
 
 def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) -> None:
-    from dovetail.cluster import Cluster
-    from dovetail.server.cluster_setup import CLUSTER_VARIABLE
+    from dovetail.server.cluster_setup import CLUSTER_VARIABLE, check_environment
 
-    if url is None or ctx.resilient_parsing:
+    if ctx.resilient_parsing:
         return
     try:
-        Cluster(url)
+        if url is not None:
+            from dovetail.cluster import Cluster
+
+            Cluster(url)
+            os.environ[CLUSTER_VARIABLE] = url
+        check_environment()
     except ValueError as exc:
+        if url is None:
+            raise click.UsageError(str(exc)) from None
         raise click.BadParameter(str(exc), ctx, param) from None
-    os.environ[CLUSTER_VARIABLE] = url
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ _NONCE_BYTES: Final = 12
 _EXPIRY_BYTES: Final = 8
 _NONCE_START: Final = len(_VERSION) + _KEY_ID_BYTES
 _DATA_START: Final = _NONCE_START + _NONCE_BYTES
-_MIN_SECRET_BYTES: Final = 16
+MIN_SECRET_BYTES: Final = 16
 _NEVER: Final = 2 ** (8 * _EXPIRY_BYTES) - 1
 
 
@@ -32,8 +32,8 @@ class Sealer:
     def __init__(self, secret_keys: Sequence[str | bytes] | str | bytes = (), *, purpose: str) -> None:
         keys = (secret_keys,) if isinstance(secret_keys, str | bytes) else secret_keys
         secrets = [key.encode() if isinstance(key, str) else key for key in keys]
-        if any(len(secret) < _MIN_SECRET_BYTES for secret in secrets):
-            raise ValueError(f"a secret key must have at least {_MIN_SECRET_BYTES} bytes")
+        if any(len(secret) < MIN_SECRET_BYTES for secret in secrets):
+            raise ValueError(f"a secret key must have at least {MIN_SECRET_BYTES} bytes")
         self._secrets = secrets or [os.urandom(32)]
         self._purpose = purpose.encode()
         self._ciphers: dict[bytes, Any] = {}  # ciphers by key ID, newest first

@@ -114,6 +114,7 @@ class RecordedEndpoint:
         self._create_recorder = number_exchanges(recorder)
         self.close = endpoint.close
         self.begin_drain = endpoint.begin_drain
+        self.end_streams = endpoint.end_streams
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle an ASGI request."""

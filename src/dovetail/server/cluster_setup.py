@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.protocol.sealer import MIN_SECRET_BYTES
+
 if TYPE_CHECKING:
     from dovetail.cluster import Cluster
     from dovetail.protocol.cluster_worker import ClusterWorker
@@ -58,6 +60,19 @@ def find_redis_cluster(cluster: Any) -> "Cluster | None":
     return None if getattr(cluster, "is_local", True) else cluster
 
 
+def check_environment() -> None:
+    """Raise ValueError if an environment variable of the cluster is not valid."""
+    find_default_cluster()
+    _read_environment_keys()
+
+
+def _read_environment_keys() -> list[str]:
+    keys = [key for part in os.environ.get(SECRET_KEYS_VARIABLE, "").split(",") if (key := part.strip())]
+    if any(len(key.encode()) < MIN_SECRET_BYTES for key in keys):
+        raise ValueError(f"each key in {SECRET_KEYS_VARIABLE} must have at least {MIN_SECRET_BYTES} bytes")
+    return keys
+
+
 def find_secret_keys(secret_keys: Sequence[str | bytes], cluster: Any) -> Sequence[str | bytes]:
     """Return the secret keys of a server. The defaults are the keys of the environment, and the key of a local cluster.
 
@@ -65,8 +80,8 @@ def find_secret_keys(secret_keys: Sequence[str | bytes], cluster: Any) -> Sequen
     """
     if secret_keys:
         return secret_keys
-    if listed := os.environ.get(SECRET_KEYS_VARIABLE):
-        return [key for part in listed.split(",") if (key := part.strip())]
+    if keys := _read_environment_keys():
+        return keys
     cluster = find_default_cluster() if cluster is None else cluster
     if isinstance(cluster, WorkersFolder):
         from dovetail.cluster.local_folder import read_key

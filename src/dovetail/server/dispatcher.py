@@ -547,14 +547,19 @@ class Dispatcher:
         else:
             await self._close_state(state)
 
+    def end_subscriptions(self) -> None:
+        """Send the result of each open `subscriptions/listen` in this event loop."""
+        if (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
+            for stream in tuple(state.change_streams):
+                stream.close()
+
     async def _close_state(self, state: LoopState) -> None:
         if state.is_closing:
             await state.closed_event.wait()
             return
         state.is_closing = True
         try:
-            for stream in tuple(state.change_streams):
-                stream.close()
+            self.end_subscriptions()
             await _wait_for_calls(state, self.limits.drain_timeout)
             for exchange in tuple(state.running_exchanges):
                 if exchange.task is not asyncio.current_task():

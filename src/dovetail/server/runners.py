@@ -55,6 +55,7 @@ class RunnableService(Service, Protocol):
     """A `Service` that can be run."""
 
     def use_cluster(self, cluster: "ClusterWorker") -> None: ...
+    def end_subscriptions(self) -> None: ...
 
 
 class Runnable(NamedTuple):
@@ -163,7 +164,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             # A service manager may send SIGTERM to all processes, and the parent sends it, too.
             ignores_repeated_sigterm=listener.is_worker,
             # Other workers can serve the next request of each client.
-            begin_drain=None if runnable.service.cluster is None else app.begin_drain,
+            release=None if runnable.service.cluster is None else _Release(app, runnable.service),
         )
         task = asyncio.get_running_loop().create_task(web_server.serve([listener.socket]))
         try:
@@ -176,6 +177,20 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
     finally:
         listener.socket.close()
         await server.stop()
+
+
+class _Release:
+    """Lets the clients of a worker that stops continue at other workers."""
+
+    def __init__(self, app: Any, service: RunnableService) -> None:
+        self.begin = app.begin_drain
+        self._app = app
+        self._service = service
+
+    async def end_streams(self) -> None:
+        """End the streams that wait for changes. Their clients open them again."""
+        self._service.end_subscriptions()
+        await self._app.end_streams()
 
 
 async def serve_unix(

@@ -26,7 +26,7 @@ _POLL_INTERVAL_S: Final = 0.5
 _MIN_UPTIME_S: Final = 1.0  # A worker that exits sooner is replaced after a delay.
 _MIN_DELAY_S: Final = 0.5
 _MAX_DELAY_S: Final = 10.0
-_MAX_EXIT_S: Final = 60.0  # the maximum time for which the parent waits for a worker that did not start
+_EXIT_DELAY_S: Final = 0.2  # the time between the end of the pipe and the end of the process
 
 
 class WorkerPipes(NamedTuple):
@@ -70,7 +70,7 @@ class _Worker:
         self.pipe, ready = os.pipe()
         self.is_ready = False
         self.ready_at = self.started_at = time.monotonic()
-        self.shutdown_timeout = _MAX_EXIT_S
+        self.shutdown_timeout = 0.0  # A worker that is not ready has no calls to finish.
         self.announcement = ""
         self.predecessor: _Worker | None = None  # the worker that stops when this one is ready
         try:
@@ -180,8 +180,9 @@ class Supervisor:
             elif key.data.read_pipe():
                 self._handle_ready(key.data)
             else:
+                # The worker exits, or it has closed all its descriptors. Its exit code decides.
                 self._selector.unregister(key.fd)
-                key.data.process.join(_MAX_EXIT_S)
+                key.data.process.join(_EXIT_DELAY_S)
         # A process that the worker started may keep the pipe open.
         for worker in (*self._workers, *self._stopping_workers):
             if worker.process.exitcode is not None:
@@ -258,8 +259,11 @@ class Supervisor:
     def _stop(self) -> None:
         self._close_listener()
         self._send(signal.SIGTERM)
-        for worker in (*self._workers, *self._stopping_workers):
-            worker.process.join(worker.shutdown_timeout + 1)
+        workers = (*self._workers, *self._stopping_workers)
+        # All workers stop at the same time. A worker that has not started yet gets the same time as the others.
+        deadline = time.monotonic() + max((worker.shutdown_timeout for worker in workers), default=0.0) + 1
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.exitcode is None:
                 worker.process.kill()
                 worker.process.join()

@@ -50,6 +50,7 @@ class FallbackRouter:
         self._fallback = fallback
         self.close = endpoint.close
         self.begin_drain = endpoint.begin_drain
+        self.end_streams = endpoint.end_streams
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -435,12 +435,16 @@ class Endpoint:
         """Refuse new sessions, and report that the server is not ready. All other requests are still served."""
         self._sessions.is_draining = True
 
+    async def end_streams(self) -> None:
+        """End the GET streams of shared sessions, so that their clients open them at other workers."""
+        await self._sessions.end_shared_streams()
+
     async def close(self) -> None:
         """Reject new requests, and end all sessions and streams."""
         if not self.is_ready:
             return
         self.is_ready = False
-        await self._sessions.end_shared_streams()
+        await self.end_streams()
         if self._on_stop is not None:
             await self._on_stop()
         await self._sessions.close()

@@ -7,11 +7,12 @@ large, or whose client does not read the response. A signal stops the server in 
 import asyncio
 import os
 import re
+import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, cast
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,7 +30,9 @@ _BAD_REQUEST_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\nconte
 _CLOSE_HEADER = (b"connection", b"close")
 # A worker that stops keeps idle connections open for this time, because a request may be on its way.
 _RELEASE_TIMEOUT_S = 1.0
-_RELEASE_INTERVAL_S = 0.02
+_MIN_RELEASE_S = 0.1
+_RELEASE_INTERVAL_S = 0.005
+_MAX_ACCEPT_ROUNDS = 100
 _AUTHORITY_END = re.compile(rb"[/?#]")
 _REQUEST_TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _SHUTTING_DOWN_RESPONSE = (
@@ -303,11 +306,13 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         return self.is_between_requests or self._awaits_body
 
     def close_after_response(self) -> None:
-        """Close the connection after the response to the current request. An idle connection stays open."""
-        if not self.is_between_requests:
-            self.cycle.keep_alive = False
-            if not self.cycle.response_started:
-                self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE_HEADER]
+        """Close the connection after the response to the current request.
+
+        An idle connection stays open, and so does the connection of a response that has begun, because its client does
+        not know that the connection closes.
+        """
+        if not self.is_between_requests and not self.cycle.response_started:
+            self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE_HEADER]
 
     def _start_head_timer(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
@@ -342,6 +347,18 @@ def create_limited_protocol(server_limits: ServerLimits) -> type[HttpToolsProtoc
     return ConfiguredProtocol
 
 
+class Release(Protocol):
+    """Lets the clients of a server that stops continue at other servers."""
+
+    def begin(self) -> None:
+        """Refuse new sessions."""
+        ...
+
+    async def end_streams(self) -> None:
+        """End the streams that have no end, so that their clients connect again."""
+        ...
+
+
 class UvicornServer(uvicorn.Server):
     """A uvicorn server that calls `on_stop` for each stop signal. The first signal starts the shutdown timeout.
 
@@ -358,11 +375,11 @@ class UvicornServer(uvicorn.Server):
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_ready: Callable[[], None] | None = None,
         ignores_repeated_sigterm: bool = False,
-        begin_drain: Callable[[], None] | None = None,
+        release: Release | None = None,
     ) -> None:
         super().__init__(config)
         self._ignores_repeated_sigterm = ignores_repeated_sigterm
-        self._begin_drain = begin_drain
+        self._release = release
         self._on_stop = on_stop
         self._drain = drain
         self._on_start = on_start
@@ -389,27 +406,46 @@ class UvicornServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting connections, wait for running requests, and close all connections."""
+        release = self._release
+        if release is not None:
+            release.begin()
+            self._ask_clients_to_reconnect()
+            await self._accept_waiting(sockets or ())
         for server in self.servers:
             server.close()
-        if self._begin_drain is not None:
-            self._begin_drain()
-            await self._release_clients()
+        if release is not None:
+            await release.end_streams()
+            await self._answer_last_requests()
         await self._drain()
         await super().shutdown(sockets)
 
-    async def _release_clients(self) -> None:
-        """Answer requests that are already on their way, and ask clients to connect to another worker.
+    async def _accept_waiting(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept the connections that the system has accepted. It would reset them when the socket is closed."""
+        for _ in range(_MAX_ACCEPT_ROUNDS):
+            if not select.select(sockets, (), (), 0)[0]:
+                return
+            await asyncio.sleep(_RELEASE_INTERVAL_S)
+
+    def _ask_clients_to_reconnect(self) -> None:
+        """Send the header `Connection: close` with each response."""
+        self.config.encoded_headers.append(_CLOSE_HEADER)
+        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE_HEADER]
+        for connection in cast("set[LimitedHTTPProtocol]", self.server_state.connections):
+            connection.close_after_response()
+
+    async def _answer_last_requests(self) -> None:
+        """Answer requests that are already on their way, for a limited time.
 
         If the server closed its idle connections at once, it would lose a request that a client sends at this moment.
         """
-        self.config.encoded_headers.append(_CLOSE_HEADER)
-        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE_HEADER]
         connections = cast("set[LimitedHTTPProtocol]", self.server_state.connections)
-        for connection in connections:
-            connection.close_after_response()
         loop = asyncio.get_running_loop()
+        # A connection that was accepted a moment ago is not in the set yet.
+        earliest_end = loop.time() + _MIN_RELEASE_S
         deadline = loop.time() + _RELEASE_TIMEOUT_S
-        while any(connection.is_waiting for connection in connections) and loop.time() < deadline:
+        while loop.time() < earliest_end or (
+            loop.time() < deadline and any(connection.is_waiting for connection in connections)
+        ):
             if self.force_exit:
                 return
             await asyncio.sleep(_RELEASE_INTERVAL_S)
