@@ -44,6 +44,8 @@ SECTIONS: dict[str, list[str]] = {
         "guide/transports",
         "guide/deploying",
         "guide/docker",
+        "guide/cluster",
+        "guide/sizing",
         "guide/authorization",
         "guide/troubleshooting",
         "guide/client",

@@ -199,7 +199,8 @@ async def test_secret_keys_are_replaced_without_losing_a_session(deployment: Dep
         "MCP-Protocol-Version": "2025-11-25",
     }
     client_info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http, deployment.open_client("2025-11-25") as client:
+    raw_client = httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S)
+    async with raw_client as http, deployment.open_client("2025-11-25") as client:
 
         async def send(method: str, params: Any = None, **fields: Any) -> httpx.Response:
             message = {"jsonrpc": "2.0", "method": method, "params": params or {}, **fields}
