@@ -53,6 +53,7 @@ _MAX_CHANGE_ATTEMPTS: Final = 20
 _PROBE: Final = "session probe"  # the name of a value that shows whether the back end can store values
 # The time that other workers have to store the record of a session again after a loss.
 _RESTORE_TIME_S: Final = 5.0
+_CLOCK_TOLERANCE_S: Final = 2.0  # how much the clocks of two workers may differ
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _RETRY_DELAY_S: Final = 0.5
 _MAX_SAVE_FAILURES: Final = 10
@@ -336,10 +337,12 @@ class SharedSessions:
         epoch = (await self._state.get_cursor()).partition(".")[0]
         is_new_epoch = epoch != self._state.get_status().epoch
         gap_age, session_age = time.monotonic() - self._gap_at, time.time() - identity.created_at
+        is_new = session_age <= self._limits.initialize_timeout and session_age + _CLOCK_TOLERANCE_S < gap_age
+        if is_new and not is_new_epoch:
+            return None
         if is_new_epoch or gap_age < _RESTORE_TIME_S:
             return Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
-        is_new = session_age <= self._limits.initialize_timeout and session_age < gap_age
-        return None if is_new else _create_unknown_error()
+        return _create_unknown_error()
 
     def _get_ttl(self, record: SessionRecord) -> float:
         if record.is_ready or record.is_ended:
