@@ -51,7 +51,7 @@ class RedisChannel:
         self._queue: deque[_Command] = deque()  # commands that were not sent, oldest first
         self._sent: deque[_Command] = deque()  # commands without a reply, oldest first
         self._waiting_bytes = 0
-        self._replied_at = 0.0
+        self._waiting_since = 0.0  # when Redis got the oldest command without a reply, or sent its last reply
 
     @property
     def is_busy(self) -> bool:
@@ -118,6 +118,8 @@ class RedisChannel:
 
     def _take_commands(self) -> list[bytes]:
         packed: list[bytes] = []
+        if not self._sent:
+            self._waiting_since = self._loop.time()
         while self._queue and len(self._sent) < _MAX_SENT_COMMANDS:
             command = self._queue.popleft()
             if command.reply.done():  # The caller has left, or its time is over.
@@ -140,7 +142,7 @@ class RedisChannel:
                     return
                 command = self._sent.popleft()
                 self._waiting_bytes -= command.size
-                self._replied_at = self._loop.time()
+                self._waiting_since = self._loop.time()
                 if self._queue:
                     self._has_outgoing.set()
                 if error is not None:
@@ -157,11 +159,11 @@ class RedisChannel:
         if not self.is_busy:
             return
         now = self._loop.time()
-        if now - due_at > _MAX_LATENESS_S:  # The event loop was busy, so replies may wait to be read.
-            self._timer = self._loop.call_at(now + _MAX_LATENESS_S, self._check_deadlines, now + _MAX_LATENESS_S)
+        if now - due_at > _MAX_LATENESS_S:
+            # The event loop was busy, so commands may wait to be sent, and replies may wait to be read.
+            self._timer = self._loop.call_at(now + self._timeout, self._check_deadlines, now + self._timeout)
             return
-        called_at = next(chain(self._sent, self._queue)).deadline - self._timeout
-        if now - max(called_at, self._replied_at) >= self._timeout:
+        if self._sent and now - self._waiting_since >= self._timeout:
             self._lose(f"Redis does not answer: no reply for {self._timeout:g} seconds")
             return
         # Redis answers, but slowly. The replies to these commands are ignored when they arrive.
