@@ -31,7 +31,7 @@ _TICKET_PURPOSE: Final = "parked call 1"  # the purpose and format version of ti
 _CONTINUE: Final = "parked.continue"
 _CANCEL: Final = "parked.cancel"
 _MAX_REMEMBERED_STREAMS: Final = 1024  # A message that arrives twice must not continue a call twice.
-_MAX_STORE_ATTEMPTS: Final = 30
+_MAX_STORE_ATTEMPTS: Final = 300  # With one attempt each second, this is as long as a call may take by default.
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
