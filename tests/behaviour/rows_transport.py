@@ -440,7 +440,7 @@ HTTP = (
     Requirement(
         "http.workers",
         "house",
-        "Without sessions, several processes can share one port. A process that dies is replaced.",
+        "Several processes can share one port. A process that dies is replaced.",
         BOTH,
         HTTP_ONLY,
     ),
