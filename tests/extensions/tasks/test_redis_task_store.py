@@ -374,3 +374,11 @@ def test_an_invalid_prefix_is_refused(prefix: str) -> None:
 
 def test_the_location_does_not_contain_the_password() -> None:
     assert RedisTaskStore("redis://user:secret@127.0.0.1:6379/2").location == "redis://127.0.0.1:6379"
+
+
+def test_the_options_do_not_show_a_password() -> None:
+    shown = repr(TaskOptions(store="redis://user:topsecret@127.0.0.1:6379/0", ttl=60.0))
+    assert "topsecret" not in shown
+    assert "127.0.0.1" in shown
+    assert "ttl=60.0" in shown
+    assert repr(TaskOptions()).startswith("TaskOptions(store=None")

@@ -65,6 +65,15 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         if self.engine is not None and not hasattr(self.engine, "submit"):
             raise TypeError(f"engine must be a TaskEngine, not {describe_value(self.engine)}")
 
+    def __repr__(self) -> str:
+        """Return the options without the password of a Redis URL."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        if is_redis_url(self.store):
+            from dovetail.cluster.redis_connection import parse_redis_url
+
+            values["store"] = str(parse_redis_url(str(self.store)))
+        return f"TaskOptions({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
 
 def is_redis_url(store: object) -> bool:
     """Return whether a store is the URL of a Redis server, and not the path of a file."""
