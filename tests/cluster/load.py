@@ -221,19 +221,24 @@ class LoadClient:
 
     async def _read_stream(self, operation: Operation, response: Response, *, can_cut: bool) -> Any:
         """Return the reply, or None if the stream was cut or ended before it."""
-        events = response.read_events()
-        async with contextlib.aclosing(events):
-            async for event in events:
-                message = self._record_event(operation, event)
-                if message is not None:
-                    if message.get("method") in ("elicitation/create", "sampling/createMessage"):
-                        await self._answer(operation, message)
-                    elif "id" in message and "method" not in message:
-                        return message
-                if can_cut and event.id is not None and self.chance.random() < 0.5:
-                    response.close()
-                    return None
-        return None
+        reply: Any = None
+        try:
+            async with contextlib.aclosing(response.read_events()) as events:
+                async for event in events:
+                    message = self._record_event(operation, event)
+                    if message is not None:
+                        if message.get("method") in ("elicitation/create", "sampling/createMessage"):
+                            await self._answer(operation, message)
+                        elif "id" in message and "method" not in message:
+                            reply = message
+                    if reply is None and can_cut and event.id is not None and self.chance.random() < 0.5:
+                        break
+        except Closed:
+            if reply is None:
+                raise
+        finally:
+            response.close()
+        return reply
 
     def _record_event(self, operation: Operation, event: Event) -> Any:
         if event.id is not None:
