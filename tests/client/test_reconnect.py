@@ -121,6 +121,8 @@ async def test_busy_moments_of_a_proxy(status: int) -> None:
         with pytest.raises(MCPError) as caught:
             await one.call("go")
         assert caught.value.status_code == status
+        # A proxy sends 502 or 504 if the server was lost during the call. The server may have run the call.
+        assert isinstance(caught.value, OutcomeUnknown) == (status in (502, 504))
         assert script.count("tools/call") == 1
 
 

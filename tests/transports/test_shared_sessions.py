@@ -606,6 +606,20 @@ async def test_a_worker_without_shared_state_allows_its_share_of_sessions(cluste
         assert statuses == [200, 200, 429]
 
 
+async def test_ended_and_foreign_sessions_do_not_count_toward_the_share_of_a_worker(cluster: Cluster) -> None:
+    first, second = await cluster.open(options={"authenticate": authenticate}, max_sessions_per_principal=4)
+    headers = {"authorization": "alice"}
+    sessions = [await open_session(first, headers=headers) for _ in range(3)]
+    for session in sessions[:2]:
+        assert (await post(second, request(), session)).status == 200  # The second worker gets a copy of the session.
+        assert (await AsgiRequest(first, "DELETE", headers=session).wait_done()).status == 204
+    assert (await post(second, request(), sessions[2])).status == 200
+    cluster.turn_off()
+    # The share of each worker is 2. The first one has opened one of the sessions that are open.
+    assert [(await post(first, initialize(), headers)).status for _ in range(2)] == [200, 429]
+    assert [(await post(second, initialize(), headers)).status for _ in range(3)] == [200, 200, 429]
+
+
 async def test_a_session_that_is_not_used_expires(cluster: Cluster, clock: Clock) -> None:
     first, second = await cluster.open(session_idle_timeout=1000.0)
     session = await open_session(first)

@@ -37,6 +37,7 @@ TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0
+_PROXY_LOSS_STATUS_CODES: Final = (502, 504)
 _CLEANUP_TIMEOUT_S: Final = 10.0  # Ten seconds are enough to kill a child process.
 
 OpenConnection = Callable[[], Any]
@@ -255,8 +256,13 @@ def _compute_backoff(attempt: int) -> float:
 
 
 def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
-    """Convert ConnectionLost to OutcomeUnknown if the server may have run the request."""
-    if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
+    """Convert an error to OutcomeUnknown if the server may have run the request."""
+    if can_repeat or isinstance(exc, OutcomeUnknown):
+        return exc
+    is_lost = isinstance(exc, ConnectionLost) and exc.maybe_sent
+    # A proxy sends these codes if it has lost its connection to the server, perhaps after it passed the request on.
+    is_lost_behind_proxy = isinstance(exc, HTTPStatusError) and exc.status_code in _PROXY_LOSS_STATUS_CODES
+    if not is_lost and not is_lost_behind_proxy:
         return exc
     return create_outcome_unknown(
         exc,

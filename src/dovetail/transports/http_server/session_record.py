@@ -67,6 +67,7 @@ class SessionCopy:
         "cancel_count",
         "cancel_second",
         "identity",
+        "is_opener",
         "is_unsaved",
         "lock",
         "record",
@@ -74,8 +75,11 @@ class SessionCopy:
         "version",
     )
 
-    def __init__(self, identity: SessionIdentity, record: SessionRecord, version: int) -> None:
+    def __init__(
+        self, identity: SessionIdentity, record: SessionRecord, version: int, *, is_opener: bool = False
+    ) -> None:
         self.identity = identity
+        self.is_opener = is_opener  # True if this worker opened the session
         self.record = record
         self.version = version  # the version of the record. 0 if the record was never read
         self.unknown_members: dict[str, msgspec.Raw] | None = None  # those that a newer release has added to the record

@@ -117,7 +117,7 @@ class SharedSessions:
         record = SessionRecord(touched_at=now)
         self._make_room(self._limits.max_sessions)
         await self._take_place(identity)
-        copy = SessionCopy(identity, record, _FIRST_VERSION)
+        copy = SessionCopy(identity, record, _FIRST_VERSION, is_opener=True)
         try:
             if is_large:
                 await self._state.write(_get_client_name(identity.key), encoded_client, self._limits.session_lifetime)
@@ -472,9 +472,14 @@ class SharedSessions:
             raise Refusal(429, message, [(b"retry-after", b"60")])
 
     def _count_own(self, identity: SessionIdentity) -> int:
+        """Return how many open sessions of this caller were opened at this worker."""
         owner = identity.principal_digest, identity.address
-        identities = (session.copy.identity for session in self._sessions.values() if session.copy is not None)
-        return sum((other.principal_digest, other.address) == owner for other in identities)
+        copies = (session.copy for session in self._sessions.values() if not session.is_closed)
+        return sum(
+            copy.is_opener and (copy.identity.principal_digest, copy.identity.address) == owner
+            for copy in copies
+            if copy is not None and not copy.record.is_ended
+        )
 
     # Messages from other workers.
 
