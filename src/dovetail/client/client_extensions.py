@@ -47,7 +47,7 @@ class ClientExtensions(Struct):
     declared: dict[str, Any]  # Maps extension identifiers to settings.
     notifications: dict[str, NotificationFunction]
     middleware: list[Middleware]
-    result_types: dict[tuple[str, str], AddedResultType]  # A key is a method and the name of a result type.
+    result_types: dict[tuple[str, str], AddedResultType]  # The keys are pairs: a method and a result type.
     client: Any = None  # The client that functions of extensions can use.
     call_handler: Callable[..., None] | None = None  # Calls the user's handler with the given arguments.
     kept_type: type[Result] | None = None  # Results of this type are returned unchanged.

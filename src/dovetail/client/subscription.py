@@ -256,7 +256,7 @@ class ReconnectingSubscription:
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            # In handshake versions, the server may spell a URI differently from this subscription.
+            # In handshake versions, the server may send another spelling of the subscribed URI.
             uris = [notice.uri] if id is not None else find_subscribed_uris(self._uris_by_key, notice.uri)
             for uri in uris:
                 self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))

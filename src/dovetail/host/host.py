@@ -566,7 +566,7 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        # If `context` also contains this argument, `value` counts.
+        # If `context` has another value for this argument, it is replaced by `value`.
         context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
         item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)

@@ -13,7 +13,7 @@ from dovetail.log import log
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
-# Two counts: how often all lists were marked as outdated, and how often this list changed.
+# The first number counts the changes of all lists, the second number the changes of this list.
 ListVersion: TypeAlias = tuple[int, int]
 
 _EVENT_BY_CHANGE: Final[Mapping[ChangeKind, EventKind]] = {

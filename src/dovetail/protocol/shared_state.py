@@ -21,7 +21,7 @@ MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of all messages that wait 
 CLOCK_MARGIN_S: Final = 60.0  # the maximum difference between the clocks of two machines
 
 # The result of `append`. "ended": another worker has ended the stream. "missing": the stream or a number is not stored.
-WORKER_LOST: Final = "worker-lost"  # the reason in the data of an error response for a call of a lost worker
+WORKER_LOST: Final = "worker-lost"  # `reason` in the error response of a call whose worker was lost
 
 AppendOutcome = Literal["added", "ended", "missing"]
 

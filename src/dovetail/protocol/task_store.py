@@ -94,7 +94,7 @@ class TaskStore(Protocol):
     def watch(self, ids: Collection[str]) -> AbstractContextManager[AsyncIterator[str]]:
         """Watch task records. The iterator yields each ID immediately, and again after each change or deletion.
 
-        The iterator may yield an ID without a change, or one ID for several changes. Read the record to see its state.
+        The iterator may yield an ID although nothing changed, and several changes may yield it once. Read the record.
         """
         ...
 

@@ -32,7 +32,7 @@ _MAX_NESTED_TEXTS: Final = 4
 # Python can print integers of up to 4,300 decimal digits, or 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 50_000  # one decision may visit at most this many values and schemas
+_MAX_STEPS: Final = 50_000  # the maximum number of values and schemas in one decision
 _CHARS_PER_STEP: Final = 128  # Reading a long text counts as several steps.
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)

@@ -374,7 +374,7 @@ class StreamableHTTPClient:
             response.close()
 
     def is_answered(self, id: RequestId) -> bool:
-        """Return False, because this transport never stores a response that has arrived."""
+        """Return False, because this transport delivers each response at once."""
         return False
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:

@@ -42,7 +42,7 @@ from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 
 _LAST_EVENT_HEADER: Final = b"last-event-id"
-_READ: Final = "stream-read"  # the kind of a message that a stream has a new reader
+_READ: Final = "stream-read"  # This kind of message says that a stream has a new reader.
 _READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
 _CHECK: Final = "stream-check"  # the kind of a question whether a worker still has the reader of a GET stream
 _READER_HELD: Final = "stream-reader-held"  # the kind of the answer that the worker has the reader
