@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.protocol.sealer import MIN_SECRET_BYTES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dovetail.cluster import Cluster
     from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.protocol.shared_state import SharedState
@@ -25,7 +26,9 @@ _workers_folder: str | None = os.environ.pop(WORKERS_FOLDER_VARIABLE, None)
 class WorkersFolder:
     """The cluster of the workers that one process starts. It is the default if there are several workers."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: "str | Path") -> None:
+        from pathlib import Path  # Servers without workers do not need this module.
+
         self.path = Path(path)
 
 

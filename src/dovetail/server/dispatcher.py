@@ -659,7 +659,7 @@ class Dispatcher:
             exchange.check = self._check_exchange
         switch = self.task_switch
         current_call = [exchange, self._create_context]
-        token = CURRENT_CALL.set(current_call)
+        CURRENT_CALL.set(current_call)  # Each request has its own context, so the variable need not be reset.
         try:
             if switch is not None and exchange.method == "tools/call" and exchange.params.get("name") in switch.tools:
                 result = await switch.call(exchange, handler)
@@ -679,10 +679,6 @@ class Dispatcher:
                 return build_error_result(error.message)
             raise self._convert_exception(exchange, exc) from None
         finally:
-            try:  # noqa: SIM105 - `suppress` is slow
-                CURRENT_CALL.reset(token)
-            except ValueError:
-                pass  # The event loop is gone, so this runs in another context.
             current_call.clear()
             if exchange.context is not None:
                 get_input_requests(exchange.context).is_ended = True
