@@ -34,7 +34,7 @@ async def converse(agent: Agent, prompt: str) -> None:
             case "tool_call":
                 print(f"→ {event.tool} {dict(event.arguments)}")
             case "tool_result":
-                print(f"← {event.result.content[0]}")
+                print(f"← {event.result.text}")
             case "finished":
                 print(f"{event.reason} after {event.usage.turns} turns, {event.usage.total_tokens} tokens", flush=True)
             case _:

@@ -33,6 +33,12 @@ def read_weather(city: str, ctx: Context) -> str:
     return f"{city} {ctx.no_such_member}"  # error
 
 
+@app.tool
+async def charge(ctx: Context) -> int:
+    receipt = await ctx.once("charge", lambda: "R1")
+    return receipt + 1  # error
+
+
 async def add_note(exchange: Exchange, call_next: CallNext) -> object:
     exchange.task.cancel()  # error
     result = await call_next(exchange)
@@ -49,6 +55,8 @@ async def use_client() -> None:
     text: str = await client.call("forecast", into=int)  # error
     print(degrees, text, SyncClient(app, header={}))  # error
     client.listen().handle_gap()  # error
+    stock: int = await client.read("weather://Oslo")  # error
+    print(stock)
 
 
 class CountParams(Params):
@@ -78,6 +86,7 @@ async def use_extension() -> None:
 async def use_host() -> None:
     policy = Policy(rules=[rule("allowed", tool="forecast")])  # error
     host = Host(policy=policy, consent=ask_user)  # error
+    print(Host(polcy=policy))  # error
     host.add("weather", app, trust=True)  # error
     host.as_server(page_sizes=3)  # error
     result = await host.call("weather.forecast")

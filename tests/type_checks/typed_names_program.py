@@ -8,9 +8,11 @@ from typing import Annotated, Any, assert_type
 from dovetail import (
     ArgTransform,
     CacheHint,
+    CallToolResult,
     Client,
     Context,
     Depends,
+    Host,
     Server,
     ServerLimits,
     SyncClient,
@@ -20,6 +22,7 @@ from dovetail import (
     testing,
     tool,
 )
+from dovetail.host import CallAwaitingConsent
 from dovetail.middleware import (
     LogRequests,
     MaskErrors,
@@ -31,6 +34,7 @@ from dovetail.middleware import (
     Telemetry,
     Timing,
 )
+from dovetail.types import JSONValue
 
 
 @dataclass
@@ -123,6 +127,28 @@ def wait(ctx: Context) -> int:
     return seats
 
 
+async def find_day() -> Day:
+    return Day(1, "clear")
+
+
+async def send_mail() -> str:
+    return "M1"
+
+
+@app.tool
+async def steps(ctx: Context) -> str:
+    assert_type(await ctx.once("count", lambda: 3), int)
+    assert_type(await ctx.once("mail", send_mail), str)
+    assert_type(await ctx.once("day", find_day, Day), Day)
+    assert_type(await ctx.once("plain day", find_day), JSONValue)
+    return await ctx.once("names", lambda: ["a"], str)
+
+
+async def use_host(host: Host) -> None:
+    assert_type(await host.call("weather.plain", city="Oslo"), CallToolResult)
+    assert_type(await host.call("weather.plain", {"city": "Oslo"}, wait=False), CallToolResult | CallAwaitingConsent)
+
+
 app.restrict("named", tags=["a"], visible_to=lambda principal: principal is not None)
 with testing.override(rate, lambda: 2.0):
     app.run("http", port=8000, sessions=False)
@@ -136,6 +162,8 @@ async def use() -> None:
         assert_type(await client.call("count", into=int), int)
         anything = await client.call("plain", city="Oslo")
         print(anything)
+        assert_type(await client.read("city://Oslo"), str | bytes | list[str | bytes])
+        assert_type((await client.read_resource("city://Oslo")).text, str)
 
 
 def use_sync() -> None:

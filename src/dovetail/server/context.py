@@ -23,7 +23,7 @@ from dovetail.server.input_requests import (
     Sample,
 )
 from dovetail.server.require_await import require_await
-from dovetail.wire.base import Result
+from dovetail.wire.base import JSONValue, Result
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.elicitation import ElicitationCompleteParams
@@ -40,6 +40,8 @@ from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, Sampli
 from dovetail.wire.tools import CallToolResult, Tool
 
 T = TypeVar("T")
+# Values that `once` returns as they are. Tuples and dataclasses become lists and dicts.
+PlainJSON = TypeVar("PlainJSON", bound="str | int | float | bool | list[Any] | Mapping[str, object] | None")
 # Handles a request that a function sends to its server.
 # The arguments are the running request, and the method and parameters of the new request.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
@@ -480,7 +482,13 @@ class Context(Generic[State]):
     @overload
     async def once(self, key: str, function: Callable[[], object], into: type[T]) -> T: ...
     @overload
-    async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any: ...
+    async def once(self, key: str, function: Callable[[], Awaitable[PlainJSON]], into: None = None) -> PlainJSON: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], PlainJSON], into: None = None) -> PlainJSON: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], object], into: None = None) -> JSONValue: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], object], into: object) -> Any: ...
     @require_await
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
         """Run a step only once, even if your function runs again to get more input.
