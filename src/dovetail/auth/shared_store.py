@@ -4,8 +4,6 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from dovetail.log import log
 from dovetail.oauth.authorization_server.store import StoreUnavailable
 from dovetail.protocol.shared_state import (
@@ -15,9 +13,9 @@ from dovetail.protocol.shared_state import (
     SharedStateUnavailable,
     use_with_retry,
 )
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
 
-_FORMAT: Final = 1  # the format version of stored values
 # A value of these kinds can be taken only once. If the back end may have lost the record of that, nobody gets it.
 _SINGLE_USE_KINDS: Final = frozenset({"code", "trip"})
 _MAX_ATTEMPTS: Final = 5
@@ -25,11 +23,13 @@ _RETRY_DELAY_S: Final = 0.2
 
 
 class _Record(Struct, frozen=True, array_like=True):
-    format: int
     value: bytes
     stored_at: float
     until: float
     epoch: str  # the epoch of the shared state in which the value was stored
+
+
+_records: Final = VersionedCodec(_Record)
 
 
 class SharedStateStore:
@@ -142,20 +142,17 @@ class SharedStateStore:
             raise StoreUnavailable(str(exc)) from exc
         if stored is None:
             return None, 0
-        try:
-            record = msgspec.msgpack.decode(stored.data, type=_Record)
-        except msgspec.MsgspecError as exc:
-            raise StoreUnavailable(f"a stored value cannot be read: {exc}") from exc
-        if record.format != _FORMAT:
-            raise StoreUnavailable(f"a stored value has the format version {record.format}, which is not supported")
+        record = _records.decode(stored.data)
+        if record is None:
+            raise StoreUnavailable("a stored value has an unknown format, which a newer version may have written")
         return (record if now < record.until else None), stored.version
 
     async def _write(self, kind: str, key: str, value: bytes, until: float, now: float, expected: int | None) -> bool:
         await self._start()
-        record = _Record(_FORMAT, value, now, until, self._state.get_status().epoch)
+        record = _Record(value, now, until, self._state.get_status().epoch)
         try:
             version = await self._state.write(
-                self._get_name(kind, key), msgspec.msgpack.encode(record), max(1.0, until - now), expected=expected
+                self._get_name(kind, key), _records.encode(record), max(1.0, until - now), expected=expected
             )
         except SharedStateUnavailable as exc:
             raise StoreUnavailable(str(exc)) from exc

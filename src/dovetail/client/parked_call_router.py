@@ -20,13 +20,13 @@ from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Emit, ForwardedResult, IncomingExchange
 from dovetail.protocol.routed_id import RoutedIds
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message, SharedStateUnavailable, WorkerLost
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.methods import METHODS
 from dovetail.wire.raw_message import decode_body
 
-_FORMAT: Final = 1  # the format version of messages
 _TICKET_PURPOSE: Final = "parked call 1"  # the purpose and format version of tickets
 _CONTINUE: Final = "parked.continue"
 _CANCEL: Final = "parked.cancel"
@@ -37,7 +37,6 @@ _MAX_STORE_ATTEMPTS: Final = 300  # With one attempt each second, this is as lon
 class Continuation(Struct, frozen=True, kw_only=True):
     """The next round of a parked call, as one worker sends it to another."""
 
-    format: int
     ticket: str
     stream: str  # the stream into which the other worker writes notifications and the outcome
     binding: str  # the digest of the request and its principal, which must match those of the parked call
@@ -46,7 +45,6 @@ class Continuation(Struct, frozen=True, kw_only=True):
 
 
 class _Cancellation(Struct, frozen=True, kw_only=True):
-    format: int
     stream: str
 
 
@@ -57,9 +55,13 @@ class _Outcome(Struct, frozen=True, kw_only=True):
     version.
     """
 
-    format: int
     kind: Literal["encoded", "result", "input required", "error"]
     value: msgspec.Raw
+
+
+_continuations: Final = VersionedCodec(Continuation)
+_cancellations: Final = VersionedCodec(_Cancellation)
+_outcomes: Final = VersionedCodec(_Outcome)
 
 
 class _Error(Struct, frozen=True, kw_only=True):
@@ -109,7 +111,6 @@ class ParkedCallRouter:
         state, stream = self._cluster.state, f"parked:{secrets.token_hex(16)}"
         params = exchange.params
         continuation = Continuation(
-            format=_FORMAT,
             ticket=params["requestState"],
             stream=stream,
             binding=binding.hex() + mount,
@@ -117,7 +118,7 @@ class ParkedCallRouter:
             meta=to_plain(exchange.meta),
         )
         try:
-            if not await state.send(worker, _CONTINUE, encode(continuation)):
+            if not await state.send(worker, _CONTINUE, _continuations.encode(continuation)):
                 raise _invalid_ticket()
         except SharedStateUnavailable as exc:
             raise ServerBusy(
@@ -127,7 +128,7 @@ class ParkedCallRouter:
         try:
             outcome = await self._follow(stream, worker, exchange)
         except asyncio.CancelledError:
-            self._run_in_background(state.send(worker, _CANCEL, encode(_Cancellation(format=_FORMAT, stream=stream))))
+            self._run_in_background(state.send(worker, _CANCEL, _cancellations.encode(_Cancellation(stream=stream))))
             raise
         self._run_in_background(state.delete_stream(stream))
         return _read_outcome(outcome, exchange)
@@ -140,7 +141,7 @@ class ParkedCallRouter:
                     async for event in events:
                         after = event.number
                         if event.is_last:
-                            return msgspec.json.decode(event.data, type=_Outcome)
+                            return _decode_outcome(event.data)
                         if exchange.emit is not None:
                             await exchange.emit(event.data)
             except SharedStateUnavailable as exc:
@@ -148,11 +149,11 @@ class ParkedCallRouter:
                 continue
             except WorkerLost:
                 raise _invalid_ticket() from None
-            raise InternalError("The result of the call was lost. The call may have had an effect")
+            raise _lost_result()
 
     def _receive_continuation(self, message: Message) -> None:
-        continuation = msgspec.json.decode(message.body, type=Continuation)
-        if continuation.format != _FORMAT or continuation.stream in self._seen_streams:
+        continuation = _continuations.decode(message.body)
+        if continuation is None or continuation.stream in self._seen_streams:
             return
         self._seen_streams[continuation.stream] = None
         if len(self._seen_streams) > _MAX_REMEMBERED_STREAMS:
@@ -162,8 +163,8 @@ class ParkedCallRouter:
         task.add_done_callback(lambda _: self._tasks.pop(continuation.stream, None))
 
     def _receive_cancellation(self, message: Message) -> None:
-        cancellation = msgspec.json.decode(message.body, type=_Cancellation)
-        task = self._tasks.get(cancellation.stream)
+        cancellation = _cancellations.decode(message.body)
+        task = None if cancellation is None else self._tasks.get(cancellation.stream)
         if task is not None:
             task.cancel()
 
@@ -185,10 +186,10 @@ class ParkedCallRouter:
             else:
                 is_question = isinstance(result, InputRequiredResult)
                 outcome = _build_outcome("input required" if is_question else "result", encode(result))
-        data = encode(outcome)
+        data = _outcomes.encode(outcome)
         if len(data) > MAX_MESSAGE_BYTES:
             message = f"The result is larger than {MAX_MESSAGE_BYTES} bytes, so another worker cannot send it"
-            data = encode(_build_outcome("error", encode(_Error(code=InternalError.code, message=message))))
+            data = _outcomes.encode(_build_outcome("error", encode(_Error(code=InternalError.code, message=message))))
         await writer.write(data, is_last=True)
 
     def _run_in_background(self, operation: Awaitable[Any]) -> None:
@@ -232,7 +233,18 @@ class _OutcomeWriter:
 
 
 def _build_outcome(kind: Literal["encoded", "result", "input required", "error"], value: bytes) -> _Outcome:
-    return _Outcome(format=_FORMAT, kind=kind, value=msgspec.Raw(value))
+    return _Outcome(kind=kind, value=msgspec.Raw(value))
+
+
+def _decode_outcome(data: bytes) -> _Outcome:
+    outcome = _outcomes.decode(data)
+    if outcome is None:  # A newer release has written it.
+        raise _lost_result()
+    return outcome
+
+
+def _lost_result() -> InternalError:
+    return InternalError("The result of the call was lost. The call may have had an effect")
 
 
 def _read_outcome(outcome: _Outcome, exchange: IncomingExchange) -> Result | bytes:

@@ -2,17 +2,14 @@
 
 from typing import Final
 
-import msgspec
-
 from dovetail.protocol.shared_state import Message
 from dovetail.protocol.subscription_filter import EVERYTHING
+from dovetail.protocol.versioned_codec import VersionedCodec, add_format
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
 CHANGE: Final = "change"  # the kind of a message about a change that all clients may hear
 SESSION_NOTICE: Final = "session-notice"  # the kind of a message with a notification for one session
-
-_FORMAT: Final = b"\x01"
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
@@ -30,30 +27,20 @@ class SessionNotice(Struct, frozen=True):
     notification: str  # the encoded notification
 
 
-_decode_change: Final = msgspec.json.Decoder(Change).decode
-_decode_session_notice: Final = msgspec.json.Decoder(SessionNotice).decode
+_changes: Final = VersionedCodec(Change)
+_session_notices: Final = VersionedCodec(SessionNotice)
 
 
 def encode_body(body: Change | SessionNotice) -> bytes:
     """Encode the body of a message, with the version of its format."""
-    return _FORMAT + encode(body)
+    return add_format(encode(body))
 
 
 def read_change(message: Message) -> Change:
     """Return the change in a message. A change in an unknown format means that everything has changed."""
-    if message.body[:1] == _FORMAT:
-        try:
-            return _decode_change(message.body[1:])
-        except msgspec.MsgspecError:
-            pass
-    return Change(EVERYTHING)
+    return _changes.decode(message.body) or Change(EVERYTHING)
 
 
 def read_session_notice(message: Message) -> SessionNotice | None:
     """Return the notice in a message, or None if its format is unknown."""
-    if message.body[:1] == _FORMAT:
-        try:
-            return _decode_session_notice(message.body[1:])
-        except msgspec.MsgspecError:
-            pass
-    return None
+    return _session_notices.decode(message.body)

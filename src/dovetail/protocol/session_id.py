@@ -10,13 +10,12 @@ from typing import Final
 import msgspec
 
 from dovetail.protocol.sealer import Sealer, UnsealError
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 
 MAX_CLIENT_BYTES: Final = 2048  # A larger description of a client is stored, because HTTP headers are limited.
 _MAX_ID_BYTES: Final = 8 * 1024
-_FORMAT: Final = b"\x01"
 _DIGEST_BYTES: Final = 16
 
 
@@ -48,20 +47,19 @@ class SessionIdSealer:
 
     def seal(self, identity: SessionIdentity) -> str:
         """Return the ID of a session."""
-        return self._sealer.seal_text(_FORMAT + encode(identity), self._context, identity.expires_at)
+        return self._sealer.seal_text(_identities.encode(identity), self._context, identity.expires_at)
 
     def open(self, id: str, now: float) -> SessionIdentity | None:
         """Return the identity of a session. Return None if the ID is invalid, has expired or is from another server."""
         if len(id) > _MAX_ID_BYTES:
             return None
         try:
-            data = self._sealer.open_text(id, self._context, now)
-            return _decode_identity(data[1:]) if data[:1] == _FORMAT else None
-        except (UnsealError, msgspec.MsgspecError):
+            return _identities.decode(self._sealer.open_text(id, self._context, now))
+        except UnsealError:
             return None
 
 
-_decode_identity: Final = msgspec.json.Decoder(SessionIdentity).decode
+_identities: Final = VersionedCodec(SessionIdentity)
 decode_client: Final = msgspec.json.Decoder(SessionClient).decode
 
 

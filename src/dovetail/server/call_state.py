@@ -4,12 +4,11 @@ from typing import Any, Final, TypeVar, overload
 
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.state_store import StateStore
+from dovetail.protocol.versioned_codec import add_format, remove_format
 from dovetail.wire.codec import convert, decode, encode, to_plain
 
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_BYTES: Final = MiB
-
-_FORMAT: Final = b"\x01"
 
 T = TypeVar("T")
 
@@ -41,9 +40,10 @@ class CallState:
         data = await self._store.get(self._get_name(key))
         if data is None:
             return default
-        if data[:1] != _FORMAT:
+        encoded_value = remove_format(data)
+        if encoded_value is None:
             raise ValueError(f"the state {key!r} has an unknown format, which a newer version may have written")
-        value = decode(data[1:])
+        value = decode(encoded_value)
         return value if into is None else convert(value, into, label=f"state {key}")
 
     async def set(self, key: str, value: object, *, ttl: float | None = None) -> None:
@@ -53,7 +53,7 @@ class CallState:
             ttl: Seconds until the value is deleted. By default, the state of a user stays, and the state of a session
                 is deleted with the session.
         """
-        data = _FORMAT + encode(to_plain(value))
+        data = add_format(encode(to_plain(value)))
         if len(data) > MAX_VALUE_BYTES:
             raise ValueError(f"the state {key!r} is larger than {MAX_VALUE_BYTES} bytes")
         if ttl is not None and ttl <= 0:

@@ -12,11 +12,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dovetail.errors import ResourceNotFound, ServerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, SharedState, SharedStateUnavailable
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.server.context import Context
 from dovetail.wire.base import UNSET, Result, Struct, replace
 from dovetail.wire.content import (
@@ -64,8 +63,7 @@ class SharedResult(Struct, frozen=True):
     contents: ResourceContents
 
 
-_FORMAT: Final = b"\x01"
-_decode: Final = msgspec.json.Decoder(SharedResult).decode
+_shared_results: Final = VersionedCodec(SharedResult)
 
 
 class ResultStore:
@@ -120,10 +118,7 @@ class ResultStore:
             value = await state.read(self._prefix + key)
         except SharedStateUnavailable:
             raise ServerBusy("The result is not available at the moment. Try again") from None
-        try:
-            return None if value is None or value.data[:1] != _FORMAT else _decode(value.data[1:])
-        except msgspec.MsgspecError:  # A newer release has stored it.
-            return None
+        return None if value is None else _shared_results.decode(value.data)
 
     async def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
@@ -156,7 +151,7 @@ class ResultStore:
         uri = RESULT_URI_TEMPLATE.replace("{key}", key)
         contents = replace(contents, uri=uri)
         if self._state is not None:
-            data = _FORMAT + msgspec.json.encode(SharedResult(owner, contents))
+            data = _shared_results.encode(SharedResult(owner, contents))
             if len(data) > MAX_MESSAGE_BYTES:
                 return None
             try:

@@ -8,19 +8,16 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any, Final
-
-import msgspec
+from typing import Final, TypeVar
 
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledWarning
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct, field
-from dovetail.wire.codec import encode
 
-_FORMAT: Final = 1  # the format version of records
 _RECORD_TTL_S: Final = 86_400.0  # A caller's session grants end after this time, so the record is not needed longer.
 _MAX_GRANTS: Final = 256
 _MAX_PINS: Final = 1_024
@@ -33,7 +30,6 @@ _RETRY_DELAY_S: Final = 1.0
 class CallerRecord(Struct, kw_only=True):
     """What all workers know about one caller."""
 
-    format: int = _FORMAT
     grants: list[Grant] = field(default_factory=list[Grant])
     pins: dict[str, str] = field(default_factory=dict[str, str])  # maps a server identity and a tool to a fingerprint
 
@@ -52,8 +48,12 @@ class _Revocation(Struct, kw_only=True):
 
 
 class _Revocations(Struct, kw_only=True):
-    format: int = _FORMAT
     entries: list[_Revocation] = field(default_factory=list[_Revocation])
+
+
+_caller_records: Final = VersionedCodec(CallerRecord)
+_revocations: Final = VersionedCodec(_Revocations)
+T = TypeVar("T")
 
 
 class SharedCallers:
@@ -71,8 +71,8 @@ class SharedCallers:
     async def load(self, caller: str) -> None:
         """Learn what other workers know about a caller. While the back end is away, keep what this worker knows."""
         try:
-            record, _ = await self._read(_get_name(caller), CallerRecord)
-            revocations, _ = await self._read(_REVOCATIONS, _Revocations)
+            record, _ = await self._read(_get_name(caller), _caller_records)
+            revocations, _ = await self._read(_REVOCATIONS, _revocations)
         except SharedStateUnavailable as exc:
             self._warning.log("what other workers know about a caller cannot be read: %s", exc)
             return
@@ -133,10 +133,10 @@ class SharedCallers:
         """Change the record of a caller. Return False if the back end cannot be used now."""
         try:
             while True:
-                record, version = await self._read(_get_name(caller), CallerRecord)
+                record, version = await self._read(_get_name(caller), _caller_records)
                 record = CallerRecord() if record is None else record
                 change(record)
-                data = encode(record)
+                data = _caller_records.encode(record)
                 if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=version):
                     return True
         except SharedStateUnavailable as exc:
@@ -161,25 +161,22 @@ class SharedCallers:
     async def _store_revocation(self, revocation: _Revocation) -> None:
         while True:
             try:
-                stored, version = await self._read(_REVOCATIONS, _Revocations)
+                stored, version = await self._read(_REVOCATIONS, _revocations)
                 entries = [] if stored is None else stored.entries
                 recent = [entry for entry in entries if entry.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
-                data = encode(_Revocations(entries=[*recent, revocation]))
+                data = _revocations.encode(_Revocations(entries=[*recent, revocation]))
                 if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
                     return
             except SharedStateUnavailable:
                 await asyncio.sleep(_RETRY_DELAY_S)
 
-    async def _read(self, name: str, record_type: type[Any]) -> tuple[Any, int]:
+    async def _read(self, name: str, codec: VersionedCodec[T]) -> tuple[T | None, int]:
         stored = await self.cluster.state.read(name)
         if stored is None:
             return None, 0
-        try:
-            record = msgspec.json.decode(stored.data, type=record_type)
-        except msgspec.MsgspecError as exc:
-            raise SharedStateUnavailable(f"a record cannot be read: {exc}") from exc
-        if record.format != _FORMAT:
-            raise SharedStateUnavailable(f"a record has the format version {record.format}, which is not supported")
+        record = codec.decode(stored.data)
+        if record is None:
+            raise SharedStateUnavailable("a record has an unknown format, which a newer version may have written")
         return record, stored.version
 
 

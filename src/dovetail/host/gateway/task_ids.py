@@ -8,15 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from dovetail.errors import InvalidParams
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
-_FORMAT: Final = 1  # the format version of the content
 _MAX_ID_CHARS: Final = 6 * 1024  # The ID must fit into an HTTP header of 8 KiB.
 # A task ID contains the arguments of the call if a rule about results needs them. This is their maximum size.
 _MAX_ARGUMENT_BYTES: Final = 1024
@@ -25,13 +23,15 @@ _MAX_ARGUMENT_BYTES: Final = 1024
 class UpstreamTask(Struct, frozen=True, array_like=True):
     """A task of a server behind a gateway."""
 
-    format: int
     server: str  # the name of the server
     server_identity: str  # a digest of the server's command or URL
     task_id: str  # the task ID of the server
     tool: str
     created_at: float  # seconds since 1970
     arguments: dict[str, Any] | None = None  # the arguments of the call, if a rule about results needs them
+
+
+_upstream_tasks: Final = VersionedCodec(UpstreamTask)
 
 
 class TaskIds:
@@ -59,18 +59,18 @@ class TaskIds:
     ) -> str:
         """Return the gateway's ID for a task that a server has just created."""
         saved_arguments = None if arguments is None else dict(arguments)
-        task = UpstreamTask(_FORMAT, server, server_identity, task_id, tool, time.time(), saved_arguments)
-        return self._sealer.seal_text(encode(task), _get_context(principal))
+        task = UpstreamTask(server, server_identity, task_id, tool, time.time(), saved_arguments)
+        return self._sealer.seal_text(_upstream_tasks.encode(task), _get_context(principal))
 
     def open(self, id: str, principal: Principal | None) -> UpstreamTask:
         """Return the task with this ID. Raise InvalidParams if the ID is invalid or belongs to another principal."""
         try:
             if len(id) > _MAX_ID_CHARS:
                 raise UnsealError("the text is too long")
-            task = _decoder.decode(self._sealer.open_text(id, _get_context(principal), time.time()))
-        except (UnsealError, msgspec.DecodeError):
+            task = _upstream_tasks.decode(self._sealer.open_text(id, _get_context(principal), time.time()))
+        except UnsealError:
             raise create_unknown_error() from None
-        if task.format != _FORMAT:
+        if task is None:
             raise create_unknown_error()
         return task
 
@@ -87,6 +87,3 @@ def create_unknown_error() -> InvalidParams:
 
 def _get_context(principal: Principal | None) -> bytes:
     return encode([None if principal is None else str(principal)])
-
-
-_decoder: Final = msgspec.json.Decoder(UpstreamTask)

@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
-import msgspec
-
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, encode_body, read_session_notice
@@ -22,6 +20,7 @@ from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StreamPart
 from dovetail.protocol.subscription_filter import EVERYTHING
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server import notice_stream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.http_request import EndpointRequest
@@ -38,7 +37,6 @@ from dovetail.transports.http_server.stored_stream import (
 )
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.base import Struct, replace
-from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 
 _LAST_EVENT_HEADER: Final = b"last-event-id"
@@ -46,7 +44,6 @@ _READ: Final = "stream-read"  # This kind of message says that a stream has a ne
 _READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
 _CHECK: Final = "stream-check"  # the kind of a question whether a worker still has the reader of a GET stream
 _READER_HELD: Final = "stream-reader-held"  # the kind of the answer that the worker has the reader
-_FORMAT: Final = b"\x01"
 _READER_TTL_S: Final = 3600.0
 _MAX_CLAIM_ATTEMPTS: Final = 5
 _MAX_STREAMS_PER_ITERATION: Final = 200
@@ -68,7 +65,7 @@ class ReaderMessage(Struct, frozen=True):
     worker: str  # the worker that has the reader
 
 
-_decode_reader: Final = msgspec.json.Decoder(ReaderMessage).decode
+_reader_messages: Final = VersionedCodec(ReaderMessage)
 
 
 class _Reader(Protocol):
@@ -213,15 +210,14 @@ class ClusterStreams:
 
         Return the version of the record.
         """
-        message = ReaderMessage(key, reader, self._cluster.name)
-        body, workers, new_version = _FORMAT + encode(message), {part.writer}, None
+        body, workers, new_version = self._encode_reader(key, reader), {part.writer}, None
         with suppress(SharedStateUnavailable):  # Two readers are possible while the shared state is not available.
             for _ in range(_MAX_CLAIM_ATTEMPTS):
                 stored = await self.state.read(f"reader:{key}")
                 version = 0 if stored is None else stored.version
                 new_version = await self.state.write(f"reader:{key}", body, _READER_TTL_S, expected=version)
                 if new_version is not None:
-                    if stored is not None and (previous := _read_message(stored.data)) is not None:
+                    if stored is not None and (previous := _reader_messages.decode(stored.data)) is not None:
                         workers.add(previous.worker)
                     break
         with suppress(SharedStateUnavailable):
@@ -251,7 +247,7 @@ class ClusterStreams:
             failed_attempts += 1
 
     def _encode_reader(self, key: str, reader: str) -> bytes:
-        return _FORMAT + encode(ReaderMessage(key, reader, self._cluster.name))
+        return _reader_messages.encode(ReaderMessage(key, reader, self._cluster.name))
 
     async def _send_to(self, workers: set[str], kind: str, body: bytes) -> None:
         for worker in workers:
@@ -261,7 +257,7 @@ class ClusterStreams:
                 await self.state.send(worker, kind, body)
 
     def _handle_read(self, message: Message) -> None:
-        new_reader = _read_message(message.body)
+        new_reader = _reader_messages.decode(message.body)
         if new_reader is None:
             return
         writer = self.writers.get(new_reader.stream)
@@ -286,7 +282,7 @@ class ClusterStreams:
                         writer.handle_reader_gone()
 
     def _handle_reader_gone(self, message: Message) -> None:
-        gone_reader = _read_message(message.body)
+        gone_reader = _reader_messages.decode(message.body)
         if gone_reader is None:
             return
         writer = self.writers.get(gone_reader.stream)
@@ -295,7 +291,7 @@ class ClusterStreams:
         self._answer_check(gone_reader, is_gone=True)
 
     def _handle_reader_held(self, message: Message) -> None:
-        reader = _read_message(message.body)
+        reader = _reader_messages.decode(message.body)
         if reader is not None:
             self._answer_check(reader, is_gone=False)
 
@@ -306,7 +302,7 @@ class ClusterStreams:
 
     def _handle_check(self, message: Message) -> None:
         """Answer whether this endpoint has the reader of a GET stream. Another endpoint does not know the reader."""
-        reader = _read_message(message.body)
+        reader = _reader_messages.decode(message.body)
         if reader is not None and reader.reader.startswith(f"{self._endpoint}."):
             self.run_in_background(self._send_check_answer(reader))
 
@@ -477,10 +473,3 @@ class ClusterStreams:
 async def _start_response(request: EndpointRequest) -> None:
     headers = [*STREAM_HEADERS, *request.cors_headers]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-def _read_message(body: bytes) -> ReaderMessage | None:
-    """Return the message about a reader, or None if its format is unknown."""
-    with suppress(msgspec.MsgspecError):
-        return _decode_reader(body[1:]) if body[:1] == _FORMAT else None
-    return None

@@ -9,12 +9,10 @@ import msgspec
 
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
-
-_FORMAT: Final = b"\x01"
 
 
 class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -26,19 +24,9 @@ class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
     version: int = 0  # the version of the record
 
 
-_decode: Final = msgspec.json.Decoder(SessionMessage).decode
-
-
-def encode_message(message: SessionMessage) -> bytes:
-    """Encode a message, with the version of its format."""
-    return _FORMAT + encode(message)
-
-
-def decode_message(body: bytes) -> SessionMessage | None:
-    """Return a message, or None if a newer release has sent it in an unknown format."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return _decode(body[1:]) if body[:1] == _FORMAT else None
-    return None
+_messages: Final = VersionedCodec(SessionMessage)
+encode_message: Final = _messages.encode
+decode_message: Final = _messages.decode
 
 
 class SessionMessenger:

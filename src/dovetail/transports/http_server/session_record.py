@@ -8,10 +8,8 @@ import msgspec
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL
 from dovetail.protocol.session_id import SessionIdentity
 from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode
-
-_FORMAT: Final = b"\x01"
 
 
 class SessionRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -27,8 +25,8 @@ class SessionRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     stream_reader: str = ""  # the name of the GET stream's reader at that worker, or ""
 
 
-_decode: Final = msgspec.json.Decoder(SessionRecord).decode
-_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_records: Final = VersionedCodec(SessionRecord)
+_members: Final = VersionedCodec(dict[str, msgspec.Raw])
 _KNOWN_MEMBERS: Final = frozenset(SessionRecord.__struct_fields__)
 
 
@@ -37,27 +35,23 @@ def encode_record(record: SessionRecord, unknown_members: dict[str, msgspec.Raw]
 
     `unknown_members` are those that a newer release has added.
     """
-    data = encode(record)
-    if unknown_members:
-        data = encode(_decode_members(data) | unknown_members)
-    return _FORMAT + data
+    data = _records.encode(record)
+    return _members.encode((_members.decode(data) or {}) | unknown_members) if unknown_members else data
 
 
 def read_unknown_members(data: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the members of an encoded record that this release does not know, so that a change keeps them."""
-    members = _decode_members(data[1:])
+    members = _members.decode(data) or {}
     # The members are copied, because they would keep all of `data` in memory.
     return {name: members[name].copy() for name in members.keys() - _KNOWN_MEMBERS} or None
 
 
 def decode_record(data: bytes) -> SessionRecord:
     """Decode a record. Raise SharedStateUnavailable if a newer release has written it in an unknown format."""
-    if data[:1] == _FORMAT:
-        try:
-            return _decode(data[1:])
-        except msgspec.MsgspecError:
-            pass
-    raise SharedStateUnavailable("the record of a session has an unknown format")
+    record = _records.decode(data)
+    if record is None:
+        raise SharedStateUnavailable("the record of a session has an unknown format")
+    return record
 
 
 class SessionCopy:

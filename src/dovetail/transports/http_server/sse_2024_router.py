@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.http_checks import create_unavailable_refusal
 from dovetail.protocol.principal import Principal
@@ -17,11 +15,10 @@ from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.session_id import hash_principal
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.protocol.task_record import TaskPrincipal, restore_principal, save_principal
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode
 
 _KIND: Final = "sse-2024"
-_FORMAT: Final = b"\x01"
 _KEY_BYTES: Final = 16
 
 
@@ -42,8 +39,8 @@ class ForwardedMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
     expires_at: float | None = None  # when the credentials expire, in seconds since 1970
 
 
-_decode_address: Final = msgspec.json.Decoder(ConnectionAddress).decode
-_decode_head: Final = msgspec.json.Decoder(ForwardedMessage).decode
+_addresses: Final = VersionedCodec(ConnectionAddress)
+_heads: Final = VersionedCodec(ForwardedMessage)
 
 # Receives the key of a connection, the caller, the seconds until the credentials expire, and the body of the POST.
 Receive = Callable[[str, Principal | None, float | None, bytes], None]
@@ -67,14 +64,13 @@ class SSE2024Router:
             self._cluster.add_handler(_KIND, self._handle_message)
         key = os.urandom(_KEY_BYTES).hex()
         address = ConnectionAddress(worker=self._cluster.name, key=key, principal_digest=hash_principal(principal))
-        return key, self._sealer.seal_text(_FORMAT + encode(address), self._context, time.time() + self._lifetime)
+        return key, self._sealer.seal_text(_addresses.encode(address), self._context, time.time() + self._lifetime)
 
     def read_id(self, id: str, principal: Principal | None) -> tuple[str, str] | None:
         """Return the worker and the key of a connection. Return None if it is not a connection of this caller."""
         try:
-            data = self._sealer.open_text(id, self._context, time.time())
-            address = _decode_address(data[1:]) if data[:1] == _FORMAT else None
-        except (UnsealError, msgspec.MsgspecError):
+            address = _addresses.decode(self._sealer.open_text(id, self._context, time.time()))
+        except UnsealError:
             return None
         if address is None or address.principal_digest != hash_principal(principal):
             return None
@@ -98,7 +94,7 @@ class SSE2024Router:
             expires_at=None if valid_for is None else time.time() + valid_for,
         )
         try:
-            return await self._cluster.state.send(worker, _KIND, _FORMAT + encode(head) + b"\n" + body)
+            return await self._cluster.state.send(worker, _KIND, _heads.encode(head) + b"\n" + body)
         except SharedStateUnavailable as exc:
             if self.is_own(worker):
                 self._receive(key, principal, valid_for, body)
@@ -106,10 +102,10 @@ class SSE2024Router:
             raise create_unavailable_refusal(exc.retry_after) from None
 
     def _handle_message(self, message: Message) -> None:
-        if message.body[:1] != _FORMAT:
-            return
-        encoded_head, _, body = message.body[1:].partition(b"\n")
-        head = _decode_head(encoded_head)
+        encoded_head, _, body = message.body.partition(b"\n")
+        head = _heads.decode(encoded_head)
+        if head is None:
+            return  # A newer release has sent the message.
         principal = None if head.principal is None else restore_principal(head.principal, head.owner)
         valid_for = None if head.expires_at is None else max(0.0, head.expires_at - time.time())
         self._receive(head.key, principal, valid_for, body)

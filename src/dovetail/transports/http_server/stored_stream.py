@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from dovetail.errors import InternalError
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.backoff import compute_backoff
@@ -24,17 +22,16 @@ from dovetail.protocol.shared_state import (
     SharedStateUnavailable,
     StreamEvent,
 )
+from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 
 FIRST_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 1.0
 
 _UNSTORED_MARK: Final = "~"
-_FORMAT: Final = b"\x01"
 _MAX_NUMBER_DIGITS: Final = 12
 _LOSS_MESSAGE: Final = "The worker was lost. The call may have had an effect"
 _SIZE_MESSAGE: Final = f"The result is larger than {MAX_MESSAGE_BYTES} bytes, so it cannot be read again"
@@ -52,12 +49,12 @@ class StreamHeader(Struct, frozen=True, omit_defaults=True):
     is_batch: bool = False
 
 
-_decode_header: Final = msgspec.json.Decoder(StreamHeader).decode
+_headers: Final = VersionedCodec(StreamHeader)
 
 
 def encode_header(ids: Sequence[RequestId], protocol_version: str, *, is_batch: bool) -> bytes:
     """Encode the header of a stream, with the version of its format."""
-    return _FORMAT + encode(StreamHeader([*ids], protocol_version, is_batch))
+    return _headers.encode(StreamHeader([*ids], protocol_version, is_batch))
 
 
 def encode_loss(encoded_header: bytes) -> bytes:
@@ -66,12 +63,9 @@ def encode_loss(encoded_header: bytes) -> bytes:
 
 
 def _encode_error(encoded_header: bytes, error: InternalError) -> bytes:
-    try:
-        if encoded_header[:1] != _FORMAT:
-            return b""  # A newer release has written the stream.
-        header = _decode_header(encoded_header[1:])
-    except msgspec.MsgspecError:
-        return b""
+    header = _headers.decode(encoded_header)
+    if header is None:
+        return b""  # A newer release has written the stream.
     errors = [handshake_protocol.refuse(header.protocol_version, id, error) for id in header.ids]
     return b"[" + b",".join(errors) + b"]" if header.is_batch else b"".join(errors[:1])
 
