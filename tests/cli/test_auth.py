@@ -75,6 +75,7 @@ def test_a_server_without_logins(run: RunCommand, url: str) -> None:
 
 def test_a_scope_that_is_missing_is_named_and_asked_for(run: RunCommand, guarded: str, own: dict[str, str]) -> None:
     run("auth", "login", guarded, "--scope", "notes:read", **own).check_success()
+    assert f"`dovetail auth login {guarded}`" in run("list", guarded).err
     refused = run("call", guarded, "write", **own)
     assert refused.code == 4
     assert f"dovetail auth login {guarded} --scope notes:write\n" in refused.err

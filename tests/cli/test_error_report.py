@@ -97,6 +97,21 @@ def test_a_login_is_suggested_only_where_one_is_possible() -> None:
     assert "auth login" in (possible.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("server", "command"),
+    [
+        ("https://x.example/mcp", "`dovetail auth login https://x.example/mcp`"),
+        ("cursor:notes", "`dovetail auth login cursor:notes`"),
+        ("a b; rm", "`dovetail auth login TARGET`"),
+        ("server.py", "`dovetail auth login TARGET`"),
+    ],
+)
+def test_the_command_to_log_in_can_be_pasted(server: str, command: str) -> None:
+    error = add_context(Unauthorized(challenge='Bearer resource_metadata="https://x.example/a"'), server=server)
+    translate_error(error)
+    assert command in (error.hint or "")
+
+
 def test_a_login_for_scopes_is_suggested_only_where_one_is_possible() -> None:
     challenge = 'Bearer error="insufficient_scope", scope="a b"'
     without = Forbidden(challenge=challenge)

@@ -98,7 +98,7 @@ def test_an_invalid_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("uvx mcp-server-time", "['uvx', 'mcp-server-time']"),
         ("uvx it's", "['uvx', \"it's\"]"),
         ("localhost:8000/mcp", "'http://localhost:8000/mcp'"),
-        ("mcp.example.com:443", "'http://mcp.example.com:443'"),
+        ("mcp.example.com:443", "'https://mcp.example.com:443/mcp'"),
         ("ws://localhost/mcp", "'http://localhost/mcp'"),
         ("http://user:password@localhost/mcp", "auth"),
         ("http://local host/mcp", "URL"),

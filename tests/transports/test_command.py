@@ -93,10 +93,10 @@ def test_what_cannot_work_is_refused(words: Sequence[str], cwd: str | None, text
         ("whatever", "whatever"),
     ],
 )
-def test_a_missing_program_is_named_with_where_it_was_looked_for_and_a_hint(program: str, hint: str) -> None:
-    error = explain_start_error(FileNotFoundError(errno.ENOENT, "no"), [program], {"PATH": "/a:/b"})
+def test_a_missing_program_is_named_with_a_hint(program: str, hint: str) -> None:
+    error = explain_start_error(FileNotFoundError(errno.ENOENT, "no"), [program])
     text = str(error)
-    assert re.search(f"{program}.*PATH.*/a:/b", text)
+    assert re.search(f"{program}.*PATH", text)
     assert hint in text
 
 
@@ -134,7 +134,7 @@ async def test_a_file_that_does_not_run(content: bytes | None, mode: int, text: 
 )
 def test_other_refusals_of_the_system(number: int, text: str, tmp_path: Path) -> None:
     program = str(tmp_path / "server")
-    assert text in str(explain_start_error(OSError(number, os.strerror(number)), [program], {}))
+    assert text in str(explain_start_error(OSError(number, os.strerror(number)), [program]))
 
 
 class TestWindows:

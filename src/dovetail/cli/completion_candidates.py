@@ -21,14 +21,19 @@ from typing import Any, NamedTuple
 
 import click
 
-from dovetail.cli.target_argument import TargetOptions, build_client_options, can_connect_unasked
+from dovetail.cli.target_argument import (
+    TARGET_SUFFIXES,
+    TargetOptions,
+    build_client_options,
+    can_connect_unasked,
+    qualify_names,
+)
 from dovetail.errors import MCPError
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
 _MEMORY_TTL_S = 30 * 24 * 3600.0  # how many seconds the items of a server are stored
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-_TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
 
 class Candidate(NamedTuple):
@@ -150,15 +155,16 @@ def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
         if dir_entry.name.startswith(name_prefix or ".") == bool(name_prefix):
             if dir_entry.is_dir():
                 yield Candidate(f"{folder_prefix}{dir_entry.name}/")
-            elif all_files or dir_entry.name.endswith(_TARGET_SUFFIXES):
+            elif all_files or dir_entry.name.endswith(TARGET_SUFFIXES):
                 yield Candidate(f"{folder_prefix}{dir_entry.name}")
 
 
 def _list_configured_servers() -> Iterator[Candidate]:
     from dovetail.host.config.config_files import discover_configs
 
-    for entry in discover_configs()[0]:
-        yield Candidate(entry.name, entry.source)
+    entries = discover_configs()[0]
+    for entry, name in zip(entries, qualify_names(entries), strict=True):
+        yield Candidate(name, entry.source)
 
 
 # The kind of item that shell completion suggests for each command.

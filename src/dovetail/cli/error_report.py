@@ -1,5 +1,6 @@
 """Exit codes, and hints for users of the command line."""
 
+import errno
 import re
 import shlex
 from typing import Any, Final
@@ -91,14 +92,32 @@ def _names_no_login(exc: Unauthorized | Forbidden) -> bool:
     return bool(exc.challenge) and "resource_metadata=" not in exc.challenge
 
 
+def _format_login(exc: AuthError, options: str = "") -> str:
+    """Return the command to log in to the server of an error."""
+    server = exc.server or ""
+    is_target = server.startswith(("http://", "https://")) or re.fullmatch(r"[\w:-]+", server)
+    command = f"dovetail auth login {shlex.quote(server) if is_target else 'TARGET'} {options}".rstrip()
+    return f"run `{command}`"
+
+
+def describe_listen_error(exc: Exception) -> str:
+    """Return the message of an error that may be about the address of a server, with the option that helps."""
+    if not isinstance(exc, OSError) or exc.strerror is None or exc.filename is not None:
+        return str(exc)
+    code, message = exc.errno, exc.strerror
+    if code == errno.EADDRINUSE:
+        return f"{message}. Stop the other program, or pass --port 0 to use a free port"
+    if code == errno.EACCES:
+        return f"{message}. Pass a port from 1024 on with --port, because lower ports need administrator rights"
+    return message
+
+
 def _suggest_policy(match: re.Match[str]) -> str:
     fields = match[1].replace('="', ' = "')
     return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
 
 
 BRIDGE_HINT: Final = "a program between this command and the server, such as a bridge, does not pass on elicitations"
-_LOGIN_HINT: Final = "run `dovetail auth login` with the same target"
-_TOKEN_HINT: Final = f"{_LOGIN_HINT}, or pass --auth TOKEN"
 _SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
 _TRANSLATIONS: Final = tuple(
     (re.compile(pattern), replacement)
@@ -139,11 +158,11 @@ def translate_error(exc: MCPError) -> None:
             scope_match = _SCOPE_PATTERN.search(exc.challenge or "")
             scopes = scope_match[1].split() if scope_match else ["SCOPE"]
             scope_options = " ".join(f"--scope {shlex.quote(scope)}" for scope in scopes)
-            exc.hint = f"{_LOGIN_HINT} and {scope_options}, or pass a token that has the scope"
+            exc.hint = f"{_format_login(exc, scope_options)}, or pass a token that has the scope"
         case Unauthorized() if _names_no_login(exc):
             exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"
         case Unauthorized():
-            exc.hint = _TOKEN_HINT
+            exc.hint = f"{_format_login(exc)}, or pass --auth TOKEN"
         case RemoteError() if is_insufficient_scope(exc):
             exc.hint = (
                 "callers of a server that runs as a process have no scopes. Run `dovetail run FILE --http`, and call "

@@ -91,11 +91,10 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from dovetail.cli.tool_arguments import suggest_names
+            from dovetail.cli.suggestions import suggest_command
 
-            raise click.UsageError(
-                f"unknown command {args[0]!r}{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
-            ) from exc
+            hint = suggest_command(args[0], COMMAND_SUMMARIES)
+            raise click.UsageError(f"unknown command {args[0]!r}{hint}", ctx) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing the commands."""
@@ -160,6 +159,8 @@ def _restore_closed_streams() -> None:
 def _run(args: list[str]) -> int:
     try:
         own_args, target_command = _split_target_command(args)
+        if own_args[:1] == ["help"]:
+            own_args = [*own_args[1:], "--help"]
         with cli.make_context("dovetail", own_args, obj=target_command) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()

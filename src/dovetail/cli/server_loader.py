@@ -91,7 +91,9 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     file, name = split_object_name(target_arg)
     path = Path(file).resolve()
     if not path.is_file():
-        raise click.UsageError(f"file not found: {file!r}")
+        from dovetail.cli.suggestions import suggest_file
+
+        raise click.UsageError(f"file not found: {file!r}{suggest_file(Path(file))}")
     sys.path.insert(0, str(path.parent))
     stem = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "served"
     spec = importlib.util.spec_from_file_location(stem, path)

@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from dovetail.cli.server_loader import split_object_name
-from dovetail.cli.tool_arguments import suggest_names
+from dovetail.cli.suggestions import suggest_file, suggest_target
+from dovetail.error_context import find_similar
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.editor import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
@@ -30,6 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 DOVETAIL_COMMAND = (sys.executable, "-m", "dovetail")
 _URL_PREFIXES = ("http://", "https://", "unix:", "tcp:")
 SCRIPT_SUFFIXES = (".js", ".mjs", ".ts")
+TARGET_SUFFIXES = (".py", ".jsonl", ".json", *SCRIPT_SUFFIXES)
+_MAX_SHOWN_NAMES = 20
 _SCRIPT_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
 
 
@@ -259,7 +262,7 @@ def make_absolute(target_arg: str) -> str:
 
 def _require_file(path: Path) -> Path:
     if not path.is_file():
-        raise click.UsageError(f"file not found: {str(path)!r}")
+        raise click.UsageError(f"file not found: {str(path)!r}{suggest_file(path)}")
     return path
 
 
@@ -277,10 +280,11 @@ def _read_config_entry(path: Path, name: str | None = None) -> ServerConfig:
     if len(matches) == 1:
         return matches[0]
     print_problems(problems)
-    names = ", ".join(entry.name for entry in entries)
-    raise click.UsageError(
-        f"{f'no server {name!r}' if name else 'several servers'} in {path}. Pass FILE:NAME with one of: {names}"
-    )
+    similar_names = find_similar(name or "", [entry.name for entry in entries])
+    targets = [output.escape_line(f"{path}:{entry_name}") for entry_name in similar_names[:1]]
+    targets = targets or [output.escape_line(f"{path}:{entry.name}") for entry in entries]
+    problem = f"no server {name!r}" if name else "several servers"
+    raise click.UsageError(f"{problem} in {path}. Use {'one of: ' if len(targets) > 1 else ''}{', '.join(targets)}")
 
 
 def find_config_entry(target_arg: str) -> ServerConfig:
@@ -292,14 +296,21 @@ def find_config_entry(target_arg: str) -> ServerConfig:
     matches = [entry for entry in entries if name in (entry.name, entry.original_name) and source in ("", entry.source)]
     if not matches:
         print_problems(problems)
-        counts = Counter(entry.name for entry in entries)
-        names = [entry.name if counts[entry.name] == 1 else f"{entry.source}:{entry.name}" for entry in entries]
-        hint = suggest_names(name, dict.fromkeys(names))
+        names = qualify_names(entries, always=bool(source))
+        hint = suggest_target(target_arg, names, TARGET_SUFFIXES)
+        available = ", ".join(output.escape_line(candidate) for candidate in names[:_MAX_SHOWN_NAMES])
+        hint = hint or (f". Configured servers: {available}" if names else "")
         raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server{hint}")
     if len({entry.source for entry in matches}) > 1:
         names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
         raise click.UsageError(f"several configurations have a server named {target_arg!r}. Choose one: {names}")
     return matches[0]
+
+
+def qualify_names(entries: Sequence[ServerConfig], *, always: bool = False) -> list[str]:
+    """Return the name of each server as a target. An ambiguous name gets its source, such as `cursor:hello`."""
+    counts = Counter(entry.name for entry in entries)
+    return [f"{entry.source}:{entry.name}" if always or counts[entry.name] > 1 else entry.name for entry in entries]
 
 
 def _build_target(entry: ServerConfig, inputs: Mapping[str, str], should_prompt: bool) -> Any:

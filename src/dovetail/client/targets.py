@@ -27,7 +27,7 @@ from dovetail.wire.base import JSONValue
 _GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
 _BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")
 _ADDRESS_PATTERN = re.compile(
-    r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
+    r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:]+\]):\d+(/|$)|localhost(/|$)"
 )
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 _SHOWN_OPTIONS = ("-c", "-m")  # interpreter options that appear in the server name
@@ -477,8 +477,8 @@ def _build_script_command(target: str | Path) -> list[str]:
             f"the file {clip(text)!r} may contain several servers. Load it and pass one of its entries: "
             f"json.load(open({clip(text)!r}))['mcpServers'][name]"
         )
-    if _ADDRESS_PATTERN.match(text):
-        raise ValueError(f"invalid URL {clip(text)!r}. Did you mean {_guess_url(text)!r}?")
+    if (url := guess_url(text)) is not None:
+        raise ValueError(f"invalid URL {clip(text)!r}. Did you mean {url!r}?")
     file_name, _, object_name = text.rpartition(":")
     if Path(file_name).suffix == ".py" and object_name.isidentifier():
         raise ValueError(
@@ -497,9 +497,17 @@ def _build_script_command(target: str | Path) -> list[str]:
     return [*interpreter, str(path)]
 
 
-def _guess_url(text: str) -> str:
-    scheme, colon, rest = text.partition(":/")
-    return f"{'https' if scheme == 'https' else 'http'}://{rest.lstrip('/')}" if colon else f"http://{text}"
+def guess_url(text: str) -> str | None:
+    """Return the URL that a text without a valid scheme probably means. Return None if the text is not an address."""
+    if not _ADDRESS_PATTERN.match(text):
+        return None
+    scheme, colon, rest = text.partition(":")
+    if not colon or rest[:1].isdigit() or not scheme.isalnum():  # The colon precedes a port, or is part of an address.
+        scheme, rest = "http", text
+    address = rest.lstrip("/")
+    host, _, path = address.partition("/")
+    is_secure = (scheme.lower().endswith("s") and scheme.lower() != "ws") or host.endswith(":443")
+    return f"{'https' if is_secure else 'http'}://{host}/{path or 'mcp'}"
 
 
 def _split_command(text: str) -> list[str]:

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli.command_runner import run_to_exit_code
+from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.server_loader import split_object_name
 from dovetail.cli.target_argument import (
     DOVETAIL_COMMAND,
@@ -70,7 +71,7 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
         try:
             listener = bind_socket("127.0.0.1", port)
         except OSError as exc:
-            raise click.UsageError(str(exc)) from None
+            raise click.UsageError(describe_listen_error(exc)) from None
         supervise(listener, [*argv, "--http", "--port", str(listener.getsockname()[1])], files, **process_options)
         return 0
     recorder = None if quiet else MessagePrinter().print_message

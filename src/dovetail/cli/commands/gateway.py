@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from dovetail.cli.cluster_option import cluster_option, report_cluster_errors
+from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.host_setup import (
     HostOptions,
     create_host,
@@ -78,7 +79,7 @@ def command(
             raise click.UsageError(
                 f"other machines can connect to {address} without authentication. Pass --allow-anonymous to allow this"
             ) from None
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(describe_listen_error(exc)) from None
     return 0
 
 

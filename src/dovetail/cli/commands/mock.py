@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.target_argument import read_recording
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def command(recording: str, any_arguments: bool, http: bool, host: str, port: in
         else:
             app.run()
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(describe_listen_error(exc)) from None
     return 0
 
 

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from dovetail.cli import error_report
 from dovetail.cli.cluster_option import WorkerCount, cluster_option, report_cluster_errors
+from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (
     TargetOptions,
@@ -112,7 +113,7 @@ def command(
                 "--allow-anonymous"
             ) from None
         if isinstance(exc, ValueError | OSError):
-            raise click.UsageError(str(exc)) from None
+            raise click.UsageError(describe_listen_error(exc)) from None
         raise
     return 0
 
@@ -144,7 +145,7 @@ def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload
     try:
         runners.run_workers([sys.executable, *sys.orig_argv[1:]], host, port, workers)
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(describe_listen_error(exc)) from None
     return True
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dovetail.cli.command_runner import run_to_exit_code
+from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.target_argument import (
     EndpointSpec,
     ProcessSpec,
@@ -88,7 +89,7 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
     try:
         listener = bind_socket("127.0.0.1", port)
     except OSError as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(describe_listen_error(exc)) from None
     local_url = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
     text.print_note(f"{strip_url(url)} is at {local_url}")
 

@@ -219,7 +219,7 @@ async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPEr
     error = add_context(
         HTTPStatusError(f"the server answered with status {status} and {shown}"),
         status_code=status,
-        hint=_STATUS_HINTS.get(status),
+        hint=_STATUS_HINTS.get(status, _WEB_PAGE_HINT if _is_html(response) else None),
     )
     error.body = excerpt
     error.retry_after = _parse_seconds(response.headers.get(b"retry-after"))
@@ -235,7 +235,9 @@ def _excerpt(text: bytes) -> str:
 
 
 def _quote_body(response: ClientResponse, text: bytes) -> str:
-    excerpt = "" if _is_html(response) else _excerpt(text)
+    failure = _find_error_response(text)
+    message = failure.error.message if failure is not None and failure.error is not None else None
+    excerpt = "" if _is_html(response) else _excerpt(text) if message is None else _quote(message)
     return f" and {excerpt!r}" if excerpt else ""
 
 
@@ -274,11 +276,13 @@ _CERTIFICATE_HINT: Final = (
     "for a private certificate, set SSL_CERT_FILE to its CA file, or pass HTTPTarget(url, verify='ca.pem')"
 )
 _PLAIN_HTTP_HINT: Final = "the server does not use TLS. Did you mean http:// instead of https://?"
+_WEB_PAGE_HINT: Final = "this is probably a web site and not an MCP server. Check the host, the port and the path"
 _STATUS_HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",
     405: "is the path right? MCP servers are often at /mcp",
     429: "the server received too many requests. Try again later, or less often",
     421: "the server does not accept this host name. Check its allowed_hosts or public_url",
+    501: "this is probably a web server for files and not an MCP server. Check the host, the port and the path",
     500: "check the server's log",
     502: "is the server behind the proxy running?",
     503: "the server is busy or starting. Try again in a moment",

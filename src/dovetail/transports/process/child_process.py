@@ -179,7 +179,7 @@ def _spawn(
             creationflags=flags,
         )
     except (OSError, ValueError) as error:
-        raise explain_start_error(error, argv, child_env) from error
+        raise explain_start_error(error, argv) from error
 
 
 def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:

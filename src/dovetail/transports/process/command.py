@@ -107,11 +107,9 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
     return [program, *command[1:]]
 
 
-def explain_start_error(
-    error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]
-) -> ProcessStartError:
+def explain_start_error(error: OSError | ValueError, command: Sequence[str]) -> ProcessStartError:
     """Return an error that explains why the operating system could not start a command."""
-    return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
+    return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0])}")
 
 
 _VARIABLE_PATTERN = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
@@ -142,11 +140,11 @@ def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env
     return None if stderr else "the server printed no reason. Start it in a terminal to see what it does"
 
 
-def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:
+def _describe_error(error: OSError | ValueError, program: str) -> str:
     code = error.errno if isinstance(error, OSError) else None
     has_folder = os.path.dirname(program) != ""
     if code == errno.ENOENT and not has_folder:
-        return _describe_missing(program, _get_search_path(env))
+        return _describe_missing(program)
     if code == errno.ENOENT and os.path.exists(program):
         return "the file exists, but the interpreter on its first line does not"
     if code == errno.ENOENT:
@@ -164,7 +162,7 @@ def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str,
     return str(error)
 
 
-def _describe_missing(program: str, path: str) -> str:
+def _describe_missing(program: str) -> str:
     stem = program.lower().partition(".")[0]
     if stem.startswith("python"):
         hint = "Use sys.executable for the current Python. Otherwise "
@@ -172,7 +170,7 @@ def _describe_missing(program: str, path: str) -> str:
         hint = f"It is part of {_PROGRAM_PACKAGES[stem]}: is that installed? Otherwise "
     else:
         hint = "Is it installed? If so, "
-    return f"it is not on PATH ({clip(path, 1024)}). {hint}pass an absolute path, or env={{'PATH': ...}}"
+    return f"it is not on PATH. {hint}pass an absolute path, or env={{'PATH': ...}}"
 
 
 def _get_search_path(env: Mapping[str, str]) -> str:
