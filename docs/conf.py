@@ -33,6 +33,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/change-notices",
         "guide/mounting",
         "guide/openapi",
+        "guide/routes",
         "guide/extensions",
         "guide/skills",
         "guide/tasks",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import ServerLimits as ServerLimits
     from dovetail.protocol.limits import Timeouts as Timeouts
+    from dovetail.protocol.routes import RouteRequest as RouteRequest
+    from dovetail.protocol.routes import RouteResponse as RouteResponse
     from dovetail.server.context import Context as Context
     from dovetail.server.context import current_principal as current_principal
     from dovetail.server.context import get_context as get_context
@@ -107,6 +109,8 @@ _MODULE_BY_NAME = {
     "RemoteError": "dovetail.errors",
     "ResourceContents": "dovetail.wire.content",
     "ResourceLink": "dovetail.wire.content",
+    "RouteRequest": "dovetail.protocol.routes",
+    "RouteResponse": "dovetail.protocol.routes",
     "Sample": "dovetail.server.input_requests",
     "Server": "dovetail.server.server",
     "ServerLimits": "dovetail.protocol.limits",

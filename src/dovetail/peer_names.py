@@ -12,7 +12,7 @@ SERVER_HINTS: Final[Mapping[str, str]] = {
     "add_template": "use app.add_resource(function, uri) with a template such as city://{name}",
     "as_proxy": "use app.mount(Client(url))",
     "completion_handler": "use @app.completion",
-    "custom_route": "pass an ASGI application as fallback= to app.asgi() or app.run()",
+    "custom_route": "use @app.route(path, methods=[...])",
     "from_fastapi": "use Server.from_asgi(app)",
     "http_app": "use app.asgi()",
     "import_server": "use app.mount(server, prefix)",

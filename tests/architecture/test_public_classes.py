@@ -12,7 +12,7 @@ DOCUMENTED_MEMBERS = {
         name version instructions
         tool add_tool remove_tool resource add_resource remove_resource prompt add_prompt remove_prompt
         skill add_skill add_skills
-        completion include enable disable restrict middleware on_notification mount from_openapi from_asgi
+        completion include enable disable restrict middleware on_notification route mount from_openapi from_asgi
         notify_tools_changed notify_resources_changed notify_prompts_changed notify_resource_updated
         notify_elicitation_complete
         run serve asgi open_connection start stop lint stats

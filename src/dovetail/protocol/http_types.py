@@ -1,9 +1,27 @@
 """Types for HTTP requests, HTTP responses and ASGI applications."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
 from dovetail.wire.base import Struct, field
+
+
+class Headers(Mapping[str, str]):
+    """Read-only HTTP headers. Names are case-insensitive."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Mapping[bytes, bytes]) -> None:
+        self._raw = raw  # The keys are lower-case header names.
+
+    def __getitem__(self, name: str) -> str:
+        return self._raw[name.lower().encode()].decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 class HTTPRequest(Struct, frozen=True):

@@ -7,6 +7,7 @@ from dovetail.protocol.exchange import Service
 from dovetail.server.server_options import is_authenticator
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_request import OtherApps
+from dovetail.transports.http_server.route_call import FindRoute
 
 if TYPE_CHECKING:
     from dovetail.protocol.http_types import ASGIApp
@@ -22,6 +23,7 @@ def create_endpoint(
     on_start: Callable[[], Awaitable[None]] | None = None,
     on_stop: Callable[[], Awaitable[None]] | None = None,
     other_apps: OtherApps | None = None,
+    find_route: FindRoute | None = None,
 ) -> Endpoint:
     """Create the HTTP endpoint of a server. Only callers that `auth` accepts can use it."""
     endpoint_options: dict[str, Any] = {name: value for name, value in options.items() if name != "fallback"}
@@ -38,7 +40,9 @@ def create_endpoint(
             list_scopes,
             service,
         )
-    return Endpoint(service, on_start=on_start, on_stop=on_stop, other_apps=other_apps, **endpoint_options)
+    return Endpoint(
+        service, on_start=on_start, on_stop=on_stop, other_apps=other_apps, find_route=find_route, **endpoint_options
+    )
 
 
 def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | None" = None) -> "ASGIApp":

@@ -5,7 +5,7 @@ the same for every protocol version and transport.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -93,24 +93,6 @@ def _get_current_call(name: str) -> "tuple[IncomingExchange, Callable[[IncomingE
     if not call:
         raise RuntimeError(f"{name}() was used after the call had ended. Call it before you start a background task")
     return call[0], call[1]
-
-
-class Headers(Mapping[str, str]):
-    """Read-only HTTP headers. Names are case-insensitive."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Mapping[bytes, bytes]) -> None:
-        self._raw = raw  # The keys are lower-case header names.
-
-    def __getitem__(self, name: str) -> str:
-        return self._raw[name.lower().encode()].decode("latin-1")
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.decode("latin-1") for name in self._raw)
-
-    def __len__(self) -> int:
-        return len(self._raw)
 
 
 class Context(Generic[State]):
@@ -222,6 +204,8 @@ class Context(Generic[State]):
     @property
     def headers(self) -> Mapping[str, str]:
         """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
+        from dovetail.protocol.http_types import Headers  # Servers on stdio do not need this module.
+
         return Headers(self._exchange.headers or {})
 
     def wait(self, awaited: Coroutine[Any, Any, T]) -> T:

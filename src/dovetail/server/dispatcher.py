@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from dovetail.errors import (
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from dovetail.server.extension_handlers import ServerExtensions
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
+    from dovetail.server.routes import RouteMatch, Routes
 
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
@@ -140,6 +141,7 @@ class Dispatcher:
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
+        self.routes: Routes | None = None  # This attribute is None until a route is added.
         self.task_switch: TaskSwitch | None = None  # This attribute is None until a tool has `TaskConfig.after`.
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
@@ -185,6 +187,7 @@ class Dispatcher:
         self._wrapped_handlers: dict[str, Handler] = self._handlers
         self._has_middleware = False
         self._notification_handlers: dict[str, Handler] = {}
+        self._route_handlers: dict[str, Handler] = {}
         # One warning for each method and kind of error, so that clients cannot fill the log.
         self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledWarning] = {}
 
@@ -238,7 +241,9 @@ class Dispatcher:
         self._has_middleware = bool(self._middleware or (extensions is not None and extensions.middleware))
         self._wrapped_handlers = {
             method: compose_middleware(self._middleware, handler) for method, handler in handlers.items()
-        } | self._notification_handlers
+        }
+        # Clients cannot send the method of a route, because no protocol version and no extension has it.
+        self._wrapped_handlers |= self._notification_handlers | self._route_handlers
 
     def add_extension(self, extension: "Extension") -> None:
         """Serve the methods of an extension, and declare it. Raise ValueError if a name is already in use.
@@ -275,6 +280,30 @@ class Dispatcher:
             raise ValueError(f"on_notification() already has a function for {method!r}")
         self._notification_handlers[method] = self._items.create_notification_handler(Runner(function))
         self._wrap_handlers()
+
+    def add_route(
+        self,
+        path: str,
+        function: Callable[..., object],
+        methods: Sequence[str],
+        scopes: Collection[str],
+        *,
+        allow_anonymous: bool,
+    ) -> None:
+        """Serve a function at a path beside the MCP endpoint. Middleware does not wrap routes."""
+        if self.routes is None:
+            from dovetail.protocol.routes import ROUTE_METHOD
+            from dovetail.server.routes import Routes
+
+            self.routes = Routes(self.handle, self.thread_pool)
+            self._route_handlers[ROUTE_METHOD] = self.routes.run
+            self._wrap_handlers()
+        self.routes.add(path, function, methods, scopes, allow_anonymous=allow_anonymous)
+
+    def find_route(self, path: str, method: str) -> "RouteMatch | None":
+        """Return the route of a path, on this server or on a mounted server in this process."""
+        match = None if self.routes is None else self.routes.find(path, method)
+        return match if match is not None or self.mounts is None else self.mounts.find_route(path, method)
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
         """Call the functions that are registered for a notification from a client. Mounted servers receive it, too."""
@@ -350,6 +379,8 @@ class Dispatcher:
     def list_used_scopes(self) -> tuple[str, ...]:
         """Return all scopes that items require, on this server and on mounted servers in this process."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
+        route_scopes = () if self.routes is None else self.routes.list_used_scopes()
+        own_scopes = (*own_scopes, *route_scopes)
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:

@@ -525,6 +525,36 @@ class Server:
 
         return register
 
+    def route(
+        self,
+        path: str,
+        *,
+        methods: Sequence[str] = ("GET",),
+        scopes: Collection[str] = (),
+        allow_anonymous: bool = False,
+    ) -> Callable[[F], F]:
+        """Serve a function at a URL path beside the MCP endpoint, for example for a webhook. Only HTTP has routes.
+
+        The function takes a `RouteRequest`, or nothing, and may be async. It returns text, bytes, a value that is sent
+        as JSON, a `RouteResponse`, or an ASGI response such as those of Starlette. Callers must authenticate as for the
+        MCP endpoint. The checks of `Host` and `Origin`, and the limits and the timeout of calls apply. Middleware does
+        not wrap routes.
+
+        Args:
+            path: The path, such as "/webhook" or "/orders/{id}". A placeholder is one part of the path.
+            methods: The HTTP methods. A route with "GET" also answers "HEAD".
+            scopes: The scopes that a caller needs. All of them are required.
+            allow_anonymous: True serves the route without authentication, even if the server has `auth=`. The function
+                must then check the request itself, for example its signature.
+        """
+        check_type("path", path, str, "a URL path such as '/webhook'")  # The decorator may be used without a path.
+
+        def register(function: F) -> F:
+            self._dispatcher.add_route(path, function, methods, scopes, allow_anonymous=allow_anonymous)
+            return function
+
+        return register
+
     def mount(
         self,
         server: "Server | SupportsMount",
@@ -539,7 +569,8 @@ class Server:
 
         Args:
             server: A `Server` in this process, or a `Client` of any server.
-            prefix: A prefix for the mounted items. Names become `prefix_name`, and URIs become `prefix+uri`.
+            prefix: A prefix for the mounted items. Names become `prefix_name`, URIs become `prefix+uri`, and paths of
+                routes become `/prefix/path`.
             transforms: Changes to items, by their name or URI on the mounted server.
             tags: If set, only items with one of these tags are mounted.
             scopes: The scopes that a caller needs for the mounted items, as in `restrict`.
@@ -767,7 +798,10 @@ class Server:
             on_start=self.start,
             on_stop=self.stop,
             other_apps=None if self._create_other_apps is None else self._create_other_apps(options),
+            find_route=dispatcher.find_route,
         )
+        if dispatcher.routes is not None:
+            endpoint.check_routes(dispatcher.routes.list_paths())
         self._endpoints.add(endpoint)
         return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import MCPError
 from dovetail.protocol.cluster_worker import ClusterWorker
@@ -16,6 +16,9 @@ from dovetail.server.registry import Registry
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ServerCapabilities
+
+if TYPE_CHECKING:  # Few servers have routes.
+    from dovetail.server.routes import RouteMatch
 
 
 class ItemResolver(Protocol):
@@ -64,6 +67,7 @@ class MountingServer(Protocol):
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool: ...
     async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]: ...
     def list_used_scopes(self) -> tuple[str, ...]: ...
+    def find_route(self, path: str, method: str) -> "RouteMatch | None": ...
     def use_sealer(self, sealer: RequestStateSealer) -> None: ...
     def share_limits(self, cluster: ClusterWorker, path: str) -> None: ...
 

@@ -49,11 +49,12 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 if TYPE_CHECKING:  # Few servers have access rules or a cluster, so only type checkers import these modules.
     from dovetail.protocol.cluster_worker import ClusterWorker
     from dovetail.server.access_rules import AccessRule, AccessRules
+    from dovetail.server.routes import RouteMatch
 
 # A list request waits at most this many seconds for a server that was not available before.
 _RETRY_WAIT_S: Final = 1.0
-_MAX_ROUTES: Final = 1024
-_MAX_ROUTE_NAME_CHARS: Final = 256
+_MAX_KNOWN_TOOLS: Final = 1024
+_MAX_KNOWN_NAME_CHARS: Final = 256
 
 _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
     "tools/list": ("tool", "tools", ListToolsResult),
@@ -72,7 +73,7 @@ class ListedItem:
         self.declaration = declaration
 
 
-class ToolRoute(NamedTuple):
+class MountedTool(NamedTuple):
     """The mounted server that has a tool, and the name of the tool on that server."""
 
     name: str
@@ -92,7 +93,7 @@ class MountedServers:
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
         self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
-        self._routes: dict[str, ToolRoute] = {}  # the routes to tools that only one mounted server can have
+        self._known_tools: dict[str, MountedTool] = {}  # tools that only one mounted server can have
         self._remote_subscriptions = RemoteSubscriptions(
             self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
         )
@@ -114,12 +115,12 @@ class MountedServers:
         mount = Mount(target, name_map, target.watch_changes(self._make_change_handler(name_map)), access_rule)
         mount.needs_transform_check = needs_check
         self._mounts.append(mount)
-        self._routes.clear()
+        self._known_tools.clear()
 
         def unmount() -> None:
             if mount in self._mounts:
                 self._mounts.remove(mount)
-                self._routes.clear()
+                self._known_tools.clear()
                 self._removed_mounts.append(mount)
                 mount.stop_following()
                 self._stop_if_unused(mount)
@@ -166,6 +167,21 @@ class MountedServers:
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
         return [*mount_scopes, *(scope for server in self.list_local_servers() for scope in server.list_used_scopes())]
+
+    def find_route(self, path: str, method: str) -> "RouteMatch | None":
+        """Return the route of a path on a mounted server in this process. The prefix is the first part of the path."""
+        for mount in self._mounts:
+            prefix = f"/{mount.name_map.prefix}" if mount.name_map.prefix else ""
+            # Routes have no tags, so a mount with a filter for tags has no routes.
+            if not isinstance(mount.target, LocalServer) or mount.name_map.has_tag_filter:
+                continue
+            if not path.startswith(f"{prefix}/"):
+                continue
+            match = mount.target.server.find_route(path[len(prefix) :], method)
+            if match is not None:
+                rules = () if mount.access_rule is None else (mount.access_rule,)
+                return replace(match, mount_rules=(*match.mount_rules, *rules))
+        return None
 
     def _make_change_handler(self, name_map: NameMap) -> ChangeCallback:
         def on_change(method: str, uri: str | None) -> None:
@@ -340,22 +356,22 @@ class MountedServers:
     async def _call_tool(self, exchange: IncomingExchange) -> Result | bytes:
         original_params = exchange.params
         name, arguments = original_params.get("name"), original_params.get("arguments")
-        route = self._routes.get(name) if type(name) is str else None
+        tool = self._known_tools.get(name) if type(name) is str else None
         registry = self._registry
         if (
-            route is None
+            tool is None
             or registry.access_rules is not None
             or registry.disabled_tags
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # The route is unknown, or this server may have a tool or an access rule with the same name.
-            route = await self._find_tool_route(name, exchange)
-            if route is None:
+            # The tool is unknown, or this server may have a tool or an access rule with the same name.
+            tool = await self._find_tool(name, exchange)
+            if tool is None:
                 return await self._own_handlers["tools/call"](exchange)
         if arguments is not None and type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
-        mount, transform = route.mount, route.transform
+        mount, transform = tool.mount, tool.transform
         try:
             inner_arguments = restore_arguments(transform, arguments or {}) if transform.arguments else arguments or {}
         except MCPError as exc:
@@ -363,7 +379,7 @@ class MountedServers:
         if not mount.target.is_remote:
             await mount.target.start()
             exchange.mount_path += (self._server.name, mount.name_map.prefix)
-        exchange.params = original_params | {"name": route.inner_name, "arguments": inner_arguments}
+        exchange.params = original_params | {"name": tool.inner_name, "arguments": inner_arguments}
         mount.active_exchanges += 1
         try:
             result = await mount.target.handle(exchange)
@@ -373,19 +389,19 @@ class MountedServers:
         if type(result) is ForwardedResult:
             return result
         if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
-            exchange.exception = translated = _translate_error(error, transform, route.name)
+            exchange.exception = translated = _translate_error(error, transform, tool.name)
             if result == build_error_result(str(error)):
                 return build_error_result(str(translated))
         store = self._server.registry.result_store
         if store is not None and isinstance(result, CallToolResult):
             has_structured_content = result.structured_content is not UNSET
             output_schema = (
-                await self._find_output_schema(mount, route.inner_name, exchange) if has_structured_content else {}
+                await self._find_output_schema(mount, tool.inner_name, exchange) if has_structured_content else {}
             )
             return await store.store_large_parts(result, exchange.caller.principal, output_schema)
         return result
 
-    async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
+    async def _find_tool(self, name: Any, exchange: IncomingExchange) -> MountedTool | None:
         """Find the mounted server that has a tool. Return None if this server itself has the tool.
 
         Raise ToolNotFound if no server has it.
@@ -396,16 +412,16 @@ class MountedServers:
         if resolved is None:
             raise MethodNotFound(exchange.method) if self._server.capabilities().tools is None else ToolNotFound(name)
         mount, inner_name = resolved
-        route = ToolRoute(name, mount, inner_name, mount.name_map.get_transform(inner_name))
+        tool = MountedTool(name, mount, inner_name, mount.name_map.get_transform(inner_name))
         if (
             mount.target.is_remote
             and self.resolver.is_certain(mount, inner_name, "tool")
-            and len(name) <= _MAX_ROUTE_NAME_CHARS
+            and len(name) <= _MAX_KNOWN_NAME_CHARS
         ):
-            if len(self._routes) >= _MAX_ROUTES:
-                self._routes.clear()
-            self._routes[name] = route
-        return route
+            if len(self._known_tools) >= _MAX_KNOWN_TOOLS:
+                self._known_tools.clear()
+            self._known_tools[name] = tool
+        return tool
 
     async def _find_output_schema(
         self, mount: Mount, tool_name: str, exchange: IncomingExchange

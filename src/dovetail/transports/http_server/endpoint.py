@@ -5,7 +5,7 @@ sends the response. `handshake_session_manager` handles sessions, and `sse_2024_
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
@@ -44,6 +44,7 @@ from dovetail.transports.http_server.http_response import (
     send_body,
     send_json,
 )
+from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.http_server.sse_2024_server import SSE2024Server
 from dovetail.transports.spool import MemoryBudget, Spool, create_spool
@@ -85,8 +86,10 @@ class Endpoint:
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_stop: Callable[[], Awaitable[None]] | None = None,
         other_apps: OtherApps | None = None,
+        find_route: FindRoute | None = None,
     ) -> None:
         self._service = service
+        self._find_route = find_route
         self._other_apps = other_apps
         self._limits = service.limits
         self._budget = MemoryBudget(service.limits.max_buffered_bytes)
@@ -128,7 +131,26 @@ class Endpoint:
         is_document = self._guard is not None and self._guard.has_document(path, scope)
         is_health = self._health and path in ("/live", "/ready")
         has_other_app = self._other_apps is not None and self._other_apps.find(scope) is not None
-        return self.is_mcp_path(scope) or is_sse_2024 or is_document or is_health or has_other_app
+        is_own_path = self.is_mcp_path(scope) or is_sse_2024 or is_document or is_health or has_other_app
+        return is_own_path or self._match_route(path, scope) is not None
+
+    def _match_route(self, path: str, scope: Scope) -> MatchedRoute | None:
+        """Return the route of a path. Routes with placeholders cannot hide paths of the MCP endpoint."""
+        if (
+            self._find_route is None
+            or (self._sse_2024 is not None and self._sse_2024.handles_path(path))
+            or (self._guard is not None and self._guard.has_document(path, scope))
+        ):
+            return None
+        return self._find_route(path, scope["method"])
+
+    def check_routes(self, paths: Iterable[str]) -> None:
+        """Raise ValueError if a route has a path that the endpoint uses itself."""
+        for path in paths:
+            is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
+            is_health = self._health and path in ("/live", "/ready")
+            if path == self._path or is_sse_2024 or is_health:
+                raise ValueError(f"the path {path} belongs to the MCP endpoint. Choose another path for the route")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI request."""
@@ -161,7 +183,11 @@ class Endpoint:
                 scope, scope["method"], receive, send, headers, cors_headers, _get_client_address(scope)
             )
             if request.method == "OPTIONS" and cors_headers:
-                await send_body(send, 204, cors_headers + _build_preflight_headers(headers), b"")
+                await send_body(send, 204, cors_headers + self._build_preflight_headers(path, scope, headers), b"")
+                return
+            route = None if path == self._path else self._match_route(path, scope)
+            if route is not None and route.is_anonymous:
+                await self._run_route(route, path, request)
                 return
             guard = self._guard
             if guard is not None:
@@ -182,6 +208,8 @@ class Endpoint:
             if path == self._path and request.method == "POST":
                 if await self._read_message(request):
                     await self._handle_message(request)
+            elif route is not None:
+                await self._run_route(route, path, request)
             else:
                 await self._route(path, request)
         except Refusal as refusal:
@@ -201,6 +229,11 @@ class Endpoint:
             return self._sessions.handle_delete(request)
         allow = b"POST, GET, DELETE" if self._sessions.is_stateful else b"POST"
         raise Refusal(405, f"Method {method} is not allowed", [(b"allow", allow)])
+
+    async def _run_route(self, route: MatchedRoute, path: str, request: EndpointRequest) -> None:
+        call = RouteCall(route, path, request)
+        call.check()
+        await call.run(await self._read_body(request))
 
     async def _serve_sse_2024(self, path: str, request: EndpointRequest, server: SSE2024Server) -> None:
         if request.method == "GET":
@@ -389,6 +422,11 @@ class Endpoint:
             (b"vary", b"origin"),
         ]
 
+    def _build_preflight_headers(self, path: str, scope: Scope, headers: Mapping[bytes, bytes]) -> Headers:
+        route = None if path == self._path else self._match_route(path, scope)
+        methods = b"POST, GET, DELETE, OPTIONS" if route is None else ", ".join(route.allowed_methods).encode()
+        return _build_preflight_headers(methods, headers)
+
     async def _send_health(self, path: str, send: Send) -> None:
         is_healthy = path == "/live" or (self.is_ready and not self._sessions.is_draining)
         body = b"ok" if is_healthy else b"no"
@@ -536,11 +574,11 @@ def _normalize_ipv6_address(address: str) -> str | None:
     return None if normalized in LOOPBACK else normalized
 
 
-def _build_preflight_headers(headers: Mapping[bytes, bytes]) -> Headers:
+def _build_preflight_headers(methods: bytes, headers: Mapping[bytes, bytes]) -> Headers:
     requested = headers.get(b"access-control-request-headers", b"").lower()
     params = [name for header in requested.split(b",") if (name := header.strip()).startswith(b"mcp-param-")]
     return [
-        (b"access-control-allow-methods", b"POST, GET, DELETE, OPTIONS"),
+        (b"access-control-allow-methods", methods),
         (b"access-control-allow-headers", b", ".join([_ALLOWED_HEADERS, *params])),
         (b"access-control-max-age", b"600"),
     ]

@@ -1,0 +1,174 @@
+"""The HTTP routes of one server: registration, and the search for the route of a path.
+
+Each request to a route is an exchange of its server, so the limits, the timeout and `get_context` apply as for a call
+of a tool. The endpoint checks the caller before it runs the route.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Protocol
+
+from dovetail.errors import ResourceNotFound
+from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.middleware import Handler
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.routes import RouteRequest
+from dovetail.server.access_rules import AccessRule, build_access_rule, is_accessible
+from dovetail.server.invocation import AwaitingRunner, Runner, may_return_coroutine
+from dovetail.server.thread_pool import ThreadPool
+from dovetail.wire.base import EmptyResult, Struct
+
+_PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_LITERAL_SEGMENT: Final = re.compile(r"[^{}/?#%\s]+")
+_METHOD_NAME: Final = re.compile(r"[A-Z]+")
+
+
+class RouteCall(Protocol):
+    """One HTTP request to a route. The transport implements it."""
+
+    def create_request(self, request_type: type[Any]) -> Any:
+        """Return the request as an object of this type."""
+        ...
+
+    async def respond(self, value: object) -> None:
+        """Send the value that the function returned."""
+        ...
+
+
+class Route:
+    """A function that answers the HTTP requests to one path."""
+
+    def __init__(
+        self, path: str, function: Callable[..., object], methods: Collection[str], rule: AccessRule | None
+    ) -> None:
+        self.path = path
+        self.methods = _check_methods(methods)
+        self.rule = rule  # None means that the route is open to everyone.
+        self._pattern = _compile_path(path)
+        self._runner = (AwaitingRunner if may_return_coroutine(function) else Runner)(function)
+        self._request_type = _find_request_type(function)
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return the values of the placeholders, or None if the path does not match."""
+        match = self._pattern.fullmatch(path)
+        return None if match is None else match.groupdict()
+
+    async def run(self, call: RouteCall, thread_pool: ThreadPool, origin: str | None) -> None:
+        arguments = () if self._request_type is None else (call.create_request(self._request_type),)
+        await call.respond(await self._runner(arguments, {}, thread_pool, origin))
+
+
+class RouteMatch(Struct, frozen=True):
+    """A route that has the path of a request."""
+
+    route: Route
+    path_params: dict[str, str]
+    handle: Handler  # runs the exchange of the request at the server that has the route
+    allowed_methods: tuple[str, ...]  # the methods of all routes with this path
+    mount_rules: tuple[AccessRule, ...] = ()  # the rules of the mounts between the endpoint and the server
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Return whether callers need no credentials."""
+        return self.route.rule is None and not self.mount_rules
+
+    def check_access(self, principal: Principal | None) -> None:
+        """Raise InsufficientScope or ResourceNotFound unless this caller may use the route."""
+        rules = self.mount_rules if self.route.rule is None else (self.route.rule, *self.mount_rules)
+        if not all(is_accessible(rule, self.route.path, principal) for rule in rules):
+            raise ResourceNotFound(self.route.path)
+
+
+class Routes:
+    """All routes of one server."""
+
+    def __init__(self, handle: Handler, thread_pool: ThreadPool) -> None:
+        self._handle = handle
+        self._thread_pool = thread_pool
+        self._routes: list[Route] = []
+
+    def add(
+        self,
+        path: str,
+        function: Callable[..., object],
+        methods: Sequence[str],
+        scopes: Collection[str],
+        *,
+        allow_anonymous: bool,
+    ) -> None:
+        """Add a route. Raise ValueError if another route has the same path and method."""
+        if allow_anonymous and scopes:
+            raise ValueError("a route with allow_anonymous=True cannot have scopes=, because it does not check callers")
+        route = Route(path, function, methods, None if allow_anonymous else build_access_rule(scopes, None))
+        for other in self._routes:
+            repeated = [method for method in route.methods if method in other.methods]
+            if other.path == path and repeated:
+                raise ValueError(f"the server already has a route for {repeated[0]} {path}")
+        self._routes.append(route)
+
+    def find(self, path: str, method: str) -> RouteMatch | None:
+        """Return the route of a path. Prefer a route that has the method, and one without placeholders."""
+        matches = [(route, params) for route in self._routes if (params := route.match(path)) is not None]
+        if not matches:
+            return None
+        route, params = min(matches, key=lambda match: (method not in match[0].methods, bool(match[1])))
+        allowed_methods = tuple(dict.fromkeys(name for other, _ in matches for name in other.methods))
+        return RouteMatch(route, params, self._handle, allowed_methods)
+
+    def list_paths(self) -> list[str]:
+        return [route.path for route in self._routes]
+
+    def list_used_scopes(self) -> list[str]:
+        return [scope for route in self._routes if route.rule is not None for scope in route.rule.scopes]
+
+    async def run(self, exchange: IncomingExchange) -> EmptyResult:
+        """Handle the exchange of a request to a route. The transport has put the route into the parameters."""
+        match: RouteMatch = exchange.params["match"]
+        await match.route.run(exchange.params["call"], self._thread_pool, exchange.origin)
+        return EmptyResult()
+
+
+def _check_methods(methods: Collection[str]) -> tuple[str, ...]:
+    if isinstance(methods, str):
+        raise TypeError(f"methods= must be a list. Write methods=[{methods!r}]")
+    names = tuple(dict.fromkeys(method.upper() for method in methods))
+    if not names or not all(map(_METHOD_NAME.fullmatch, names)):
+        raise ValueError(f'methods= must be a list of HTTP methods, such as ["POST"], not {methods!r}')
+    return (*names, "HEAD") if "GET" in names and "HEAD" not in names else names
+
+
+def _compile_path(path: str) -> re.Pattern[str]:
+    parts = path.split("/")
+    if path != "/" and (parts[0] or not all(parts[1:])):
+        raise ValueError(f"the path of a route must begin with a slash, such as /webhook, not {path!r}")
+    pattern = ""
+    for part in parts[1:] if path != "/" else [""]:
+        placeholder = _PLACEHOLDER.fullmatch(part)
+        if placeholder is None and part and not _LITERAL_SEGMENT.fullmatch(part):
+            raise ValueError(
+                f"invalid path {path!r}: {part!r} must be plain text or a placeholder, such as /orders/{{id}}"
+            )
+        pattern += "/" + (re.escape(part) if placeholder is None else f"(?P<{placeholder[1]}>[^/]+)")
+    return re.compile(pattern)
+
+
+def _find_request_type(function: Callable[..., object]) -> type[Any] | None:
+    """Return the type of the request that a function takes. Return None if the function takes no argument."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if not parameters:
+        return None
+    if any(parameter.default is parameter.empty for parameter in parameters[1:]):
+        raise TypeError("the function of a route takes the request, or nothing")
+    try:
+        hint: Any = typing.get_type_hints(function).get(parameters[0].name)
+    except (NameError, TypeError):  # The annotation is defined only for type checkers.
+        hint = None
+    # A request of Starlette is created from the ASGI scope, so that functions written for it need no change.
+    is_starlette = isinstance(hint, type) and hint.__module__.startswith("starlette.")
+    return hint if is_starlette else RouteRequest
