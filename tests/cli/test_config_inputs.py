@@ -39,7 +39,7 @@ def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone
         at.type("elsewhere\n")
         at.wait_for("'elsewhere'")
         at.type("there\n")
-        said = at.read_rest()
+        said = at.read_screen().text
         assert at.process.wait(TIMEOUT_S) == 0
     assert said.count('"state": "ready"') == 2
     assert said.count("The key of the sums") == 1

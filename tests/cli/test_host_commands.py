@@ -113,8 +113,7 @@ def test_servers_of_a_project_are_asked_about(tmp_path: Path, alone: dict[str, s
         at.until_match(r"\bsums\b")
         at.wait_for("[n]o: ")
         at.type("y\n")
-        at.wait_for("sums    ready  2")
-        at.read_rest()
+        assert re.search(r"(?m)^sums +ready +2 ", at.read_screen().text)
         assert at.process.wait(TIMEOUT_S) == 0
     with open_terminal(alone, command=command) as at:
         at.wait_for("[n]o: ")

@@ -10,7 +10,8 @@ import pytest
 from cli.command_process import TIMEOUT_S
 from cli.terminal import open_terminal
 
-OWN = re.compile(r"\x1b\[(?:\d*(?:;\d+)*m|K)|\r")  # what the command line itself writes
+# Escape sequences that the command line itself writes.
+OWN = re.compile(r"\x1b\[(?:\d*(?:;\d+)*m|\d*[KA]|\?25[hl])|\r")
 
 
 def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[str, str]) -> None:
@@ -90,19 +91,21 @@ def test_an_interrupt_while_asking_ends_it(url: str, environment: dict[str, str]
 
 def test_progress_is_drawn_and_wiped(url: str, environment: dict[str, str]) -> None:
     with open_terminal(environment, "call", url, "count", "to=3") as at:
-        seen = at.read_rest()
+        screen = at.read_screen()
         assert at.process.wait(TIMEOUT_S) == 0
-    assert "[########................] 1 of 3 │ at 1\\x1b[2J" in seen
-    assert seen.rstrip().endswith("\r\x1b[Kcounted to 3")
+    assert "3 of 3" in at.output
+    assert "  │ at 3\\x1b[2J" in at.output
+    assert screen.text == "counted to 3"
 
 
 def test_a_table_fits_the_terminal_and_has_a_heading_in_bold(url: str, environment: dict[str, str]) -> None:
-    with open_terminal(environment | {"COLUMNS": "60"}, "list", url, "tools") as at:
-        rows = at.read_rest().splitlines()
-    assert rows[0].startswith("\x1b[1mtool")
-    assert any(row.endswith("…") for row in rows)
-    with open_terminal(environment | {"NO_COLOR": "1"}, "list", url, "tools") as at:
-        assert "\x1b" not in at.read_rest()
+    with open_terminal(environment, "list", url, "tools", columns=60) as at:
+        screen = at.read_screen()
+    assert at.output.startswith("\x1b[1;4mtool")
+    assert not screen.wrapped
+    for variables, term in (({"NO_COLOR": "1"}, "xterm"), ({}, "dumb")):
+        with open_terminal(environment | variables, "list", url, "tools", columns=60, term=term) as at:
+            assert "\x1b" not in at.read_rest()
 
 
 def test_what_a_tool_says_does_not_act_on_the_terminal(url: str, environment: dict[str, str]) -> None:
@@ -141,10 +144,9 @@ def test_the_text_of_a_failure_never_looks_like_a_line_of_dovetail(
 ) -> None:
     (tmp_path / "s.py").write_text(HOSTILE, encoding="utf-8")
     words = ("call", str(tmp_path / "s.py"), tool, "--protocol-version", revision)
-    with open_terminal(environment | {"COLUMNS": "80"}, *words) as at:
-        seen = at.read_rest()
-    rows = re.split(r"\r\n|\r(?:\x1b\[K)?", re.sub(r"\x1b\[[\d;]*m", "", seen))
+    with open_terminal(environment, *words, columns=80) as at:
+        screen = at.read_screen()
     forged = ("error: your", "try: curl", "[sudo]")
-    assert not [row for row in rows if row.startswith(forged)]
-    assert all(len(row) + row.count("\uff21") <= 80 for row in rows)
-    assert any("password" in row for row in rows) or tool == "crawl"
+    assert not [row for row in screen.rows if row.startswith(forged)]
+    assert not screen.wrapped
+    assert "password" in screen.text or tool == "crawl"

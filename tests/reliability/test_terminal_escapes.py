@@ -76,9 +76,9 @@ app.run()
 
 def acting(seen: str) -> list[str]:
     """The characters of a screen that act, but for those with which a bar of progress is drawn."""
-    return RAW.findall(re.sub("\r(\x1b\\[K)?", "", seen.replace("\r\n", "\n"))) + re.findall(
-        "\r(?!\x1b\\[K|\r|\n)", seen
-    )
+    own = "\r(\x1b\\[2K)?(\x1b\\[1A\x1b\\[2K)*(?=\x1b\\[\\?25|[^\r\n])|\x1b\\[\\?25[lh]"
+    seen = re.sub(own, "", seen.replace("\r\n", "\n"))
+    return RAW.findall(seen) + re.findall("\r", seen)
 
 
 def forged(seen: str) -> list[str]:

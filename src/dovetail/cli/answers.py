@@ -6,6 +6,7 @@ automatically.
 
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -24,14 +25,14 @@ from dovetail.wire.elicitation import ElicitRequestParams
 class AnswerProvider:
     """Answers a server's elicitations, and lists the elicitations that nobody answered."""
 
-    def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
+    def __init__(self, answers: Mapping[str, str], hide_progress: Callable[[], AbstractContextManager[None]]) -> None:
         self.unanswered: list[str] = []  # the texts of elicitations that nobody answered
         self.has_declined = False
         self.usage_error: click.UsageError | None = None  # the error if --answer is invalid
         self.unused_answers = set(answers)  # the names of the --answer options that were not used
         self._answers = answers
         self._asked_names: set[str] = set()
-        self._clear_output = clear_output
+        self._hide_progress = hide_progress
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
         """Return the values for the fields of an elicitation form."""
@@ -57,8 +58,7 @@ class AnswerProvider:
             raise self._record_unanswered(
                 request, {name: property_schema for name, property_schema in properties.items() if name not in answer}
             )
-        self._clear_output()
-        with LineReader() as lines:
+        with self._hide_progress(), LineReader() as lines:
             _print_message(lines, request)
             values = fill_form(lines, schema, answer)
             if not confirm(lines, "Send this?", default=True):
@@ -90,11 +90,10 @@ class AnswerProvider:
         """Ask the user to open a URL. Return True if the user confirms that they have finished on the page."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
-        self._clear_output()
         # If the user does not confirm, the elicitation is declined.
         self.has_declined = True
         try:
-            with LineReader() as lines:
+            with self._hide_progress(), LineReader() as lines:
                 _print_message(lines, request)
                 lines.write_quoted(output.escape_full_line(request.url or ""))
                 self.has_declined = not confirm(lines, "Did you finish on that page?", default=False)

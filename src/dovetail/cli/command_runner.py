@@ -5,6 +5,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.safe_text import QUOTE_PREFIX
 from dovetail.terminal import output
-from dovetail.terminal.output import ProgressBar
+from dovetail.terminal.live import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
 # This pattern matches only URLs on this machine, because a program can print a remote URL without serving HTTP.
@@ -168,7 +169,7 @@ def run_command(
     """Connect to the target, run the action and return the exit code. The recorders receive all messages."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
-    answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
+    answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.hidden)
     options = build_client_options(target_options, target) | extra_options
     if target_options.verbose:
         options.setdefault("log_handler", print_log_message)
@@ -200,13 +201,15 @@ def run_to_exit_code(
     """Run a coroutine and return the exit code. Print errors of the coroutine."""
 
     async def main() -> int | None:
-        return await run()
+        try:
+            return await run()
+        finally:
+            if progress_bar is not None:
+                progress_bar.clear()
 
     try:
         return asyncio.run(main()) or error_report.EXIT_OK
     except MCPError as exc:
-        if progress_bar is not None:
-            progress_bar.clear()
         report_error(exc, as_json)
         return error_report.get_exit_code(exc)
 
@@ -216,7 +219,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
     The client always has elicitation handlers, because some servers offer fewer tools to clients without them.
     """
-    answer_provider = answers or AnswerProvider({}, lambda: None)
+    answer_provider = answers or AnswerProvider({}, nullcontext)
     handlers: dict[str, Any] = {
         "elicitation_handler": answer_provider.fill_form,
         "url_elicitation_handler": answer_provider.confirm_url,

@@ -58,12 +58,12 @@ def wrap_lines(text: str, columns: int) -> str:
 def _wrap_line(line: str, width: int) -> list[str]:
     start = QUOTE_PREFIX if line.startswith(QUOTE_PREFIX) else ""
     text = line.removeprefix(start)
-    if len(start) + _get_max_width(text) <= width:
+    if len(start) + get_max_width(text) <= width:
         return [line]
     prefix = start or _CONTINUATION_PREFIX
     rows, row, row_width = list[str](), start, len(start)
     for piece in _WRAP_PIECE_PATTERN.findall(text):
-        piece_width = _get_max_width(piece)
+        piece_width = get_max_width(piece)
         if row_width + piece_width > width and row not in ("", prefix):
             rows.append(row)
             row, row_width = prefix, len(prefix)
@@ -74,11 +74,11 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 def cut_line(line: str, columns: int) -> str:
     """Shorten a line so that it fits into `columns` terminal columns."""
-    if _get_max_width(line) <= columns:
+    if get_max_width(line) <= columns:
         return line
     kept, width = "", 2  # The "…" at the end takes up to two columns.
     for char in line:
-        width += _get_max_width(char)
+        width += get_max_width(char)
         if width > columns:
             break
         kept += char
@@ -92,7 +92,7 @@ def get_text_width(text: str) -> int:
     )
 
 
-def _get_max_width(text: str) -> int:
+def get_max_width(text: str) -> int:
     """Return the largest number of columns that a text may need. Terminals disagree about some characters."""
     return len(text) if text.isascii() else len(text) + sum(map(_may_be_wide, text))
 

@@ -1,20 +1,25 @@
-"""Print text, tables and JSON. Text from servers is escaped for the terminal.
+"""Print text, tables, pages and JSON: with colours and layout on a terminal, plain and stable in a file or a pipe.
 
-Text from a server never reaches a terminal with control characters, escape sequences, or characters that
-reorder or hide text. The content of a tool or a resource is written unchanged to a file or a pipe.
+How to use it: `click.echo(format_table(...))`, `format_page(...)` and `format_json(...)` return text for stdout, and
+`print_note`, `print_error` and `print_quoted` write to stderr. All of them escape text from servers. Escape text that
+you format yourself with `escape_line` or `escape_text`, and colour it with `style` or `style_state` of
+`dovetail.terminal.style`. For long work, use `dovetail.terminal.live.ProgressBar`. Only these functions import rich,
+and only if the output is a terminal.
 """
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
 from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text, get_text_width, quote_lines
 from dovetail.terminal.line_reader import LineReader
+from dovetail.terminal.style import is_styled, style
 
 _MAX_CELL_CHARS: Final = 300
 
@@ -39,11 +44,21 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-# Programs read the output of these functions.
+# JSON
 
 
 def format_json(value: Any) -> str:
-    """Return formatted JSON without characters that are unsafe in a terminal."""
+    """Return JSON for stdout, without characters that are unsafe in a terminal. In a terminal, it has colours."""
+    text = dump_json(value)
+    if not is_styled():
+        return text
+    from dovetail.terminal.renderer import render_json
+
+    return render_json(text)
+
+
+def dump_json(value: Any) -> str:
+    """Return JSON without colours and without characters that are unsafe in a terminal."""
     return _dump_json(value, indent=2)
 
 
@@ -63,38 +78,73 @@ def _is_stdout_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-# Users read the output of these functions.
+# Tables and pages
 
 
-def style(text: str, *, err: bool = False, **styles: Any) -> str:
-    """Add styles to a text if the stream is a terminal and NO_COLOR is not set."""
-    stream = sys.stderr if err else sys.stdout
-    return click.style(text, **styles) if stream.isatty() and "NO_COLOR" not in os.environ else text
+def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str], *, is_last_cut: bool = True) -> str:
+    """Format a table. In a terminal, the last column is cut to fit if `is_last_cut` is True, and wrapped otherwise.
 
-
-def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
-    """Format a table. In a terminal, the last column is shortened to fit."""
+    Cells below the header "state", "status" or "result" have the colour of the state.
+    """
     cells = [[escape_line(cell) for cell in row] for row in rows]
     if not cells:
         return ""
+    if sys.stdout.isatty():
+        from dovetail.terminal.renderer import TableLayout
+
+        return _render(TableLayout(cells, headers, is_last_cut=is_last_cut))
     widths = [max(get_text_width(row[column]) for row in [[*headers], *cells]) for column in range(len(headers))]
-    last_width = max(20, get_terminal_width() - sum(widths[:-1]) - 2 * (len(widths) - 1))
-    return "\n".join(
-        [
-            style(_format_row(headers, widths, last_width), bold=True),
-            *(_format_row(row, widths, last_width) for row in cells),
-        ]
-    )
+    return "\n".join(_format_row(row, widths) for row in [headers, *cells])
 
 
-def _format_row(cells: Sequence[str], widths: Sequence[int], last_width: int) -> str:
-    *leading, last = cells
-    padded = [
-        cell + " " * (column_width - get_text_width(cell)) for cell, column_width in zip(leading, widths, strict=False)
-    ]
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell + " " * (width - get_text_width(cell)) for cell, width in zip(cells[:-1], widths, strict=False)]
+    return "  ".join([*padded, cells[-1]]).rstrip()
+
+
+Rows: TypeAlias = Sequence[tuple[str, ...]]
+
+
+def format_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, str | Rows]]) -> str:
+    """Format a page about one thing: its name, its title, its description as Markdown, and named sections.
+
+    A section is a text or a list of rows. The cells of a row are a name, a type, a note and a description.
+    """
+    if sys.stdout.isatty():
+        from dovetail.terminal.renderer import lay_out_page
+
+        return _render(lay_out_page(title, subtitle, description, sections))
+    parts = ["  ".join(escape_line(text) for text in (title, subtitle) if text)]
+    parts += [_indent(escape_text(description))] if description else []
+    for heading, content in sections:
+        parts += ["", heading, _indent(escape_text(content) if isinstance(content, str) else _format_rows(content))]
+    return "\n".join(parts)
+
+
+def _format_rows(rows: Rows) -> str:
+    cells = [[escape_full_line(cell) for cell in row] for row in rows]
+    widths = [max(get_text_width(row[column]) for row in cells) for column in range(max(map(len, cells), default=0))]
+    return "\n".join(_format_row(row, widths) for row in cells)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.split("\n"))
+
+
+def format_markdown(text: str) -> str:
+    """Format Markdown from a server for stdout. In a file or a pipe, the text is unchanged."""
     if not sys.stdout.isatty():
-        return "  ".join([*padded, last]).rstrip()
-    return fit_to_stdout("  ".join([*padded, safe_text.cut_line(last, last_width)]).rstrip())
+        return text
+    from dovetail.terminal.renderer import lay_out_markdown
+
+    return _render(lay_out_markdown(text))
+
+
+def _render(renderable: Any) -> str:
+    from dovetail.terminal.renderer import render
+
+    encoding = "utf-8" if _is_stdout_utf8() else "ascii"
+    return render(renderable, get_terminal_width(), is_styled=is_styled(), encoding=encoding)
 
 
 def get_terminal_width() -> int:
@@ -108,7 +158,7 @@ def print_error(text: str) -> None:
     """Print an error to stderr."""
     label = style("error: ", err=True, fg="red", bold=True)
     first_row, *rows = _fit_to_stderr(f"error: {escape_text(text)}").split("\n")
-    click.echo("\n".join([label + first_row.removeprefix("error: "), *rows]), err=True)
+    _write_to_stderr("\n".join([label + first_row.removeprefix("error: "), *rows]))
 
 
 def fit_to_stdout(text: str) -> str:
@@ -137,10 +187,10 @@ def get_stderr_target() -> Any:
     return print_quoted if sys.stderr.isatty() else "inherit"
 
 
-def write_content(content: str | bytes) -> None:
-    """Write text or bytes to stdout. In a terminal, escape text, and show only the size of bytes."""
+def write_content(content: str | bytes, mime_type: str | None = None) -> None:
+    """Write text or bytes to stdout. In a terminal, format JSON and Markdown, and show only the size of bytes."""
     if sys.stdout.isatty():
-        click.echo(escape_text(content) if isinstance(content, str) else f"[{len(content)} bytes]")
+        click.echo(format_content(content, mime_type) if isinstance(content, str) else f"[{len(content)} bytes]")
     elif isinstance(content, str):
         sys.stdout.write(content)
         sys.stdout.flush()
@@ -149,51 +199,48 @@ def write_content(content: str | bytes) -> None:
         sys.stdout.buffer.write(content)
 
 
+_MAX_FORMATTED_CHARS: Final = 200_000
+_MARKDOWN_SIGNS: Final = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"^#{1,6} \S[^\n]*\n\n",  # a heading and an empty line
+        r"^(?:[-*+]|\d+\.) \S",  # a list
+        r"^```",  # code
+        r"\*\*\S[^*\n]*\*\*",  # bold text
+        r"\[[^\]\n]+\]\(https?://",  # a link
+        r"^\|(?: *:?-+:? *\|)+ *$",  # a table
+    )
+)
+
+
+def format_content(text: str, mime_type: str | None = None) -> str:
+    """Escape the text of a tool or a resource for a terminal, and format it if it is JSON or Markdown."""
+    if len(text) > _MAX_FORMATTED_CHARS:
+        return escape_text(text)
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return format_json(json.loads(text))
+        except (ValueError, RecursionError):
+            pass
+    # Text with one sign of Markdown may be source code or a log, and the layout would join its lines.
+    is_markdown = mime_type == "text/markdown" or (
+        mime_type is None and sum(sign.search(text) is not None for sign in _MARKDOWN_SIGNS) >= 2
+    )
+    return format_markdown(text) if is_markdown else escape_text(text)
+
+
 def print_note(text: str) -> None:
     """Print a note to stderr."""
-    click.echo(style(_fit_to_stderr(escape_text(text)), err=True, dim=True), err=True)
+    _write_to_stderr(style(_fit_to_stderr(escape_text(text)), err=True, dim=True))
 
 
 def print_quoted(text: str) -> None:
     """Print text from a server to stderr, with a bar before each line."""
-    if sys.stderr.isatty():
-        LineReader().write_quoted(text)  # `write_quoted` breaks long lines.
-    else:
-        click.echo("\n".join(quote_lines(text)), err=True)
+    _write_to_stderr(_fit_to_stderr("\n".join(quote_lines(text))))
 
 
-_BAR_CHARS = 24
+def _write_to_stderr(text: str) -> None:
+    from dovetail.terminal.live import print_above
 
-
-class ProgressBar:
-    """A progress bar on stderr. It is invisible if stderr is not a terminal."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._is_drawn = False
-
-    def draw(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Draw the current progress."""
-        if not self._is_terminal:
-            return
-        filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
-        bar = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] " if total else ""
-        progress = f"{done:g} of {total:g}" if total else f"{done:g}"
-        self._write(f"{bar}{progress}{f' │ {escape_line(message)}' if message else ''}")
-
-    def draw_message(self, message: str) -> None:
-        """Draw a message instead of numbers."""
-        if self._is_terminal:
-            self._write(f"│ {escape_line(message)}")
-
-    def _write(self, status: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{safe_text.cut_line(status, LineReader().get_columns() - 1)}")
-        sys.stderr.flush()
-        self._is_drawn = True
-
-    def clear(self) -> None:
-        """Clear the line of the progress bar."""
-        if self._is_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._is_drawn = False
+    if not print_above(text):
+        click.echo(text, err=True)

@@ -94,6 +94,7 @@ def command(
 
 
 async def _call(command_run: CommandRun, name: str, arguments: dict[str, Any]) -> CallToolResult:
+    command_run.progress_bar.start(f"calling {name}")
     return await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
 
 
@@ -127,6 +128,7 @@ async def _attach(command_run: CommandRun, reference: str) -> CallToolResult:
         handle = await command_run.client.get_task(reference)
     except ValueError as exc:
         raise click.UsageError(f"--attach: {translate_options(str(exc))}") from None
+    command_run.progress_bar.start("waiting for the task")
     async for update in handle:
         command_run.progress_bar.draw_message(update.message or update.status)
     return await handle
@@ -208,7 +210,7 @@ def format_result(result: CallToolResult) -> str:
     if result.structured_content is UNSET:
         return ""
     try:
-        return text.format_json(extract_value(result, is_wrapped=None))
+        return text.dump_json(extract_value(result, is_wrapped=None))
     except ToolError as exc:
         return str(exc)
 

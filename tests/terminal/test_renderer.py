@@ -1,0 +1,140 @@
+"""Test the layout for terminals: nothing is too wide, and no text of a server is markup, a link or a sequence."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli.screen import Screen
+from dovetail.terminal import output
+
+MARKUP = "[bold red]x[/] [link=https://evil.example]y[/link] :smile: {z}"
+WIDTHS = [50, 80, 200]
+at_all_widths = pytest.mark.parametrize("columns", WIDTHS)
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def format_at(columns: int, function: Callable[[], str], **variables: str) -> str:
+    """Call a function while stdout is a terminal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", Terminal())
+        patch.delenv("NO_COLOR", raising=False)
+        for name, value in ({"COLUMNS": str(columns), "TERM": "xterm"} | variables).items():
+            patch.setenv(name, value)
+        return function()
+
+
+def show(text: str, columns: int) -> Screen:
+    """Check that the text contains only own sequences, and that no row is too wide."""
+    screen = Screen(columns).feed(text.replace("\n", "\r\n"))
+    assert not screen.wrapped
+    return screen
+
+
+@at_all_widths
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: output.format_table([(MARKUP, "x")], ("name", "text"), is_last_cut=False),
+        lambda: output.format_page(MARKUP, "", "", []),
+        lambda: output.format_page("x", "", MARKUP, []),
+        lambda: output.format_page("x", "", "", [("Arguments", [("x", "y", "z", MARKUP)])]),
+        lambda: output.format_page("x", "", "", [("Example", MARKUP)]),
+        lambda: output.format_markdown(MARKUP),
+    ],
+)
+def test_text_is_never_markup(function: Callable[[], str], columns: int) -> None:
+    shown = show(format_at(columns, function), columns)
+    assert re.sub(r"\s+", "", MARKUP) in re.sub(r"\s+", "", shown.text)
+
+
+@at_all_widths
+def test_markdown_has_no_links_and_no_entities(columns: int) -> None:
+    text = "# Head\n\nSee [here](https://a.example/&#x202e;) &#x202e;&#27;[2J ![i](https://b.example) <u>h</u>\n\n---\n"
+    shown = show(format_at(columns, lambda: output.format_markdown(text)), columns).text
+    assert shown.startswith("Head")
+    assert "https://a.example/" in shown.replace("\n", "")
+    assert "&#x202e;" in shown
+    assert "<u>h</u>" in shown
+
+
+@pytest.mark.parametrize("state", ["ready", "failed", "working", "disabled", "completed (error)"])
+def test_states_have_colours(state: str) -> None:
+    text = format_at(80, lambda: output.format_table([("a", state)], ("server", "state")))
+    assert re.search(rf"\x1b\[\d+m{re.escape(state)} *\x1b\[0m", text)
+    plain = format_at(80, lambda: output.format_table([("a", state)], ("server", "state")), NO_COLOR="1")
+    assert plain == f"server  state\na       {state}"
+
+
+@at_all_widths
+def test_a_wide_table_becomes_blocks_in_a_narrow_terminal(columns: int) -> None:
+    rows = [("forecast", "city [days]", "Weather for a city, with sun, wind and rain for each of the next ten days.")]
+    text = format_at(columns, lambda: output.format_table(rows, ("tool", "arguments", "description")))
+    screen = show(text, columns)
+    assert ("tool" in screen.rows[0]) == (columns >= 60)
+    assert any(row.endswith("…") for row in screen.rows) == (columns == 80)
+
+
+def test_json_has_colours_and_can_be_copied() -> None:
+    value = {"a": [1, -2.5e3, True, None, 'say "x"\\'], "b: c": {"d\x1b": "e" * 300}}
+    text = format_at(50, lambda: output.format_json(value))
+    assert json.loads(re.sub(r"\x1b\[[\d;]*m", "", text)) == value
+    assert text.count("\x1b[36m") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "mime_type", "is_formatted"),
+    [
+        ('{"a": 1}', None, True),
+        ("# Title\n\n**bold**\n", None, True),
+        ("# Title\n", "text/markdown", True),
+        ("# Title\n\n**bold**\n", "text/plain", False),
+        ("# a comment\nx = 1\n", None, False),
+        ("- a\n- b\n", None, False),
+        ("[not json\n", None, False),
+        ("{'a': 1}\n", None, False),
+    ],
+)
+def test_content_is_formatted_if_it_is_json_or_markdown(text: str, mime_type: str | None, is_formatted: bool) -> None:
+    assert (format_at(80, lambda: output.format_content(text, mime_type)) != text) == is_formatted
+
+
+@at_all_widths
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 19_000, "*a_" * 6_000, "> " * 9_000, "- " * 9_000, "`" * 19_000, f"{'|a' * 4_000}\n{'|-' * 4_000}\n|1"],
+    ids=["brackets", "emphasis", "quotes", "lists", "code", "columns"],
+)
+@pytest.mark.timeout(30)
+def test_hostile_markdown_neither_fails_nor_takes_long(text: str, columns: int) -> None:
+    show(format_at(columns, lambda: output.format_markdown(text)), columns)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=120), min_size=1, max_size=4), st.sampled_from(WIDTHS))
+def test_any_text_fits(cells: list[str], columns: int) -> None:
+    headers = [f"column {number}" for number in range(len(cells))]
+    sections = [("A", [tuple(cells)]), ("B", cells[0])]
+    for text in (
+        format_at(columns, lambda: output.format_table([cells] * 2, headers)),
+        format_at(columns, lambda: output.format_table([cells] * 2, headers, is_last_cut=False)),
+        format_at(columns, lambda: output.format_page(cells[0], cells[-1], "\n".join(cells), sections)),
+    ):
+        rows = re.sub(r"\x1b\[[\d;]*m", "", text).split("\n")
+        assert all(len(row) <= columns and not UNSAFE.search(row) for row in rows)
+
+
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
