@@ -258,6 +258,29 @@ async def test_the_status_has_no_problem_after_the_first_write_that_succeeds(
     assert backend.get_status().problem is None
 
 
+async def test_places_are_counted_while_the_server_is_full(start: Start, redis_server: RedisServer) -> None:
+    (backend, _), (other, _) = await start(), await start()
+    redis_server.execute("CONFIG", "SET", "maxmemory", "1")
+    assert await backend.acquire("calls", "a", 1, None)
+    assert not await other.acquire("calls", "b", 1, None)
+    await backend.release("calls", "a")
+    assert await other.acquire("calls", "b", 1, None)
+
+
+# Single use.
+
+
+async def test_a_worker_that_refuses_an_id_knows_the_new_epoch(start: Start, redis_server: RedisServer) -> None:
+    backend, _ = await start()
+    epoch = backend.get_status().epoch
+    redis_server.execute("FLUSHALL")
+    with pytest.raises(HistoryLost):
+        await backend.use_once("id", time.time(), 60, epoch=epoch)
+    new_epoch = backend.get_status().epoch
+    assert new_epoch != epoch
+    assert await backend.use_once("new id", time.time(), 60, epoch=new_epoch)
+
+
 # Deleted keys.
 
 

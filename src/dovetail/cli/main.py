@@ -39,6 +39,7 @@ COMMAND_GROUPS = {
         "conformance": "Run the official conformance suite.",
         "bench": "Run a short load test against a server.",
         "tasks": "List, show, watch and cancel tasks.",
+        "cluster": "Show a cluster on Redis, or confirm a loss.",
     },
     "Record and replay": {
         "record": "Record a session with a server.",

@@ -169,7 +169,9 @@ class RedisBackend:
         outcome = await self._link.run(
             scripts.USE_ONCE, hash_name(name), f"{valid_from:.6f}", _to_ms(ttl), create_id(), attempt, epoch
         )
-        if outcome == b"unknown":
+        if isinstance(outcome, list):  # "unknown" and the epoch
+            # The caller gets a new ID. This worker would create it in the old epoch, so that it would be refused again.
+            await self._link.wait_for_epoch(outcome[1].decode())
             raise HistoryLost("Redis has lost its records, so this ID may have been used")
         return outcome == b"first"
 

@@ -56,6 +56,7 @@ class RedisLink:
         self._timeout = timeout
         self._is_server_checked = False
         self._epoch: str | None = None
+        self._epoch_started = asyncio.Event()  # set and replaced when a new epoch starts
         self._digests: dict[str, str] = {}
         self._refused_command = ""
         self._refused_at = 0.0
@@ -172,6 +173,14 @@ class RedisLink:
         """Send the next heartbeat now. Its reply shows whether there is a new epoch."""
         self._retry_now.set()
 
+    async def wait_for_epoch(self, epoch: str) -> None:
+        """Wait until this worker knows an epoch that Redis has reported, at most as long as for a reply."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                while epoch != self._epoch:
+                    self.request_heartbeat()
+                    await self._epoch_started.wait()
+
     async def _maintain(self) -> None:
         failures, task = 0, asyncio.current_task()
         # redis-py sometimes ignores that the task was cancelled.
@@ -241,6 +250,8 @@ class RedisLink:
             self._is_server_checked = False
         self._epoch = epoch
         self._start_epoch(epoch, number, position)
+        self._epoch_started.set()
+        self._epoch_started = asyncio.Event()
 
 
 def create_id() -> str:

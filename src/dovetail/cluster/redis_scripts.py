@@ -178,17 +178,36 @@ if ARGV[3] ~= '' and redis.call('HGET', key, 'version') ~= ARGV[3] then return 0
 return redis.call('UNLINK', key)
 """
 
+# ARGV: epoch. An operator accepts IDs from before this epoch again. Return 0 if another epoch has started.
+CONFIRM_LOSS: Final = f"""
+{_PRELUDE}
+if redis.call('HGET', prefix .. 'epoch', 'id') ~= ARGV[2] then return 0 end
+redis.call('HSET', prefix .. 'epoch', 'confirmed', ARGV[2])
+return 1
+"""
+
+# Return the epoch, its start, the epoch that an operator has confirmed, and the number of workers.
+READ_DEPLOYMENT: Final = f"""#!lua flags=no-writes
+{_PRELUDE}
+local epoch = redis.call('HMGET', prefix .. 'epoch', 'id', 'since', 'confirmed')
+return {{epoch[1], epoch[2], epoch[3], redis.call('ZCOUNT', workers, format_time(now), format_time(latest))}}
+"""
+
 # ARGV: name, earliest time of use, ttl in ms, new epoch id, attempt or '', epoch in which the ID was created or ''
 # Each worker checks the clock with its heartbeats. If no worker has done this for a while, the clock was set forward,
-# and used IDs may have expired too early.
+# and used IDs may have expired too early. The reply is 'unknown' and the epoch then. IDs from before the epoch are
+# unknown, too, unless an operator has confirmed the loss.
 USE_ONCE: Final = f"""
 {_PRELUDE}
 local key = prefix .. 'used:' .. ARGV[2]
 local epoch, since, checked_at = read_epoch(ARGV[5])
 local attempt = redis.call('GET', key)
 if attempt then return attempt ~= '' and attempt == ARGV[6] and 'first' or 'used' end
-if now - checked_at > {CLOCK_MARGIN_S} then return 'unknown' end
-if ARGV[7] ~= epoch and tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since then return 'unknown' end
+if now - checked_at > {CLOCK_MARGIN_S} then return {{'unknown', epoch}} end
+if ARGV[7] ~= epoch and tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since
+    and redis.call('HGET', prefix .. 'epoch', 'confirmed') ~= epoch then
+  return {{'unknown', epoch}}
+end
 redis.call('SET', key, ARGV[6], 'PX', tonumber(ARGV[4]) + {CLOCK_MARGIN_S * 1000:.0f})
 return 'first'
 """
@@ -209,7 +228,8 @@ return '0'
 """
 
 # ARGV: name, holder, limit, ttl in ms, or 0 if the place belongs to a worker, the worker, new epoch id
-ACQUIRE: Final = f"""
+# Places need little memory and are limited, so a full Redis still counts them.
+ACQUIRE: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
 local key, owners = prefix .. 'places:' .. ARGV[2], prefix .. 'place_workers:' .. ARGV[2]
 redis.call('ZREMRANGEBYSCORE', key, '-inf', format_time(now))

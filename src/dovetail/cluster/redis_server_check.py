@@ -31,6 +31,14 @@ async def check_server(channel: RedisChannel) -> str | None:
     Raises:
         SharedStateUnavailable: the server does not answer or is too old.
     """
+    problems = await find_settings_problems(channel)
+    for problem in problems:
+        log.warning("%s", problem)
+    return problems[0] if problems else None
+
+
+async def find_settings_problems(channel: RedisChannel) -> list[str]:
+    """Return all problems with the settings of Redis. Raise the same errors as `check_server`."""
     text: bytes = await channel.send("INFO")
     lines = (line.partition(":") for line in text.decode(errors="replace").splitlines())
     info = {name: value for name, _, value in lines}
@@ -48,9 +56,7 @@ async def check_server(channel: RedisChannel) -> str | None:
         problems.append(
             "min-replicas-to-write is 0, so a primary that was replaced accepts writes that get lost. Set it to 1"
         )
-    for problem in problems:
-        log.warning("%s", problem)
-    return problems[0] if problems else None
+    return problems
 
 
 def check_clock(redis_time: float) -> str | None:

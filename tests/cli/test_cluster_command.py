@@ -1,0 +1,122 @@
+"""Test `dovetail cluster` with a real Redis server."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cluster.recorder import Recorder
+from cluster.redis_servers import RedisServer
+from dovetail.cli.main import cli
+from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.protocol.shared_state import HistoryLost
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Generator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.close()
+
+
+async def invoke(*args: str) -> tuple[int, str]:
+    """Run a command in this process. Return the exit code and stdout."""
+
+    def run() -> tuple[int, str]:
+        result = CliRunner().invoke(cli, ["cluster", *args], standalone_mode=False)
+        if isinstance(result.exception, click.UsageError):
+            return 2, result.stdout
+        if isinstance(result.exception, click.exceptions.Exit):
+            return result.exception.exit_code, result.stdout
+        assert result.exception is None, result.exception
+        return result.return_value or 0, result.stdout
+
+    return await asyncio.to_thread(run)
+
+
+@asynccontextmanager
+async def run_worker(server: RedisServer, name: str = "tickets") -> AsyncGenerator[RedisBackend]:
+    backend = RedisBackend(server.url, prefix=f"dovetail:{name}")
+    await backend.start(Recorder())
+    yield backend
+    await backend.close()
+
+
+async def read_status(server: RedisServer, *options: str) -> Any:
+    code, out = await invoke("status", server.url, "--json", *options)
+    assert code == 0
+    return json.loads(out)
+
+
+async def test_the_status_shows_the_servers_and_workers(redis_server: RedisServer) -> None:
+    begin = time.time()
+    async with run_worker(redis_server) as backend, run_worker(redis_server), run_worker(redis_server, "[a]*"):
+        status = await read_status(redis_server)
+        assert [(entry["server"], entry["worker_count"]) for entry in status["servers"]] == [
+            ("[a]*", 1),
+            ("tickets", 2),
+        ]
+        assert status["problems"] == []
+        (entry,) = (await read_status(redis_server, "--server", "tickets"))["servers"]
+        assert entry["epoch"] == backend.get_status().epoch
+        assert begin - 1 <= entry["since"] <= time.time() + 1
+        assert entry["is_confirmed"] is False
+        code, out = await invoke("status", redis_server.url)
+        assert (code, out.splitlines()[2].split()[:2]) == (0, ["tickets", "2"])
+    assert (await read_status(redis_server, "--prefix", "other"))["servers"] == []
+
+
+async def test_the_status_shows_problems_of_redis(redis_server: RedisServer) -> None:
+    redis_server.execute("CONFIG", "SET", "maxmemory", "1gb")
+    redis_server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    (problem,) = (await read_status(redis_server))["problems"]
+    assert "allkeys-lru" in problem
+
+
+async def test_a_confirmed_loss_lets_older_ids_be_used_once(redis_server: RedisServer) -> None:
+    async with run_worker(redis_server) as backend, run_worker(redis_server) as other:
+        old_epoch, valid_from = backend.get_status().epoch, time.time()
+        assert await backend.use_once("a", valid_from, 60, epoch=old_epoch)
+        redis_server.execute("FLUSHALL")
+        for epoch in (old_epoch, ""):
+            with pytest.raises(HistoryLost):
+                await backend.use_once("b", valid_from, 60, epoch=epoch)
+        assert await invoke("confirm-loss", redis_server.url, "--server", "tickets") == (8, "")  # There is no terminal.
+        assert (await invoke("confirm-loss", redis_server.url, "--server", "tickets", "--yes"))[0] == 0
+        assert (await read_status(redis_server))["servers"][0]["is_confirmed"] is True
+        assert await backend.use_once("b", valid_from, 60, epoch=old_epoch)
+        assert await other.use_once("c", valid_from - 3600, 60)
+        for id in ("b", "c"):
+            for worker in (backend, other):
+                assert not await worker.use_once(id, valid_from, 60, epoch=old_epoch)
+        # The confirmation does not apply to the next loss.
+        redis_server.execute("FLUSHALL")
+        with pytest.raises(HistoryLost):
+            await backend.use_once("d", valid_from, 60, epoch=old_epoch)
+        assert (await read_status(redis_server))["servers"][0]["is_confirmed"] is False
+
+
+async def test_all_servers_are_confirmed_by_default(redis_server: RedisServer) -> None:
+    async with run_worker(redis_server), run_worker(redis_server, "reports"):
+        for confirmed in (["reports", "tickets"], []):
+            code, out = await invoke("confirm-loss", redis_server.url, "--yes", "--json")
+            assert (code, json.loads(out)) == (0, {"confirmed": confirmed})
+
+
+@pytest.mark.parametrize("command", ["status", "confirm-loss"])
+async def test_wrong_arguments(command: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOVETAIL_CLUSTER", raising=False)
+    for args in ((), ("local",), ("http://127.0.0.1",), (redis_server.url, "--server", "missing")):
+        assert await invoke(command, *args) == (2, "")
+    monkeypatch.setenv("DOVETAIL_CLUSTER", redis_server.url)
+    assert (await invoke(command))[0] == 0
+    redis_server.kill()
+    assert await invoke(command) == (3, "")
+    redis_server.start()
