@@ -413,7 +413,8 @@ async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(
     ):
         endpoint = guarded(verifier).asgi()
         for _ in range(3):
-            assert (await call(endpoint, issuer.token(**current_claims(aud=LOCAL)))).status == 503
+            answer = await call(endpoint, issuer.token(**current_claims(aud=LOCAL)))
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert caplog.text.count(why) == 1
 
 

@@ -6,11 +6,12 @@ the name of the tool.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
 EFFECTS = os.open(OPTIONS["effects"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def create_backend() -> SharedState:
+if "clock_offset" in OPTIONS:  # The clock of this machine is wrong.
+    read_clock = time.time
+    time.time = lambda: read_clock() + OPTIONS["clock_offset"]
+
+
+def create_backend(prefix: str = "test") -> SharedState:
     """Return the back end that the options name."""
     url, keys = OPTIONS["cluster"], OPTIONS["secret_keys"]
     if url.startswith("local:"):
@@ -31,12 +37,30 @@ def create_backend() -> SharedState:
         return LocalBackend(Path(url.removeprefix("local:")), secret_keys=keys)
     from dovetail.cluster.redis_backend import RedisBackend
 
-    return RedisBackend(url, prefix="test", secret_keys=keys)
+    return RedisBackend(url, prefix=prefix, secret_keys=keys)
 
 
 async def read_bearer(headers: Mapping[bytes, bytes]) -> str | None:
     """Accept the name that each caller sends."""
     return headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ") or None
+
+
+def record_effect(token: str, tool: str) -> None:
+    os.write(EFFECTS, f"{token} {os.getpid()} {tool}\n".encode())
+
+
+features: Any = None
+if OPTIONS.get("features"):
+    from feature_servers import FeatureServers
+
+    features = FeatureServers()
+
+
+@contextlib.asynccontextmanager
+async def run_features() -> AsyncGenerator[None]:
+    """Run the servers that the option `features` names."""
+    async with features.run(OPTIONS, create_backend, record_effect):
+        yield
 
 
 app = Server(
@@ -46,11 +70,8 @@ app = Server(
     **({"cluster": create_backend()} if OPTIONS.get("cluster") else {}),
     auth=read_bearer if OPTIONS.get("principals") else None,
     limits=ServerLimits(**OPTIONS.get("limits", {})),
+    lifespan=None if features is None else run_features,
 )
-
-
-def record_effect(token: str, tool: str) -> None:
-    os.write(EFFECTS, f"{token} {os.getpid()} {tool}\n".encode())
 
 
 @app.tool
@@ -133,6 +154,21 @@ async def change_tools(token: str) -> str:
 
 
 @app.tool
+async def get_session_id(token: str, ctx: Context) -> str:
+    """Return the ID for `complete_elicitation`."""
+    record_effect(token, "get_session_id")
+    return ctx.session_id
+
+
+@app.tool
+async def complete_elicitation(token: str, session_id: str) -> str:
+    """Notify one session. The token is the ID of the elicitation."""
+    record_effect(token, "complete_elicitation")
+    app.notify_elicitation_complete(token, session_id)
+    return f"{token} {os.getpid()}"
+
+
+@app.tool
 async def hang(token: str, ctx: Context) -> str:
     """Wait until the call is cancelled."""
     record_effect(token, "hang")
@@ -151,4 +187,10 @@ def item(name: str) -> str:
 
 
 if __name__ == "__main__":
-    app.run("http", port=OPTIONS["port"], host=OPTIONS.get("host", "127.0.0.1"), **OPTIONS.get("run", {}))
+    app.run(
+        "http",
+        port=OPTIONS["port"],
+        host=OPTIONS.get("host", "127.0.0.1"),
+        fallback=features,
+        **OPTIONS.get("run", {}),
+    )

@@ -2,18 +2,27 @@
 
 import asyncio
 import contextlib
+import json
+import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.history import History, find_violations
 from cluster.load import open_clients
 from cluster.raw_client import RawSession, open_session
+from cluster.recorder import Recorder
 from cluster.redis_servers import RedisServer
 from cluster.server_pool import Address, ServerPool, ServerProcess, run_servers
+from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.protocol.change_messages import CHANGE
+from oauth.fake_issuer import Issuer
 
+# Cases in which callers see the same as in another case.
+EQUAL_CASES = {"clock ahead": "slow", "newer release": "slow", "clock back": "restored", "evicted": "restored"}
 SLOW_DELAY_S = 0.2
+CLOCK_OFFSET_S = 25.0  # A token is accepted 30 seconds before it was issued, according to the clock of the receiver.
 RECOVERY_S = 5.0  # after this time, everything works again
 LOST_AFTER_S = 8.0  # after this time, the calls of a lost worker are reported
 
@@ -92,18 +101,26 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
 class FailingCluster:
     """Two workers of one server. The asker has the calls and streams, the receiver gets requests about them."""
 
-    def __init__(
-        self, case: str, redis: RedisServer, proxies: list[RedisProxy], pool: ServerPool, folder: Path
-    ) -> None:
+    pool: ServerPool
+
+    def __init__(self, case: str, redis: RedisServer, proxies: list[RedisProxy], folder: Path) -> None:
         self.case = case
         self.redis = redis
         self.proxies = proxies
-        self.pool = pool
         self.folder = folder
+        self.issuer = Issuer()  # signs the access tokens of the feature "guarded"
+        self.secret_keys = [secrets.token_urlsafe(32)]
+        self.version_path = folder / "version.txt"  # the content of a cached resource of the feature "guarded"
+        self.version_path.write_text("0")
         self.session: RawSession = None  # pyright: ignore[reportAttributeAccessIssue]
         self.began_at = 0.0
         self.ended_at = 0.0
         self._replica: RedisServer | None = None
+
+    @property
+    def redis_now(self) -> RedisServer:
+        """Return the server that the workers use."""
+        return self.proxies[1].server
 
     @property
     def asker_process(self) -> ServerProcess:
@@ -122,6 +139,17 @@ class FailingCluster:
         """Open a session at random workers, or at one of these addresses."""
         async with open_session(addresses or self.pool.addresses, name) as session:
             yield session
+
+    def get_server_options(self, features: Sequence[str]) -> dict[str, Any]:
+        """Return the options of all workers."""
+        return {
+            "clusters": [proxy.url for proxy in self.proxies],
+            "clock_offsets": [CLOCK_OFFSET_S if self.case == "clock ahead" else 0.0, 0.0],
+            "secret_keys": self.secret_keys,
+            "features": features,
+            "jwks": self.issuer.jwks(),
+            "version": str(self.version_path),
+        }
 
     async def prepare(self) -> None:
         """Start the replica, if the case needs one."""
@@ -161,11 +189,9 @@ class FailingCluster:
             case "flushed":
                 assert self.redis.execute("FLUSHALL") == b"+OK"
             case "failed over":
-                for proxy in self.proxies:
-                    proxy.server = self._required_replica
                 self.redis.kill()
-                for proxy in self.proxies:
-                    proxy.drop_connections()
+                for number in range(2):
+                    self.move_to_replica(number)
             case "restored":
                 self.redis.kill()
                 self.redis.start()
@@ -175,8 +201,48 @@ class FailingCluster:
                 self.asker_process.pause()
             case "partitioned":
                 self.proxies[0].cut()
+            case "clock back":
+                self._move_clock_back()
+            case "evicted":
+                await self._evict_keys()
+            case "newer release":
+                await self._send_unknown_messages()
+            case "clock ahead":
+                pass
             case _:
                 raise ValueError(self.case)
+
+    def move_to_replica(self, worker: int) -> None:
+        """Connect a worker with the replica, which has become a primary."""
+        self.proxies[worker].server = self._required_replica
+        self.proxies[worker].drop_connections()
+
+    def _move_clock_back(self) -> None:
+        """Write what Redis would contain after its clock was set back by an hour."""
+        with self.redis.connect() as connection:
+            for key in connection.scan_iter("*:epoch"):
+                connection.hset(key, mapping={"since": time.time() + 3600, "checked_at": time.time() + 3600})
+
+    async def _evict_keys(self) -> None:
+        """Let Redis delete keys to save memory."""
+        evicted = int(read_info(self.redis, "stats")["evicted_keys"])
+        assert self.redis.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru") == b"+OK"
+        used = int(read_info(self.redis, "memory")["used_memory"])
+        assert self.redis.execute("CONFIG", "SET", "maxmemory", str(used - 20_000)) == b"+OK"
+        await wait_until(lambda: int(read_info(self.redis, "stats")["evicted_keys"]) > evicted)
+        assert self.redis.execute("CONFIG", "SET", "maxmemory", "0") == b"+OK"
+
+    async def _send_unknown_messages(self) -> None:
+        """Send what a worker of the next release may send: kinds and fields that this release does not know."""
+        for prefix in ("test", "guarded", "gateway"):
+            backend = RedisBackend(self.redis.url, prefix=prefix, secret_keys=self.secret_keys)
+            await backend.start(Recorder())
+            await backend.publish("next.kind", b"\x00")
+            change = {"method": "notifications/resources/updated", "uri": "item://next", "next": [1]}
+            await backend.publish(CHANGE, b"\x01" + json.dumps(change).encode())
+            for worker in await backend.list_workers():
+                await backend.send(worker, "next.kind", b"{}")
+            await backend.close()
 
     async def end(self) -> None:
         """End the failure."""
@@ -206,8 +272,8 @@ class FailingCluster:
 
 
 @contextlib.asynccontextmanager
-async def run_case(case: str, folder: Path) -> AsyncGenerator[FailingCluster]:
-    """Run two workers with Redis, before the failure."""
+async def run_case(case: str, folder: Path, features: Sequence[str] = ()) -> AsyncGenerator[FailingCluster]:
+    """Run two workers with Redis, before the failure. `feature_servers.py` has the features."""
     redis = RedisServer(folder, "valkey", port=_find_port())
     proxies = [RedisProxy(redis), RedisProxy(redis)]
     async with contextlib.AsyncExitStack() as stack:
@@ -215,10 +281,10 @@ async def run_case(case: str, folder: Path) -> AsyncGenerator[FailingCluster]:
         for proxy in proxies:
             await proxy.start()
             stack.push_async_callback(proxy.close)
-        servers = run_servers(folder, 2, clusters=[proxy.url for proxy in proxies])
-        pool = await asyncio.to_thread(servers.__enter__)
+        cluster = FailingCluster(case, redis, proxies, folder)
+        servers = run_servers(folder, 2, **cluster.get_server_options(features))
+        cluster.pool = await asyncio.to_thread(servers.__enter__)
         stack.callback(servers.__exit__, None, None, None)
-        cluster = FailingCluster(case, redis, proxies, pool, folder)
         stack.callback(cluster.close)
         await cluster.prepare()
         cluster.session = await stack.enter_async_context(cluster.open_session())

@@ -306,12 +306,14 @@ class SSESession:
         return response.status
 
 
-def create_stateless_request(method: str, params: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+def create_stateless_request(
+    method: str, params: dict[str, Any], capabilities: dict[str, Any] | None = None, **meta: Any
+) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a stateless request."""
-    meta = {
+    meta |= {
         "io.modelcontextprotocol/protocolVersion": STATELESS,
         "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientCapabilities": capabilities or {},
     }
     headers = {
         "content-type": "application/json",
@@ -319,6 +321,8 @@ def create_stateless_request(method: str, params: dict[str, Any]) -> tuple[dict[
         "mcp-protocol-version": STATELESS,
         "mcp-method": method,
     }
+    if (name := params.get("name", params.get("uri"))) is not None:
+        headers["mcp-name"] = name
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": meta}}
     return headers, json.dumps(message).encode()
 

@@ -145,6 +145,7 @@ def run_servers(
     """
     python_path = options.pop("python_path", None)
     clusters = options.pop("clusters", None)  # a URL for each worker
+    clock_offsets = options.pop("clock_offsets", None)  # how many seconds the clock of each worker is ahead
     effects_path = folder / "effects.txt"
     effects_path.touch()
     if options.get("cluster") == "local":
@@ -156,6 +157,8 @@ def run_servers(
     for number, port in enumerate(find_free_ports(count)):
         machine = machines[number % len(machines)]
         cluster = {} if clusters is None else {"cluster": clusters[number]}
+        if clock_offsets is not None and clock_offsets[number]:
+            cluster["clock_offset"] = clock_offsets[number]
         arguments = json.dumps(options | cluster | {"host": machine.host, "port": port})
         command = [*machine.command, sys.executable, str(PROGRAM), arguments]
         workers.append(ServerProcess(command, (machine.host, port), folder / f"worker-{number}.log", python_path))

@@ -251,6 +251,8 @@ class Endpoint:
                 headers.append((b"www-authenticate", exc.challenge.encode()))
             if isinstance(exc, Unauthorized) and exc.dpop_nonce is not None:
                 headers.append((b"dpop-nonce", exc.dpop_nonce.encode()))
+            if exc.status_code == 503:
+                headers.append((b"retry-after", b"1"))
             raise Refusal(exc.status_code or 401, str(exc), headers) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
