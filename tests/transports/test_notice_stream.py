@@ -294,7 +294,7 @@ async def test_a_stream_is_not_blocked_by_a_claim_whose_outcome_was_unknown() ->
         await wait_until(lambda: stream.sent)
         assert stream.status == 409  # The other worker cannot answer during its outage.
         backend.is_away = False
-        streams = cluster[0].app._sessions._cluster_streams
+        streams = cluster[0].streams
         await wait_until(lambda: not streams._tasks)
         await close_stream(await open_stream(cluster[1], session))
 
@@ -305,7 +305,7 @@ async def test_a_stream_whose_end_was_never_stored_does_not_block_a_new_one() ->
         stream = await open_stream(cluster[0], session)
         cluster.set_away(True)
         await close_stream(stream)
-        streams = cluster[0].app._sessions._cluster_streams
+        streams = cluster[0].streams
         await wait_until(lambda: not streams._tasks)
         cluster.set_away(False)
         await close_stream(await open_stream(cluster[1], session))
@@ -348,7 +348,7 @@ async def test_a_stream_that_ends_during_an_outage_can_be_opened_after_it() -> N
         cluster.set_away(True)
         await close_stream(stream)
         cluster.set_away(False)
-        streams = cluster[0].app._sessions._cluster_streams
+        streams = cluster[0].streams
         await wait_until(lambda: not streams._tasks)
         await close_stream(await open_stream(cluster[1], session))
 

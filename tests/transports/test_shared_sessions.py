@@ -13,7 +13,6 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.session_record import decode_record
 from dovetail.wire.base import Result
-from transports.fake_cluster import Clock, Cluster, authenticate
 from transports.fake_service import (
     BATCHING,
     DRAFT,
@@ -34,14 +33,15 @@ from transports.fake_service import (
     text_result,
     wait_until,
 )
+from transports.worker_cluster import Clock, WorkerCluster, authenticate
 
-RESTORE_TIME = "dovetail.transports.http_server.shared_sessions._RESTORE_TIME_S"
+RESTORE_TIME = "dovetail.transports.http_server.session_records._RESTORE_TIME_S"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "draft")
 
 
 @pytest.fixture
-async def cluster() -> AsyncGenerator[Cluster]:
-    cluster = Cluster()
+async def cluster() -> AsyncGenerator[WorkerCluster]:
+    cluster = WorkerCluster()
     yield cluster
     await cluster.close()
 
@@ -49,8 +49,9 @@ async def cluster() -> AsyncGenerator[Cluster]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("dovetail.transports.http_server.shared_sessions", "dovetail.cluster.memory_backend"):
-        monkeypatch.setattr(f"{module}.time", clock)
+    for module in ("transports.http_server.shared_sessions", "transports.http_server.session_records"):
+        monkeypatch.setattr(f"dovetail.{module}.time", clock)
+    monkeypatch.setattr("dovetail.cluster.memory_backend.time", clock)
     monkeypatch.setattr(RESTORE_TIME, 0.0)
     return clock
 
@@ -72,7 +73,7 @@ async def ask(exchange: IncomingExchange) -> Result:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_session_works_at_every_worker(cluster: Cluster, revision: str) -> None:
+async def test_a_session_works_at_every_worker(cluster: WorkerCluster, revision: str) -> None:
     first, second = await cluster.open()
     session = await open_session(first, revision)
     for number, app in zip(range(6), itertools.cycle([second, first]), strict=False):
@@ -84,14 +85,14 @@ async def test_a_session_works_at_every_worker(cluster: Cluster, revision: str) 
     assert {caller.client_info.name for caller in callers if caller.client_info is not None} == {"test"}
 
 
-async def test_a_worker_that_starts_later_knows_the_session(cluster: Cluster) -> None:
+async def test_a_worker_that_starts_later_knows_the_session(cluster: WorkerCluster) -> None:
     (first,) = await cluster.open(count=1)
     session = await open_session(first)
     (_, second) = await cluster.open(count=1)
     assert (await post(second, request(text="hello"), session)).status == 200
 
 
-async def test_a_session_survives_the_worker_that_opened_it(cluster: Cluster) -> None:
+async def test_a_session_survives_the_worker_that_opened_it(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await first.close()
@@ -99,7 +100,7 @@ async def test_a_session_survives_the_worker_that_opened_it(cluster: Cluster) ->
     assert text(await post(second, request(text="hello"), session)) == "hello"
 
 
-async def test_a_session_id_is_short_visible_text_without_secrets(cluster: Cluster) -> None:
+async def test_a_session_id_is_short_visible_text_without_secrets(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open(options={"authenticate": authenticate})
     session = await open_session(first, headers={"authorization": "alice"})
     id = session["mcp-session-id"]
@@ -109,7 +110,7 @@ async def test_a_session_id_is_short_visible_text_without_secrets(cluster: Clust
     assert "alice" not in id
 
 
-async def test_large_capabilities_are_stored(cluster: Cluster) -> None:
+async def test_large_capabilities_are_stored(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     experimental = {"large": {"text": "x" * 5000}}
     session = await open_session(first, capabilities={"experimental": experimental})
@@ -120,7 +121,7 @@ async def test_large_capabilities_are_stored(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("principal", ["bob", None])
-async def test_another_principal_cannot_use_a_session(cluster: Cluster, principal: str | None) -> None:
+async def test_another_principal_cannot_use_a_session(cluster: WorkerCluster, principal: str | None) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate})
     session = await open_session(first, headers={"authorization": "alice"})
     stolen = {"mcp-session-id": session["mcp-session-id"]} | ({"authorization": principal} if principal else {})
@@ -131,7 +132,7 @@ async def test_another_principal_cannot_use_a_session(cluster: Cluster, principa
     assert (await post(second, request(), stolen)).status == 404
 
 
-async def test_an_anonymous_session_cannot_be_used_with_credentials(cluster: Cluster) -> None:
+async def test_an_anonymous_session_cannot_be_used_with_credentials(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate})
     session = await open_session(first)
     assert (await post(second, request(), session | {"authorization": "alice"})).status == 404
@@ -147,7 +148,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_changed_session_id_is_unknown(cluster: Cluster, change: str) -> None:
+async def test_a_changed_session_id_is_unknown(cluster: WorkerCluster, change: str) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     changed = CHANGES[change](session["mcp-session-id"].encode())
@@ -157,7 +158,7 @@ async def test_a_changed_session_id_is_unknown(cluster: Cluster, change: str) ->
     assert answer.status == 404
 
 
-async def test_a_session_of_another_server_is_unknown(cluster: Cluster) -> None:
+async def test_a_session_of_another_server_is_unknown(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     other = FakeService()
     other.implementation = cluster.workers[0].service.implementation.__class__(name="other", version="1")
@@ -167,7 +168,7 @@ async def test_a_session_of_another_server_is_unknown(cluster: Cluster) -> None:
     assert (await post(first, request(), session)).status == 404
 
 
-async def test_a_session_ends_after_its_lifetime(cluster: Cluster, clock: Clock) -> None:
+async def test_a_session_ends_after_its_lifetime(cluster: WorkerCluster, clock: Clock) -> None:
     first, second = await cluster.open(session_lifetime=1000.0)
     session = await open_session(first)
     clock.now += 900
@@ -178,12 +179,12 @@ async def test_a_session_ends_after_its_lifetime(cluster: Cluster, clock: Clock)
         assert (await post(app, request(), session)).status == 404
 
 
-async def test_a_request_needs_a_session_id(cluster: Cluster) -> None:
+async def test_a_request_needs_a_session_id(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open()
     assert (await post(first, request())).status == 400
 
 
-async def test_a_request_in_another_version_is_refused(cluster: Cluster) -> None:
+async def test_a_request_in_another_version_is_refused(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first) | {"mcp-protocol-version": BATCHING}
     assert (await post(second, request(), session)).status == 400
@@ -193,7 +194,7 @@ async def test_a_request_in_another_version_is_refused(cluster: Cluster) -> None
 # Records
 
 
-async def test_a_request_reads_the_record_once(cluster: Cluster) -> None:
+async def test_a_request_reads_the_record_once(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(second, request(), session)
@@ -203,13 +204,13 @@ async def test_a_request_reads_the_record_once(cluster: Cluster) -> None:
     assert backend.reads == reads + 1
 
 
-async def test_a_stateless_request_reads_nothing(cluster: Cluster) -> None:
+async def test_a_stateless_request_reads_nothing(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open()
     assert (await post(first, stateless_request())).status == 200
     assert cluster.workers[0].backend.reads == 0
 
 
-async def test_the_log_level_applies_at_every_worker(cluster: Cluster) -> None:
+async def test_the_log_level_applies_at_every_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(second, request(), session)
@@ -219,7 +220,7 @@ async def test_the_log_level_applies_at_every_worker(cluster: Cluster) -> None:
     assert [exchange.caller.log_level for exchange in cluster.workers[1].service.seen][-1] == 4
 
 
-async def test_subscriptions_of_several_workers_are_kept_together(cluster: Cluster) -> None:
+async def test_subscriptions_of_several_workers_are_kept_together(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     uris = [f"a://{number}" for number in range(20)]
@@ -237,7 +238,7 @@ async def test_subscriptions_of_several_workers_are_kept_together(cluster: Clust
     assert {spelling for spellings in subscriptions.values() for spelling in spellings} == {*uris} - {"a://3"}
 
 
-async def test_a_deleted_session_is_unknown_at_every_worker(cluster: Cluster) -> None:
+async def test_a_deleted_session_is_unknown_at_every_worker(cluster: WorkerCluster) -> None:
     work = PausedWork()
     first, second = await cluster.open(work)
     session = await open_session(first)
@@ -255,7 +256,7 @@ async def test_a_deleted_session_is_unknown_at_every_worker(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_an_answer_arrives_at_another_worker(cluster: Cluster, revision: str) -> None:
+async def test_an_answer_arrives_at_another_worker(cluster: WorkerCluster, revision: str) -> None:
     first, second = await cluster.open(ask)
     session = await open_session(first, revision)
     call = start_post(first, request(id=5), session)
@@ -269,7 +270,7 @@ async def test_an_answer_arrives_at_another_worker(cluster: Cluster, revision: s
     assert (call.last["id"], text(call)) == (5, "{'action': 'accept'}")
 
 
-async def test_an_error_arrives_at_another_worker(cluster: Cluster) -> None:
+async def test_an_error_arrives_at_another_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask)
     session = await open_session(first)
     call = start_post(first, request(), session)
@@ -279,17 +280,17 @@ async def test_an_error_arrives_at_another_worker(cluster: Cluster) -> None:
     assert text(await call.wait_done()) == "error -1"
 
 
-async def test_an_answer_arrives_at_the_worker_that_asked(cluster: Cluster) -> None:
+async def test_an_answer_arrives_at_the_worker_that_asked(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open(ask)
     session = await open_session(first)
     call = start_post(first, request(), session)
     await wait_until(lambda: call.messages)
-    cluster.turn_off()
+    cluster.set_away(True)
     assert (await post(first, {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}, session)).status == 202
     assert text(await call.wait_done()) == "{}"
 
 
-async def test_another_session_cannot_answer(cluster: Cluster) -> None:
+async def test_another_session_cannot_answer(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask)
     session = await open_session(first)
     call = start_post(first, request(), session)
@@ -307,13 +308,13 @@ async def test_another_session_cannot_answer(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("id", [1, "x", "", "a.b.c", None, "0" * 12 + ".1." + "A" * 16])
-async def test_an_answer_to_an_unknown_question_is_ignored(cluster: Cluster, id: Any) -> None:
+async def test_an_answer_to_an_unknown_question_is_ignored(cluster: WorkerCluster, id: Any) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     assert (await post(second, {"jsonrpc": "2.0", "id": id, "result": {}}, session)).status in (202, 400)
 
 
-async def test_ids_of_questions_are_never_used_again(cluster: Cluster) -> None:
+async def test_ids_of_questions_are_never_used_again(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask, max_sessions=1)
     session = await open_session(first)
     ids: list[str] = []
@@ -328,7 +329,7 @@ async def test_ids_of_questions_are_never_used_again(cluster: Cluster) -> None:
     assert len(set(ids)) == 3
 
 
-async def test_an_answer_to_a_lost_worker_is_accepted(cluster: Cluster) -> None:
+async def test_an_answer_to_a_lost_worker_is_accepted(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask)
     session = await open_session(first)
     call = start_post(first, request(), session)
@@ -346,7 +347,7 @@ async def ask_with_progress(exchange: IncomingExchange) -> Result:
 
 @pytest.mark.parametrize("revision", [LATEST_HANDSHAKE, DRAFT])
 @pytest.mark.parametrize("place", [0, 1])
-async def test_progress_of_a_question_arrives_at_any_worker(cluster: Cluster, revision: str, place: int) -> None:
+async def test_progress_of_a_question_arrives_at_any_worker(cluster: WorkerCluster, revision: str, place: int) -> None:
     apps = await cluster.open(ask_with_progress)
     session = await open_session(apps[0], revision)
     received: list[list[IncomingExchange]] = [[], []]
@@ -379,7 +380,7 @@ async def test_progress_of_a_question_arrives_at_any_worker(cluster: Cluster, re
 
 
 @pytest.mark.parametrize("id", [7, "seven"])
-async def test_a_call_is_cancelled_from_another_worker(cluster: Cluster, id: Any) -> None:
+async def test_a_call_is_cancelled_from_another_worker(cluster: WorkerCluster, id: Any) -> None:
     work = PausedWork()
     first, second = await cluster.open(work)
     session = await open_session(first)
@@ -393,7 +394,7 @@ async def test_a_call_is_cancelled_from_another_worker(cluster: Cluster, id: Any
     assert text(await other.wait_done()) == "other"
 
 
-async def test_another_session_cannot_cancel_a_call(cluster: Cluster) -> None:
+async def test_another_session_cannot_cancel_a_call(cluster: WorkerCluster) -> None:
     work = PausedWork()
     first, second = await cluster.open(work)
     session = await open_session(first)
@@ -407,7 +408,7 @@ async def test_another_session_cannot_cancel_a_call(cluster: Cluster) -> None:
     assert text(await call.wait_done()) == "call"
 
 
-async def test_cancellations_of_unknown_calls_are_limited(cluster: Cluster) -> None:
+async def test_cancellations_of_unknown_calls_are_limited(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open()
     session = await open_session(first)
     backend = cluster.workers[0].backend
@@ -419,7 +420,7 @@ async def test_cancellations_of_unknown_calls_are_limited(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("id", ["x" * 20_000, 1.5, None, [], True])
-async def test_a_cancellation_with_an_invalid_id_is_ignored(cluster: Cluster, id: Any) -> None:
+async def test_a_cancellation_with_an_invalid_id_is_ignored(cluster: WorkerCluster, id: Any) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     for app in (first, second):
@@ -430,7 +431,7 @@ async def test_a_cancellation_with_an_invalid_id_is_ignored(cluster: Cluster, id
 # Batches
 
 
-async def test_a_batch_works_at_every_worker(cluster: Cluster) -> None:
+async def test_a_batch_works_at_every_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first, BATCHING)
     batch = [request(id=1, text="a"), request(id=2, text="b"), request("logging/setLevel", id=3, level="error")]
@@ -440,7 +441,7 @@ async def test_a_batch_works_at_every_worker(cluster: Cluster) -> None:
     assert cluster.workers[0].service.seen[-1].caller.log_level == 4
 
 
-async def test_a_batch_answers_a_question_of_another_worker(cluster: Cluster) -> None:
+async def test_a_batch_answers_a_question_of_another_worker(cluster: WorkerCluster) -> None:
     async def work(exchange: IncomingExchange) -> Result:
         return await (ask(exchange) if exchange.params.get("text") == "ask" else echo(exchange))
 
@@ -460,7 +461,7 @@ async def get_ready(app: Endpoint) -> tuple[int, bytes]:
     return answer.status, answer.body
 
 
-async def test_a_worker_without_shared_state_is_degraded(cluster: Cluster) -> None:
+async def test_a_worker_without_shared_state_is_degraded(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open(options={"health": True})
     assert await get_ready(first) == (200, b"ok")
     await cluster.workers[0].cluster.close()
@@ -469,7 +470,7 @@ async def test_a_worker_without_shared_state_is_degraded(cluster: Cluster) -> No
     assert (await AsgiRequest(first, "GET", "/live").wait_done()).body == b"ok"
 
 
-async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(cluster: Cluster) -> None:
+async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"health": True})
     session = await open_session(second)
     first.begin_drain()
@@ -482,7 +483,7 @@ async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(clust
     assert (await post(second, initialize())).status == 200
 
 
-async def test_a_closed_worker_finishes_its_calls_and_releases_its_streams(cluster: Cluster) -> None:
+async def test_a_closed_worker_finishes_its_calls_and_releases_its_streams(cluster: WorkerCluster) -> None:
     work = PausedWork()
     work.release("other")
 
@@ -510,7 +511,7 @@ async def test_a_closed_worker_finishes_its_calls_and_releases_its_streams(clust
     await stream.wait_done()
 
 
-async def test_sessions_and_questions_survive_a_rotation_of_keys(cluster: Cluster) -> None:
+async def test_sessions_and_questions_survive_a_rotation_of_keys(cluster: WorkerCluster) -> None:
     """The new key comes second everywhere, then first everywhere, and then the old key is removed."""
     old, new = "the old key of the cluster", "the new key of the cluster"
     apps = await cluster.open(ask, keys=[[old], [old, new], [new, old], [new]])
@@ -525,7 +526,7 @@ async def test_sessions_and_questions_survive_a_rotation_of_keys(cluster: Cluste
     assert (await post(apps[3], request(), forgotten)).status == 404
 
 
-async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: Cluster) -> None:
+async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     watched: list[tuple[int, str]] = []
     stopped: list[tuple[int, str]] = []
@@ -556,17 +557,17 @@ async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: Cl
 
 
 async def test_places_of_streams_are_free_again_after_an_outage(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.transports.http_server.stream_places._RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("dovetail.background_work._FIRST_DELAY_S", 0.001)
     first, second = await cluster.open(options={"authenticate": authenticate}, max_streams_per_principal=1)
     headers = {"authorization": "alice"}
     stream = AsgiRequest(first, "GET", "/sse", headers=headers)
     await wait_until(lambda: stream.sent)
-    cluster.turn_off()
+    cluster.set_away(True)
     stream.disconnect()
     await stream.wait_done()
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
 
     async def open_stream() -> bool:
         stream = AsgiRequest(second, "GET", "/sse", headers=headers)
@@ -582,7 +583,7 @@ async def test_places_of_streams_are_free_again_after_an_outage(
 
 @pytest.mark.parametrize(("headers", "client"), [({"authorization": "alice"}, "127.0.0.1"), ({}, "192.0.2.7")])
 async def test_sessions_of_a_caller_are_limited_at_all_workers_together(
-    cluster: Cluster, headers: dict[str, str], client: str
+    cluster: WorkerCluster, headers: dict[str, str], client: str
 ) -> None:
     first, second = await cluster.open(
         options={"authenticate": authenticate}, max_sessions_per_principal=3, max_sessions_per_address=3
@@ -597,16 +598,16 @@ async def test_sessions_of_a_caller_are_limited_at_all_workers_together(
     assert (await post(first, initialize(), headers, **scope)).status == 200
 
 
-async def test_a_worker_without_shared_state_allows_its_share_of_sessions(cluster: Cluster) -> None:
+async def test_a_worker_without_shared_state_allows_its_share_of_sessions(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate}, max_sessions_per_principal=4)
-    cluster.turn_off()
+    cluster.set_away(True)
     headers = {"authorization": "alice"}
     for app in (first, second):
         statuses = [(await post(app, initialize(), headers)).status for _ in range(3)]
         assert statuses == [200, 200, 429]
 
 
-async def test_ended_and_foreign_sessions_do_not_count_toward_the_share_of_a_worker(cluster: Cluster) -> None:
+async def test_ended_and_foreign_sessions_do_not_count_toward_the_share_of_a_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate}, max_sessions_per_principal=4)
     headers = {"authorization": "alice"}
     sessions = [await open_session(first, headers=headers) for _ in range(3)]
@@ -614,13 +615,13 @@ async def test_ended_and_foreign_sessions_do_not_count_toward_the_share_of_a_wor
         assert (await post(second, request(), session)).status == 200  # The second worker gets a copy of the session.
         assert (await AsgiRequest(first, "DELETE", headers=session).wait_done()).status == 204
     assert (await post(second, request(), sessions[2])).status == 200
-    cluster.turn_off()
+    cluster.set_away(True)
     # The share of each worker is 2. The first one has opened one of the sessions that are open.
     assert [(await post(first, initialize(), headers)).status for _ in range(2)] == [200, 429]
     assert [(await post(second, initialize(), headers)).status for _ in range(3)] == [200, 200, 429]
 
 
-async def test_a_session_that_is_not_used_expires(cluster: Cluster, clock: Clock) -> None:
+async def test_a_session_that_is_not_used_expires(cluster: WorkerCluster, clock: Clock) -> None:
     first, second = await cluster.open(session_idle_timeout=1000.0)
     session = await open_session(first)
     for number in range(8):
@@ -631,7 +632,7 @@ async def test_a_session_that_is_not_used_expires(cluster: Cluster, clock: Clock
         assert (await post(app, request(), session)).status == 404
 
 
-async def test_a_session_without_initialized_expires(cluster: Cluster, clock: Clock) -> None:
+async def test_a_session_without_initialized_expires(cluster: WorkerCluster, clock: Clock) -> None:
     first, _ = await cluster.open(initialize_timeout=30.0)
     session = await open_session(first, ready=False)
     clock.now += 20
@@ -640,7 +641,7 @@ async def test_a_session_without_initialized_expires(cluster: Cluster, clock: Cl
     assert (await post(first, request(), session)).status == 404
 
 
-async def test_a_running_call_keeps_its_session_alive(cluster: Cluster, clock: Clock) -> None:
+async def test_a_running_call_keeps_its_session_alive(cluster: WorkerCluster, clock: Clock) -> None:
     work = PausedWork()
     work.release("other")
     # A quarter of the idle time is the longest pause between two sweeps.
@@ -657,7 +658,7 @@ async def test_a_running_call_keeps_its_session_alive(cluster: Cluster, clock: C
     assert text(await call.wait_done()) == "call"
 
 
-async def test_a_full_worker_drops_its_copy_of_an_idle_session(cluster: Cluster) -> None:
+async def test_a_full_worker_drops_its_copy_of_an_idle_session(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(max_sessions=2)
     sessions = [await open_session(app) for app in (first, second, first, second, first)]
     for session in sessions * 2:
@@ -666,7 +667,7 @@ async def test_a_full_worker_drops_its_copy_of_an_idle_session(cluster: Cluster)
     assert first.stats().sessions == 2
 
 
-async def test_a_full_worker_keeps_sessions_with_questions(cluster: Cluster) -> None:
+async def test_a_full_worker_keeps_sessions_with_questions(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask, max_sessions=1)
     sessions = [await open_session(second) for _ in range(3)]
     calls = [start_post(first, request(), session) for session in sessions[:2]]
@@ -683,11 +684,11 @@ async def test_a_full_worker_keeps_sessions_with_questions(cluster: Cluster) -> 
 # A back end that is away, or has lost its data
 
 
-async def test_requests_are_answered_while_the_back_end_is_away(cluster: Cluster) -> None:
+async def test_requests_are_answered_while_the_back_end_is_away(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
-    cluster.turn_off()
+    cluster.set_away(True)
     for app in (first, second):
         assert (await post(app, request(), session)).status == 200
     assert cluster.workers[0].service.seen[-1].caller.log_level == 4
@@ -695,12 +696,12 @@ async def test_requests_are_answered_while_the_back_end_is_away(cluster: Cluster
 
 
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe", "resources/unsubscribe", "DELETE"])
-async def test_changes_are_refused_while_the_back_end_is_away(cluster: Cluster, method: str) -> None:
+async def test_changes_are_refused_while_the_back_end_is_away(cluster: WorkerCluster, method: str) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     if method == "resources/unsubscribe":
         await post(first, request("resources/subscribe", uri="a://b"), session)
-    cluster.turn_off()
+    cluster.set_away(True)
     for app in (first, second):
         answer = await (
             AsgiRequest(app, "DELETE", headers=session).wait_done()
@@ -708,28 +709,28 @@ async def test_changes_are_refused_while_the_back_end_is_away(cluster: Cluster, 
             else post(app, request(method, level="error", uri="a://b"), session)
         )
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
     for app in (first, second):
         assert (await post(app, request(), session)).status == 200
     assert {worker.service.seen[-1].caller.log_level for worker in cluster.workers} == {1}
 
 
-async def test_a_session_can_be_opened_while_the_back_end_is_away(cluster: Cluster) -> None:
+async def test_a_session_can_be_opened_while_the_back_end_is_away(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
-    cluster.turn_off()
+    cluster.set_away(True)
     session = await open_session(first)
     assert (await post(second, request(), session)).status == 200
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
     for app in (first, second):
         assert (await post(app, request("resources/subscribe", uri="a://b"), session)).last["result"] == {}
 
 
-async def test_a_handshake_is_completed_while_the_back_end_is_away(cluster: Cluster, clock: Clock) -> None:
+async def test_a_handshake_is_completed_while_the_back_end_is_away(cluster: WorkerCluster, clock: Clock) -> None:
     first, second = await cluster.open()
     session = await open_session(first, ready=False)
-    cluster.turn_off()
+    cluster.set_away(True)
     assert (await post(second, INITIALIZED, session)).status == 202
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
     (name,) = cluster.list_values("session ")
     await wait_until(lambda: cluster.find_expiry(name) > clock.now + 1000)
     clock.now += 100
@@ -737,21 +738,21 @@ async def test_a_handshake_is_completed_while_the_back_end_is_away(cluster: Clus
         assert (await post(app, request(), session)).status == 200
 
 
-async def test_an_answer_for_another_worker_waits_until_the_back_end_is_back(cluster: Cluster) -> None:
+async def test_an_answer_for_another_worker_waits_until_the_back_end_is_back(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(ask)
     session = await open_session(first)
     call = start_post(first, request(), session)
     await wait_until(lambda: call.messages)
     answer = {"jsonrpc": "2.0", "id": call.last["id"], "result": {}}
-    cluster.turn_off()
+    cluster.set_away(True)
     refused = await post(second, answer, session)
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
     assert (await post(second, answer, session)).status == 202
     assert text(await call.wait_done()) == "{}"
 
 
-async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: Cluster) -> None:
+async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
@@ -762,7 +763,7 @@ async def test_a_lost_record_is_restored_by_the_worker_that_knows_it(cluster: Cl
     assert cluster.workers[1].service.seen[-1].caller.log_level == 4
 
 
-async def test_a_request_restores_a_lost_record(cluster: Cluster, clock: Clock) -> None:
+async def test_a_request_restores_a_lost_record(cluster: WorkerCluster, clock: Clock) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(first, request("logging/setLevel", level="error"), session)
@@ -775,7 +776,7 @@ async def test_a_request_restores_a_lost_record(cluster: Cluster, clock: Clock) 
 
 
 async def test_a_new_session_without_a_record_is_served(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    cluster: WorkerCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RESTORE_TIME, 5.0)
     first, second = await cluster.open()
@@ -791,7 +792,7 @@ async def test_a_new_session_without_a_record_is_served(
 
 
 async def test_a_new_session_is_not_invented_again_after_a_loss(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    cluster: WorkerCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RESTORE_TIME, 5.0)
     first, second = await cluster.open()
@@ -811,7 +812,7 @@ async def test_a_new_session_is_not_invented_again_after_a_loss(
     assert {worker.service.seen[-1].caller.log_level for worker in cluster.workers} == {4}
 
 
-async def test_a_session_can_be_opened_while_the_back_end_is_full(cluster: Cluster, clock: Clock) -> None:
+async def test_a_session_can_be_opened_while_the_back_end_is_full(cluster: WorkerCluster, clock: Clock) -> None:
     first, second, third = await cluster.open(count=3)
     for worker in cluster.workers:
         worker.backend.is_full = True
@@ -826,7 +827,7 @@ async def test_a_session_can_be_opened_while_the_back_end_is_full(cluster: Clust
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
-async def test_the_newest_copy_of_a_lost_record_wins(cluster: Cluster) -> None:
+async def test_the_newest_copy_of_a_lost_record_wins(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(second, request(), session)
@@ -841,7 +842,7 @@ async def test_the_newest_copy_of_a_lost_record_wins(cluster: Cluster) -> None:
 
 
 async def test_a_session_that_no_worker_knows_ends(
-    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    cluster: WorkerCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
@@ -858,7 +859,7 @@ async def test_a_session_that_no_worker_knows_ends(
     assert (await post(second, request(), session)).status == 404
 
 
-async def test_large_capabilities_are_restored(cluster: Cluster) -> None:
+async def test_large_capabilities_are_restored(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     experimental = {"large": {"text": "x" * 5000}}
     session = await open_session(first, capabilities={"experimental": experimental})
@@ -872,7 +873,7 @@ async def test_large_capabilities_are_restored(cluster: Cluster) -> None:
 # Rolling deployments
 
 
-async def test_a_change_keeps_what_a_newer_release_has_stored(cluster: Cluster) -> None:
+async def test_a_change_keeps_what_a_newer_release_has_stored(cluster: WorkerCluster) -> None:
     first, _ = await cluster.open()
     session = await open_session(first)
     (name,) = cluster.list_values("session ")
@@ -888,7 +889,7 @@ async def test_a_change_keeps_what_a_newer_release_has_stored(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("body", [b"", b"\x02{}", b"\x01{}", b"\x01["])
-async def test_messages_in_an_unknown_format_are_ignored(cluster: Cluster, body: bytes) -> None:
+async def test_messages_in_an_unknown_format_are_ignored(cluster: WorkerCluster, body: bytes) -> None:
     first, second = await cluster.open()
     session = await open_session(first)
     await post(second, request(), session)

@@ -9,7 +9,6 @@ import pytest
 
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
-from transports.fake_cluster import Cluster, authenticate
 from transports.fake_service import (
     FIRST,
     INITIALIZED,
@@ -22,11 +21,12 @@ from transports.fake_service import (
     text_result,
     wait_until,
 )
+from transports.worker_cluster import WorkerCluster, authenticate
 
 
 @pytest.fixture
-async def cluster() -> AsyncGenerator[Cluster]:
-    cluster = Cluster()
+async def cluster() -> AsyncGenerator[WorkerCluster]:
+    cluster = WorkerCluster()
     yield cluster
     await cluster.close()
 
@@ -57,7 +57,7 @@ class Stream:
         await self.request.wait_done()
 
 
-async def test_messages_can_reach_any_worker(cluster: Cluster) -> None:
+async def test_messages_can_reach_any_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     assert await stream.send(second, initialize(FIRST)) == 202
@@ -70,7 +70,7 @@ async def test_messages_can_reach_any_worker(cluster: Cluster) -> None:
     await stream.close()
 
 
-async def test_messages_of_a_client_keep_their_order(cluster: Cluster) -> None:
+async def test_messages_of_a_client_keep_their_order(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     await stream.send(first, initialize(FIRST))
@@ -81,7 +81,7 @@ async def test_messages_of_a_client_keep_their_order(cluster: Cluster) -> None:
     await stream.close()
 
 
-async def test_a_question_is_answered_at_another_worker(cluster: Cluster) -> None:
+async def test_a_question_is_answered_at_another_worker(cluster: WorkerCluster) -> None:
     async def ask(exchange: IncomingExchange) -> Any:
         assert exchange.ask is not None
         return text_result(str(await exchange.ask("roots/list", {})))
@@ -97,7 +97,7 @@ async def test_a_question_is_answered_at_another_worker(cluster: Cluster) -> Non
     await stream.close()
 
 
-async def test_a_call_is_cancelled_from_another_worker(cluster: Cluster) -> None:
+async def test_a_call_is_cancelled_from_another_worker(cluster: WorkerCluster) -> None:
     work = PausedWork()
     first, second = await cluster.open(work)
     stream = Stream(first)
@@ -110,7 +110,7 @@ async def test_a_call_is_cancelled_from_another_worker(cluster: Cluster) -> None
     await stream.close()
 
 
-async def test_invalid_json_gets_an_error_on_the_stream(cluster: Cluster) -> None:
+async def test_invalid_json_gets_an_error_on_the_stream(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     await wait_until(lambda: stream.request.sent and stream.request.events)
@@ -122,7 +122,7 @@ async def test_invalid_json_gets_an_error_on_the_stream(cluster: Cluster) -> Non
     await stream.close()
 
 
-async def test_another_principal_cannot_send_messages(cluster: Cluster) -> None:
+async def test_another_principal_cannot_send_messages(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate})
     stream = Stream(first, authorization="alice")
     for app in (first, second):
@@ -132,7 +132,7 @@ async def test_another_principal_cannot_send_messages(cluster: Cluster) -> None:
     await stream.close()
 
 
-async def test_a_closed_stream_is_unknown_at_its_worker(cluster: Cluster) -> None:
+async def test_a_closed_stream_is_unknown_at_its_worker(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     await stream.send(first, initialize(FIRST))
@@ -141,7 +141,7 @@ async def test_a_closed_stream_is_unknown_at_its_worker(cluster: Cluster) -> Non
     assert await stream.send(second, request("ping")) == 202  # The other worker cannot know it.
 
 
-async def test_a_stream_of_a_lost_worker_is_unknown(cluster: Cluster) -> None:
+async def test_a_stream_of_a_lost_worker_is_unknown(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     await stream.send(first, initialize(FIRST))
@@ -150,21 +150,21 @@ async def test_a_stream_of_a_lost_worker_is_unknown(cluster: Cluster) -> None:
     await stream.close()
 
 
-async def test_a_worker_without_shared_state_serves_its_own_streams(cluster: Cluster) -> None:
+async def test_a_worker_without_shared_state_serves_its_own_streams(cluster: WorkerCluster) -> None:
     first, second = await cluster.open()
     stream = Stream(first)
     await stream.send(first, initialize(FIRST))
     await stream.wait_for(1)
-    cluster.turn_off()
+    cluster.set_away(True)
     assert await stream.send(first, request("ping", id=1)) == 202
     assert await stream.send(second, request("ping", id=2)) == 503
-    cluster.turn_off(is_away=False)
+    cluster.set_away(False)
     assert await stream.send(second, request("ping", id=3)) == 202
     assert [message["id"] for message in await stream.wait_for(3)] == [0, 1, 3]
     await stream.close()
 
 
-async def test_streams_of_a_principal_are_limited_at_all_workers_together(cluster: Cluster) -> None:
+async def test_streams_of_a_principal_are_limited_at_all_workers_together(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"authenticate": authenticate}, max_streams_per_principal=2)
     streams = [Stream(app, authorization="alice") for app in (first, second)]
     await asyncio.gather(*(stream.send(first, initialize(FIRST)) for stream in streams))
@@ -179,7 +179,7 @@ async def test_streams_of_a_principal_are_limited_at_all_workers_together(cluste
         await stream.close()
 
 
-async def test_a_client_that_does_not_read_cannot_fill_the_memory(cluster: Cluster) -> None:
+async def test_a_client_that_does_not_read_cannot_fill_the_memory(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(max_body_bytes=300_000)
     stream = Stream(first)
     await stream.send(first, initialize(FIRST))

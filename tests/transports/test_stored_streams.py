@@ -244,7 +244,7 @@ async def test_a_stream_is_unread_only_while_no_worker_reads_it() -> None:
         session = await open_session(cluster[0].app)
         call = start_post(cluster[0].app, request(), session)
         await wait_for_steps_of_question(call)
-        (writer,) = cluster[0].app._sessions._cluster_streams.writers.values()
+        (writer,) = cluster[0].streams.writers.values()
         call.disconnect()
         await wait_until(lambda: writer._stream.unread_since is not None)
         reader = start_get(cluster[1], session, last_id(call))
@@ -274,7 +274,7 @@ async def test_a_stream_is_unread_after_the_worker_that_reads_it_is_lost(monkeyp
         session = await open_session(cluster[0].app)
         call = start_post(cluster[0].app, request(), session)
         await wait_for_steps_of_question(call)
-        (writer,) = cluster[0].app._sessions._cluster_streams.writers.values()
+        (writer,) = cluster[0].streams.writers.values()
         reader = start_get(cluster[1], session, last_id(call))
         await wait_until(lambda: writer.reading_worker is not None)
         assert writer._stream.unread_since is None
@@ -354,7 +354,7 @@ async def test_the_result_of_a_released_call_is_stored_after_the_outage() -> Non
         await wait_until(lambda: call.complete)
         cluster.set_away(True)
         work.allow(3)
-        await wait_until(lambda: not cluster[0].app._sessions._cluster_streams.writers)
+        await wait_until(lambda: not cluster[0].streams.writers)
         cluster.set_away(False)
         await reader.wait_done()
         assert list_steps(reader) == [1, 2, "done"]
@@ -377,7 +377,7 @@ async def test_a_worker_that_was_cut_off_drops_its_result_if_a_reader_got_an_err
         assert list_steps(reader) == [-32603]
         cluster[0].backend.is_away = False
         workers[cluster[0].backend.worker] = cluster[0].backend
-        streams = cluster[0].app._sessions._cluster_streams
+        streams = cluster[0].streams
         await wait_until(lambda: not streams._tasks)
         work.allow(2)
         await call.wait_done()
@@ -415,7 +415,7 @@ async def test_a_stream_that_waits_for_storage_too_long_is_deleted() -> None:
         await call.wait_done()
         assert list_steps(call) == [*range(10), "done"]
         cluster.set_away(False)
-        streams = cluster[0].app._sessions._cluster_streams
+        streams = cluster[0].streams
         await wait_until(lambda: not streams._tasks)
         assert (await start_get(cluster[1], session, first_id).wait_done()).status == 400
         assert streams.unstored_bytes == 0

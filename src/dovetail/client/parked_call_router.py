@@ -10,10 +10,12 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from dovetail.background_work import BackgroundTasks, repeat_until_available, wait_before_retry
 from dovetail.errors import InternalError, InvalidParams, ProtocolError, ServerBusy
 from dovetail.log import log
 from dovetail.protocol.cluster_worker import ClusterWorker
@@ -31,7 +33,7 @@ _TICKET_PURPOSE: Final = "parked call 1"  # the purpose and format version of ti
 _CONTINUE: Final = "parked.continue"
 _CANCEL: Final = "parked.cancel"
 _MAX_REMEMBERED_STREAMS: Final = 1024  # A message that arrives twice must not continue a call twice.
-_MAX_STORE_ATTEMPTS: Final = 300  # With one attempt each second, this is as long as a call may take by default.
+_MAX_STORE_TIME_S: Final = 300.0  # This is as long as a call may take by default.
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ class ParkedCallRouter:
         self._holders: dict[str, ContinueCall] = {}  # the holders of this worker's parked calls, by ticket
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by stream
         self._seen_streams: OrderedDict[str, None] = OrderedDict()
-        self._background_tasks: set[asyncio.Task[Any]] = set()
+        self._background_tasks = BackgroundTasks()
         cluster.add_handler(_CONTINUE, self._receive_continuation)
         cluster.add_handler(_CANCEL, self._receive_cancellation)
 
@@ -134,18 +136,19 @@ class ParkedCallRouter:
         return _read_outcome(outcome, exchange)
 
     async def _follow(self, stream: str, worker: str, exchange: IncomingExchange) -> _Outcome:
-        after = 0
+        after, failures = 0, 0
         while True:
             try:
                 async with aclosing(self._cluster.state.follow(stream, after, writer=worker)) as events:
                     async for event in events:
-                        after = event.number
+                        after, failures = event.number, 0
                         if event.is_last:
                             return _decode_outcome(event.data)
                         if exchange.emit is not None:
                             await exchange.emit(event.data)
-            except SharedStateUnavailable as exc:
-                await asyncio.sleep(exc.retry_after)
+            except SharedStateUnavailable:
+                await wait_before_retry(failures)
+                failures += 1
                 continue
             except WorkerLost:
                 raise _invalid_ticket() from None
@@ -197,9 +200,7 @@ class ParkedCallRouter:
             with suppress(SharedStateUnavailable):  # The stream expires, and the call ends with its time limit.
                 await operation
 
-        task = asyncio.get_running_loop().create_task(run())
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
+        self._background_tasks.start(run())
 
 
 class _OutcomeWriter:
@@ -217,18 +218,15 @@ class _OutcomeWriter:
             if self._is_broken:
                 return
             self._number += 1
-            for _ in range(_MAX_STORE_ATTEMPTS):
-                try:
-                    # An event that was already stored is not stored again, so the attempt can be repeated.
-                    outcome = await self._state.append(self._stream, self._number, data, header=b"", is_last=is_last)
-                    if outcome != "added":
-                        # The stream was lost. Deleting it ends the reader, which reports the loss to the caller.
-                        await self._state.delete_stream(self._stream)
-                        break
-                except SharedStateUnavailable as exc:
-                    await asyncio.sleep(exc.retry_after)
-                else:
-                    return
+            store = partial(self._store, self._number, data, is_last=is_last)
+            if not await repeat_until_available(store, give_up_after=_MAX_STORE_TIME_S):
+                self._is_broken = True
+
+    async def _store(self, number: int, data: bytes, *, is_last: bool) -> None:
+        # An event that was already stored is not stored again, so the attempt can be repeated.
+        if await self._state.append(self._stream, number, data, header=b"", is_last=is_last) != "added":
+            # The stream was lost. Deleting it ends the reader, which reports the loss to the caller.
+            await self._state.delete_stream(self._stream)
             self._is_broken = True
 
 

@@ -52,7 +52,7 @@ DEFAULT_LOG_LEVEL: Final = get_severity("info")
 EMPTY_RESULT: Final = EmptyResult()
 
 # The session answers these methods itself and does not pass them to the server.
-_SESSION_METHODS: Final = frozenset(
+SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
 
@@ -143,10 +143,8 @@ class HandshakeState:
         meta = params.get("_meta")
         return IncomingExchange("", message["method"], params, meta if type(meta) is dict else {}, self.caller)
 
-    def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
-        """Return the result of a request about the session, such as `ping`. Return None for other requests."""
-        if exchange.method not in _SESSION_METHODS:
-            return None
+    def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result:
+        """Return the result of a request with one of `SESSION_METHODS`."""
         match exchange.method:
             case "logging/setLevel":
                 if service.capabilities().logging is None:

@@ -1,27 +1,13 @@
 """Limits on the running requests of one caller that all workers of a cluster share."""
 
-import asyncio
 from collections import Counter
 from typing import Final
 
+from dovetail.background_work import BackgroundTasks, release_place
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
 _OWN_SHARE: Final = 2  # One half of a limit is divided among the workers. The other half is shared.
-
-
-async def release_place(cluster: ClusterWorker, name: str, holder: str) -> None:
-    """Give back a place of `SharedState.acquire`. Try again until the back end can be used.
-
-    Places end with their worker, so nothing is left to do after the worker has left the cluster.
-    """
-    while cluster.is_started:
-        try:
-            await cluster.state.release(name, holder)
-        except SharedStateUnavailable as exc:
-            await asyncio.sleep(exc.retry_after)
-        else:
-            return
 
 
 class CallPlaces:
@@ -41,7 +27,7 @@ class CallPlaces:
         self._held: dict[str, list[str]] = {}  # the places that this worker holds, by origin
         self._pending: Counter[str] = Counter()  # the requests that wait for a place
         self._place_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def acquire(self, origin: str, running: int) -> bool:
         """Return whether one more request may run. `running` is the number of requests that run at this worker."""
@@ -86,10 +72,7 @@ class CallPlaces:
 
     def _release_later(self, origin: str, holder: str) -> None:
         """Give back a place. Also call this if it is not known whether the place was taken."""
-        operation = release_place(self._cluster, self._get_name(origin), holder)
-        task = asyncio.get_running_loop().create_task(operation)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(release_place(self._cluster, self._get_name(origin), holder))
 
     def _get_name(self, origin: str) -> str:
         return f"{self._name}\0{origin}"

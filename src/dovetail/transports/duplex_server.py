@@ -187,13 +187,12 @@ class DuplexServer:
             problem = "Invalid request: this id is already in use by a running request"
             reply(jsonrpc.encode_error(exchange.id, code, problem))
             return False
-        if session is not None:
+        if session is not None and exchange.method in handshake.SESSION_METHODS:
             session_result = session.handle_session_request(exchange, self._service)
-            if session_result is not None:
-                reply(handshake.seal(exchange, session_result, self._limits.max_result_bytes))
-                if exchange.method == "shutdown":
-                    self._end_session()
-                return False
+            reply(handshake.seal(exchange, session_result, self._limits.max_result_bytes))
+            if exchange.method == "shutdown":
+                self._end_session()
+            return False
         exchange.size = size
         if size > self._limits.max_meta_bytes:
             check_meta_size(exchange, self._limits.max_meta_bytes)

@@ -8,8 +8,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
+from dovetail.background_work import BackgroundTasks, repeat_until_available
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledWarning
@@ -24,7 +26,6 @@ _MAX_PINS: Final = 1_024
 _MAX_REVOCATIONS: Final = 256
 _REVOCATIONS: Final = "caller revocations"
 _MAX_UNSHARED: Final = 10_000
-_RETRY_DELAY_S: Final = 1.0
 
 
 class CallerRecord(Struct, kw_only=True):
@@ -65,7 +66,7 @@ class SharedCallers:
         self._pins = pins
         self._loop = asyncio.get_running_loop()
         self._warning = ThrottledWarning()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._unshared_ids: set[str] = set()  # grants that this worker could not share yet
 
     async def load(self, caller: str) -> None:
@@ -154,21 +155,16 @@ class SharedCallers:
             self._loop.call_soon_threadsafe(self._start_revocation, revocation)
 
     def _start_revocation(self, revocation: _Revocation) -> None:
-        task = self._loop.create_task(self._store_revocation(revocation))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(repeat_until_available(partial(self._store_revocation, revocation)))
 
     async def _store_revocation(self, revocation: _Revocation) -> None:
         while True:
-            try:
-                stored, version = await self._read(_REVOCATIONS, _revocations)
-                entries = [] if stored is None else stored.entries
-                recent = [entry for entry in entries if entry.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
-                data = _revocations.encode(_Revocations(entries=[*recent, revocation]))
-                if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
-                    return
-            except SharedStateUnavailable:
-                await asyncio.sleep(_RETRY_DELAY_S)
+            stored, version = await self._read(_REVOCATIONS, _revocations)
+            entries = [] if stored is None else stored.entries
+            recent = [entry for entry in entries if entry.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
+            data = _revocations.encode(_Revocations(entries=[*recent, revocation]))
+            if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
+                return
 
     async def _read(self, name: str, codec: VersionedCodec[T]) -> tuple[T | None, int]:
         stored = await self.cluster.state.read(name)

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+from dovetail.background_work import BackgroundTasks, release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 from dovetail.protocol.shared_state import SharedStateUnavailable
-from dovetail.server.call_places import release_place
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
@@ -100,7 +100,7 @@ class Meter:
         self._cluster: ClusterWorker | None = None
         self._shared_limiters: dict[str, SharedRateLimiter] = {}  # The keys are rates.
         self._place_count = 0
-        self._release_tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def join_cluster(self, cluster: ClusterWorker) -> None:
         """Count the calls of all workers together."""
@@ -144,9 +144,7 @@ class Meter:
             yield
         finally:
             # If `acquire` was cancelled or got no answer, the place may have been taken.
-            task = asyncio.get_running_loop().create_task(release_place(cluster, name, holder))
-            self._release_tasks.add(task)
-            task.add_done_callback(self._release_tasks.discard)
+            self._tasks.start(release_place(cluster, name, holder))
 
     async def record_call(self, server: str, tool: str, rate: str) -> None:
         """Count one call. Raise PolicyError if its rate limit is exceeded."""

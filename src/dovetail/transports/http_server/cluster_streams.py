@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
+from dovetail.background_work import BackgroundTasks, repeat_until_available
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, encode_body, read_session_notice
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Service
@@ -23,14 +23,13 @@ from dovetail.protocol.subscription_filter import EVERYTHING
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server import notice_stream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.handshake_sessions import LAST_EVENT_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, ResponseTimers
 from dovetail.transports.http_server.notice_stream import NoticeStream
 from dovetail.transports.http_server.session_record import SessionRecord
 from dovetail.transports.http_server.stored_response import StoredResponseWriter, StoredStreamReader
 from dovetail.transports.http_server.stored_stream import (
-    FIRST_RETRY_DELAY_S,
-    MAX_RETRY_DELAY_S,
     StreamWriter,
     build_stream_key,
     parse_event_id,
@@ -39,7 +38,6 @@ from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.jsonrpc import RequestId
 
-_LAST_EVENT_HEADER: Final = b"last-event-id"
 _READ: Final = "stream-read"  # This kind of message says that a stream has a new reader.
 _READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
 _CHECK: Final = "stream-check"  # the kind of a question whether a worker still has the reader of a GET stream
@@ -102,7 +100,7 @@ class ClusterStreams:
         self._checked_readers: dict[str, asyncio.Future[bool]] = {}  # the readers about which other workers are asked
         self._check_task: asyncio.Task[None] | None = None  # checks whether other workers are lost
         self._stream_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._starter: EagerTaskStarter | None = None
         self._messages: deque[Message] = deque()  # the messages that the GET streams have not received yet
         self._remaining: list[NoticeStream] = []  # the streams that have not received `_message` yet
@@ -133,13 +131,11 @@ class ClusterStreams:
     ) -> StoredResponseWriter:
         """Create the response for a request, or for a batch of requests."""
         self._start()
-        return StoredResponseWriter(request, session, ids, self)
+        return StoredResponseWriter(self, request, session, ids)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task that ends with the endpoint."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     async def end_readers(self) -> None:
         """End the responses to GET requests, and store what their clients have received."""
@@ -156,10 +152,7 @@ class ClusterStreams:
             reader.close()
         if self._check_task is not None:
             self._check_task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
-        for task in tuple(self._tasks):
-            task.cancel()
+        await self._tasks.close(_CLOSE_TIMEOUT_S)
         for remove in self._handler_removers:
             remove()
         self._handler_removers = []
@@ -167,7 +160,7 @@ class ClusterStreams:
     async def handle_get(self, request: EndpointRequest, session: HandshakeSession) -> None:
         """Handle a GET request. It opens or resumes the GET stream of a session, or resumes a reply."""
         self._start()
-        event_id = request.headers.get(_LAST_EVENT_HEADER, b"").decode("latin-1")
+        event_id = request.headers.get(LAST_EVENT_HEADER, b"").decode("latin-1")
         try:
             if not event_id or notice_stream.parse_event_id(event_id) is not None:
                 await self._serve_notices(request, session, notice_stream.parse_event_id(event_id))
@@ -232,19 +225,7 @@ class ClusterStreams:
             if record_version is not None:
                 await self.state.delete(f"reader:{key}", expected=record_version)
 
-        await self._repeat_until_available(report)
-
-    async def _repeat_until_available(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call a function until the shared state is available."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self.limits.replay_ttl
-        failed_attempts = 0
-        while loop.time() < give_up_at:
-            with suppress(SharedStateUnavailable):
-                await work()
-                return
-            await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
-            failed_attempts += 1
+        await repeat_until_available(report, give_up_after=self.limits.replay_ttl)
 
     def _encode_reader(self, key: str, reader: str) -> bytes:
         return _reader_messages.encode(ReaderMessage(key, reader, self._cluster.name))
@@ -388,10 +369,13 @@ class ClusterStreams:
                 if may_have_claim:
                     await self._release(session, stream)
             except SharedStateUnavailable:
-                self.run_in_background(self._repeat_until_available(partial(self._release, session, stream)))
+                self._tasks.start(self._release_later(session, stream))
             finally:
                 self._claimed_readers.discard(stream.id)
                 self._remove_reader(session, key, stream)
+
+    async def _release_later(self, session: HandshakeSession, stream: NoticeStream) -> None:
+        await repeat_until_available(partial(self._release, session, stream), give_up_after=self.limits.replay_ttl)
 
     async def _claim(self, session: HandshakeSession, key: str, reader: str, *, is_resumed: bool) -> tuple[str, str]:
         """Record that a reader has the GET stream. Return the position of the client, and the previous worker."""

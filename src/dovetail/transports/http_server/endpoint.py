@@ -465,8 +465,8 @@ class Endpoint:
         sessions, old = self._sessions, self._sse_2024
         connections = 0 if old is None else old.connections
         return EndpointStats(
-            sessions=len(sessions) + connections,
-            streams=sessions.streams + connections,
+            sessions=sessions.session_count + connections,
+            streams=sessions.reader_count + connections,
             buffered_bytes=self._budget.used_bytes,
             replay_bytes=sessions.replay_bytes,
         )
@@ -477,7 +477,7 @@ class Endpoint:
 
     async def end_streams(self) -> None:
         """End the GET streams of shared sessions, so that their clients open them at other workers."""
-        await self._sessions.end_shared_streams()
+        await self._sessions.end_streams()
 
     async def close(self) -> None:
         """Reject new requests, and end all sessions and streams."""

@@ -21,7 +21,7 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
 if TYPE_CHECKING:  # Only servers in a cluster need this module.
-    from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord
+    from dovetail.transports.http_server.session_record import SessionCopy
 
 STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
 _MAX_PENDING_NOTIFICATIONS: Final = 16
@@ -114,12 +114,6 @@ class HandshakeSession:
         self.readers: set[SessionReader] | None = None  # the open responses that read streams of the session
 
     @property
-    def record(self) -> "SessionRecord":
-        """Return the last known record of a shared session."""
-        assert self.copy is not None
-        return self.copy.record
-
-    @property
     def revision(self) -> str:
         """Return the negotiated protocol version."""
         return self.handshake.caller.protocol_version
@@ -132,11 +126,6 @@ class HandshakeSession:
         """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
         return not is_working and not self._read_streams and not self.readers
-
-    @property
-    def is_unused(self) -> bool:
-        """Return whether this worker has no call, no question and no reader of the session."""
-        return not self.running_exchanges and not self._read_streams and not self.readers
 
     @property
     def _streams(self) -> Mapping[str, EventStream]:

@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.eager_tasks import SuspendNotifier
 from dovetail.log import log
 from dovetail.protocol import sse
-from dovetail.transports.http_server.http_request import Headers, ResponseMode, Send
+from dovetail.transports.http_server.http_request import Headers, Receive, ResponseMode, Send
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
@@ -27,6 +27,12 @@ STREAM_HEADERS: Headers = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects. Ignore what it sends."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:

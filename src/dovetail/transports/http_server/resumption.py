@@ -5,69 +5,38 @@ A stream has at most one reader, which is the response to the POST that opened i
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Protocol
 
 from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
-from dovetail.errors import ConnectionLost
 from dovetail.protocol import sse
-from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.http_checks import Refusal
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
-from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
+from dovetail.transports.http_server.http_request import Headers, Receive, Send
+from dovetail.transports.http_server.session_writer import SessionWriter, WriterOwner
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES
 
 
-class SessionResponseWriter(ResponseWriter):
-    """Writes a response that the client can read again after a disconnect.
+class EventLogOwner(WriterOwner, Protocol):
+    """The part of an endpoint whose responses store their events in the memory of this process."""
 
-    The server can close the connection early with `release_connection`.
-    """
+    event_log: EventLog
 
-    __slots__ = ("_event_log", "_is_released", "_receive", "_session", "_stream", "_watch_task")
 
-    def __init__(
-        self, request: EndpointRequest, session: HandshakeSession, timers: ResponseTimers, event_log: EventLog
-    ) -> None:
-        super().__init__(request.send, request.response_mode, request.cors_headers, timers, event_log.budget)
-        self._receive = request.receive
-        self._event_log = event_log
-        self._session = session
-        self._stream: EventStream | None = None
-        self._watch_task: asyncio.Task[None] | None = None
-        self._is_released = False
+class SessionResponseWriter(SessionWriter[EventLogOwner, EventStream]):
+    """Writes a response that the client can read again after a disconnect."""
 
-    def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Let a request handler send messages to the client through this response."""
-        exchange.emit = self.emit
-        if is_stateful and self._mode != "json":
-            exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # Without priming events, clients do not reconnect.
-                exchange.close_stream = self.release_connection
+    __slots__ = ()
 
-    async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request to the client as part of this response. Wait until the client answers or disconnects."""
-        if self.is_ended:
-            raise ConnectionLost("The call has ended, so it can no longer ask the client for input")
-        if not self.is_streaming:
-            await self.open_stream()
-        assert self._stream is not None
-        if self._watch_task is None:
-            self._watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect(self._stream))
-        return await self._session.ask_client(self._stream, self.emit, method, params)
-
-    async def _watch_disconnect(self, stream: EventStream) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if stream.reader is self:
-            stream.detach(self)
-            self._is_released = True
+    def _handle_disconnect(self) -> None:
+        if self._stream is not None and self._stream.reader is self:
+            self._stream.detach(self)
+            self._is_complete = True
             self._stop_timer()
 
     def _build_first_event(self) -> bytes:
-        self._stream = self._session.open_stream(self._event_log)
+        self._stream = self._session.open_stream(self._owner.event_log)
         self._stream.attach(self)
         return sse.encode_event(b"", id=self._stream.allocate_id()) if self._session.has_priming_events else b""
 
@@ -92,7 +61,7 @@ class SessionResponseWriter(ResponseWriter):
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()
-            events = self._session.store_response(self._event_log, data)
+            events = self._session.store_response(self._owner.event_log, data)
             await self._send(self._build_stream_start())
             await self._send({"type": "http.response.body", "body": events})
 
@@ -110,8 +79,8 @@ class SessionResponseWriter(ResponseWriter):
 
     async def _end_response(self) -> None:
         self.abandon()
-        if not self._is_released:
-            self._is_released = True
+        if not self._is_complete:
+            self._is_complete = True
             await self._write(b"", has_more=False)
 
     async def release_connection(self, retry_ms: int) -> None:
@@ -125,7 +94,7 @@ class SessionResponseWriter(ResponseWriter):
             return
         await self._write(sse.encode_event(b"", id=stream.allocate_id(), retry=retry_ms))
         stream.detach(self)
-        self._is_released = True
+        self._is_complete = True
         self._stop_timer()
         await self._write(b"", has_more=False)
 
@@ -136,8 +105,7 @@ class SessionResponseWriter(ResponseWriter):
             self._end_stream(self._stream)
 
     def _end_stream(self, stream: EventStream) -> None:
-        if self._watch_task is not None:
-            self._watch_task.cancel()
+        self._stop_watching()
         stream.detach(self)
         stream.finish()
 

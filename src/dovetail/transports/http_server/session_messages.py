@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.session_copies import SessionCopies
 from dovetail.wire.base import Struct
 from dovetail.wire.jsonrpc import RequestId
 
@@ -32,9 +33,9 @@ decode_message: Final = _messages.decode
 class SessionMessenger:
     """Sends messages about sessions to other workers, and passes their messages to handlers."""
 
-    def __init__(self, cluster: ClusterWorker, sessions_by_key: Mapping[str, HandshakeSession]) -> None:
+    def __init__(self, cluster: ClusterWorker, copies: SessionCopies) -> None:
         self._cluster = cluster
-        self._sessions_by_key = sessions_by_key
+        self._copies = copies
 
     @property
     def worker(self) -> str:
@@ -46,7 +47,7 @@ class SessionMessenger:
 
         def receive(message: Message) -> None:
             body = decode_message(message.body)
-            session = None if body is None else self._sessions_by_key.get(body.session)
+            session = None if body is None else self._copies.get_by_key(body.session)
             if body is not None and session is not None:
                 handler(session, body)
 

@@ -65,6 +65,7 @@ class SessionCopy:
         "is_unsaved",
         "lock",
         "record",
+        "request_count",
         "unknown_members",
         "version",
     )
@@ -79,5 +80,6 @@ class SessionCopy:
         self.unknown_members: dict[str, msgspec.Raw] | None = None  # those that a newer release has added to the record
         self.is_unsaved = False  # True if the record could not be stored yet
         self.lock = asyncio.Lock()  # held during a change of the record
+        self.request_count = 0  # the HTTP requests of the session that this worker handles now
         self.cancel_second = 0
         self.cancel_count = 0  # the cancellations that were published during `cancel_second`

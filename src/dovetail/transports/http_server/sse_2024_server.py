@@ -20,8 +20,8 @@ from dovetail.transports.spool import MemoryBudget
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
     from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.transports.http_server.caller_limits import StreamPlaces
     from dovetail.transports.http_server.sse_2024_router import SSE2024Router
-    from dovetail.transports.http_server.stream_places import StreamPlaces
 
 # If this many bytes wait to be sent to a client, the server stops reading the client's messages.
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
@@ -50,8 +50,8 @@ class SSE2024Server:
         self._shared = None if service.cluster is None else self._share(service.cluster)
 
     def _share(self, cluster: "ClusterWorker") -> "tuple[SSE2024Router, StreamPlaces]":
+        from dovetail.transports.http_server.caller_limits import StreamPlaces
         from dovetail.transports.http_server.sse_2024_router import SSE2024Router
-        from dovetail.transports.http_server.stream_places import StreamPlaces
 
         name, lifetime = self._service.implementation.name, self._limits.session_lifetime
         router = SSE2024Router(cluster, name, lifetime, self._receive_forwarded)

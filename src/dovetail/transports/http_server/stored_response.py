@@ -7,16 +7,15 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
-from dovetail.errors import ConnectionLost
 from dovetail.protocol import sse
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.shared_state import SharedState, SharedStateUnavailable, StreamEvent, WorkerLost
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
-from dovetail.transports.http_server.http_response import ResponseWriter, send_spool
+from dovetail.transports.http_server.http_response import send_spool
+from dovetail.transports.http_server.session_writer import SessionWriter
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.http_server.stored_stream import (
     FIRST_RETRY_DELAY_S,
@@ -34,7 +33,7 @@ from dovetail.wire.jsonrpc import RequestId
 _MAX_FAILED_ENDS: Final = 3
 
 
-class StoredResponseWriter(ResponseWriter):
+class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
     """Writes a response whose events are stored before they are sent.
 
     A response that does not become an event stream is not stored.
@@ -43,55 +42,20 @@ class StoredResponseWriter(ResponseWriter):
     __slots__ = (
         "_gone_reader",
         "_has_client",
-        "_ids",
         "_is_batch",
-        "_is_complete",
-        "_owner",
         "_reading_worker",
-        "_receive",
-        "_session",
-        "_stream",
-        "_watch_task",
     )
 
     def __init__(
-        self, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId], owner: StreamOwner
+        self, owner: StreamOwner, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId]
     ) -> None:
-        super().__init__(request.send, request.response_mode, request.cors_headers, owner.timers, owner.budget)
-        self._receive = request.receive
-        self._session = session
-        self._ids = ids  # the IDs of the requests that this response answers
+        super().__init__(owner, request, session, ids)
         self._is_batch = type(request.message) is list
-        self._owner = owner
-        self._stream: StoredStream | None = None
-        self._watch_task: asyncio.Task[None] | None = None
         self._reading_worker: str | None = None  # the worker that has the newest reader at another connection
         self._gone_reader: str | None = None  # the reader at another connection that left last
         self._has_client = True  # False after the client has disconnected, or has resumed the stream elsewhere
-        self._is_complete = False  # True after the last bytes of the response were sent
 
-    def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Let a request handler send messages to the client through this response."""
-        exchange.emit = self.emit
-        if is_stateful and self._mode != "json":
-            exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # Without priming events, clients do not reconnect.
-                exchange.close_stream = self.release_connection
-
-    async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request to the client as part of this response. Wait until the client answers or disconnects."""
-        if self.is_ended:
-            raise ConnectionLost("The call has ended, so it can no longer ask the client for input")
-        if not self.is_streaming:
-            await self.open_stream()
-        assert self._stream is not None
-        if self._watch_task is None:
-            self._watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect())
-        return await self._session.ask_client(self._stream, self.emit, method, params)
-
-    async def _watch_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _handle_disconnect(self) -> None:
         self._is_complete = True
         self._detach_client()
 
@@ -278,8 +242,7 @@ class StoredResponseWriter(ResponseWriter):
             self._close_stream()
 
     def _close_stream(self) -> None:
-        if self._watch_task is not None:
-            self._watch_task.cancel()
+        self._stop_watching()
         self._remove_reader()
         if self._stream is not None:
             self._owner.writers.pop(self._stream.key, None)

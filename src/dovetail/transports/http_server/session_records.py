@@ -1,0 +1,410 @@
+"""The records of the sessions that a cluster shares: read, changed with compare-and-set, and stored again after a loss.
+
+Each request reads the record of its session once. While the shared state is away, a worker uses the last record that it
+knows, and saves its own changes later.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from dovetail.background_work import BackgroundTasks, wait_before_retry
+from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.session_id import SessionClient, SessionIdentity, decode_client
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StoredValue
+from dovetail.transports.http_server.caller_limits import SessionPlaces
+from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.handshake_sessions import create_unknown_error
+from dovetail.transports.http_server.session_copies import SessionCopies, get_copy
+from dovetail.transports.http_server.session_messages import SessionMessage, SessionMessenger, decode_message
+from dovetail.transports.http_server.session_record import (
+    SessionCopy,
+    SessionRecord,
+    decode_record,
+    encode_record,
+    read_unknown_members,
+)
+from dovetail.wire.base import replace
+from dovetail.wire.codec import encode
+
+_FIRST_VERSION: Final = 1
+_MAX_CHANGE_ATTEMPTS: Final = 20
+_PROBE: Final = "session probe"  # the name of a value that shows whether the back end can store values
+# The time that other workers have to store the record of a session again after a loss.
+_RESTORE_TIME_S: Final = 5.0
+_CLOCK_TOLERANCE_S: Final = 2.0  # how much the clocks of two workers may differ
+_ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
+_MAX_SAVE_FAILURES: Final = 10
+_BATCH_SIZE: Final = 50
+
+_CHANGED: Final = "session-changed"
+_APPLIED: Final = "session-applied"
+
+_RETRY_HEADERS: Final = [(b"retry-after", b"1")]
+
+
+class SessionRecords:
+    """Reads and changes the records of shared sessions.
+
+    Each method that uses the shared state raises SharedStateUnavailable if that is not possible now, and Refusal if the
+    session has expired.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterWorker,
+        limits: ServerLimits,
+        copies: SessionCopies,
+        messenger: SessionMessenger,
+        places: SessionPlaces,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._cluster = cluster
+        self._state = cluster.state
+        self._limits = limits
+        self._copies = copies
+        self._messenger = messenger
+        self._places = places
+        self._tasks = tasks
+        # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
+        self._gap_at = time.monotonic()
+        self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
+        self._acknowledgments: dict[str, asyncio.Future[None]] = {}
+        self._is_saving = self._is_touching = False
+        # A request renews the record at most every quarter of the idle time, so the record lives for 1.25 times the
+        # idle time.
+        self._touch_interval = limits.session_idle_timeout / 4
+        self._record_ttl = limits.session_idle_timeout * 1.25
+
+    def start(self) -> None:
+        """Receive messages of other workers."""
+        self._cluster.add_handler(_CHANGED, self._receive_change)
+        self._cluster.add_handler(_APPLIED, self._receive_acknowledgment)
+        self._cluster.add_gap_handler(self._handle_gap)
+
+    def get_ttl(self, record: SessionRecord) -> float:
+        """Return the time for which a record is stored after its last change."""
+        if record.is_ready or record.is_ended:
+            return self._record_ttl
+        return self._limits.initialize_timeout
+
+    # Reading and changing.
+
+    async def create(self, identity: SessionIdentity, large_client: SessionClient | None) -> SessionCopy:
+        """Store the record of a new session. If that is not possible now, the copy is marked as unsaved.
+
+        Raises:
+            SharedStateUnavailable: The client's description of itself is too large for the session ID, and cannot be
+                stored now.
+        """
+        copy = SessionCopy(identity, SessionRecord(touched_at=time.time()), _FIRST_VERSION, is_opener=True)
+        try:
+            if large_client is not None:
+                await self._state.write(
+                    _get_client_name(identity.key), encode(large_client), self._limits.session_lifetime
+                )
+            version = await self._state.write(
+                _get_name(identity.key), encode_record(copy.record), self._limits.initialize_timeout, expected=0
+            )
+            copy.version = version or _FIRST_VERSION
+        except SharedStateUnavailable:
+            if large_client is not None:
+                raise
+            copy.is_unsaved = True
+        return copy
+
+    async def read_client(self, identity: SessionIdentity) -> SessionClient:
+        """Return the client's description of itself, which is too large for the session ID."""
+        stored = await self._state.read(_get_client_name(identity.key))
+        if stored is None:
+            raise await self._create_missing_error(identity) or create_unknown_error()
+        return decode_client(stored.data)
+
+    async def delete_client(self, identity: SessionIdentity) -> None:
+        """Delete the client's description of itself, if it is stored."""
+        if identity.client is None:
+            await self._state.delete(_get_client_name(identity.key))
+
+    async def refresh(self, session: HandshakeSession) -> None:
+        """Read the record of a session, and apply it to this worker's copy."""
+        copy = get_copy(session)
+        stored = await self._state.read(_get_name(copy.identity.key))
+        if stored is None:
+            await self._restore_missing(session, copy)
+        elif stored.version > copy.version:
+            self._load(session, stored)
+        elif stored.version < copy.version and not copy.lock.locked():
+            # A replica without the last changes has replaced the back end.
+            await self._restore(copy)
+        if time.time() - copy.record.touched_at > self._touch_interval:
+            await self._touch(session)
+
+    async def update(
+        self, session: HandshakeSession, change: Callable[[SessionRecord], SessionRecord]
+    ) -> SessionRecord:
+        """Change the record of a session, and return the new record.
+
+        `change` is called again if another worker has changed the record at the same time.
+        """
+        copy = get_copy(session)
+        async with copy.lock:
+            if copy.version == 0 or copy.is_unsaved:
+                await self._reload(session, copy)
+            for _ in range(_MAX_CHANGE_ATTEMPTS):
+                previous = copy.record
+                record = change(previous)
+                if record == previous:
+                    return record
+                record = replace(record, touched_at=time.time())
+                data = encode_record(record, copy.unknown_members)
+                version = await self._state.write(
+                    _get_name(copy.identity.key), data, self.get_ttl(record), expected=copy.version
+                )
+                if version is not None:
+                    self._apply(session, record, version)
+                    break
+                await self._reload(session, copy)
+            else:
+                raise SharedStateUnavailable("other workers change the same session all the time")
+        if record.subscriptions != previous.subscriptions and record.stream_worker not in ("", self._cluster.name):
+            await self._inform(record.stream_worker, copy)
+        return record
+
+    async def mark_ready(self, session: HandshakeSession) -> None:
+        """Record that the client has completed the handshake. If that is not possible now, record it later."""
+        session.handshake.is_ready = True
+        try:
+            await self._save_ready(session)
+        except SharedStateUnavailable:
+            copy = get_copy(session)
+            if copy.version:
+                copy.record, copy.is_unsaved = replace(copy.record, is_ready=True, touched_at=time.time()), True
+            self.save_later(session)
+
+    async def _save_ready(self, session: HandshakeSession) -> None:
+        cursor = await self._state.get_cursor()
+        await self.update(
+            session,
+            lambda record: record if record.is_ready else replace(record, is_ready=True, seen=record.seen or cursor),
+        )
+        await self._places.extend(get_copy(session).identity, self._record_ttl)
+
+    async def _touch(self, session: HandshakeSession) -> None:
+        """Extend the life of a session."""
+        now = time.time()
+
+        def touch(record: SessionRecord) -> SessionRecord:
+            is_recent = now - record.touched_at <= self._touch_interval  # Another request has touched it meanwhile.
+            return record if is_recent else replace(record, touched_at=now)
+
+        await self.update(session, touch)
+        await self._places.extend(get_copy(session).identity, self._record_ttl)
+
+    async def _reload(self, session: HandshakeSession, copy: SessionCopy) -> None:
+        stored = await self._state.read(_get_name(copy.identity.key))
+        if stored is None or stored.version < copy.version:
+            await self._restore_missing(session, copy)
+        elif stored.version != copy.version or copy.is_unsaved:
+            copy.is_unsaved = False
+            self._load(session, stored)
+
+    def _load(self, session: HandshakeSession, stored: StoredValue) -> None:
+        record = decode_record(stored.data)
+        get_copy(session).unknown_members = read_unknown_members(stored.data)
+        self._apply(session, record, stored.version)
+
+    def _apply(self, session: HandshakeSession, record: SessionRecord, version: int) -> None:
+        copy = get_copy(session)
+        copy.record, copy.version = record, version
+        apply_record(session, record)
+        if record.is_ended and not session.is_closed:
+            session.close()
+
+    # Records that are missing.
+
+    async def _restore_missing(self, session: HandshakeSession, copy: SessionCopy) -> None:
+        """Store a record that is missing. Raise Refusal if this worker does not know the record."""
+        now = time.time()
+        if copy.version == 0 or now - copy.record.touched_at > self.get_ttl(copy.record):
+            refusal = await self._create_missing_error(copy.identity)
+            if refusal is not None:
+                self._copies.drop(session)
+                raise refusal
+            copy.record, copy.version = SessionRecord(touched_at=now), _FIRST_VERSION
+        await self._restore(copy)
+
+    async def _restore(self, copy: SessionCopy) -> None:
+        key = copy.identity.key
+        if copy.identity.client is None and (session := self._copies.get_by_key(key)) is not None:
+            caller = session.handshake.caller
+            client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
+            ttl = max(1.0, copy.identity.expires_at - time.time())
+            await self._state.write(_get_client_name(key), encode(client), ttl, expected=0)
+        data, version = encode_record(copy.record, copy.unknown_members), copy.version
+        await self._state.restore(_get_name(key), data, version, self.get_ttl(copy.record))
+        copy.is_unsaved = False
+
+    async def _create_missing_error(self, identity: SessionIdentity) -> Refusal | None:
+        """Create the error for a session without a record. Return None if the record was never stored.
+
+        After a loss of data, the session gets the status 503 for a short time, because another worker may know the
+        record and store it again. The worker that opened a new session may have been unable to store the record.
+
+        Raises:
+            SharedStateUnavailable: The back end is full, so it may not have stored the record.
+        """
+        await self._state.write(_PROBE, b"", 1.0)
+        epoch = (await self._state.get_cursor()).partition(".")[0]
+        is_new_epoch = epoch != self._state.get_status().epoch
+        gap_age, session_age = time.monotonic() - self._gap_at, time.time() - identity.created_at
+        is_new = session_age <= self._limits.initialize_timeout and session_age + _CLOCK_TOLERANCE_S < gap_age
+        if is_new and not is_new_epoch:
+            return None
+        if is_new_epoch or gap_age < _RESTORE_TIME_S:
+            return Refusal(503, "The session is not available at the moment", _RETRY_HEADERS)
+        return create_unknown_error()
+
+    def _handle_gap(self) -> None:
+        self._gap_at = time.monotonic()
+        self._tasks.start(_run_in_batches(self._restore_known, self._copies))
+
+    async def _restore_known(self, session: HandshakeSession) -> None:
+        """Store the record of a session again that this worker knows."""
+        copy = get_copy(session)
+        if copy.version == 0 or time.time() - copy.record.touched_at > self.get_ttl(copy.record):
+            return
+        try:
+            await self._restore(copy)
+        except SharedStateUnavailable:
+            copy.is_unsaved = True
+            self.save_later(session)
+
+    # Work in the background.
+
+    def save_later(self, session: HandshakeSession) -> None:
+        """Store the record of a session as soon as the shared state can be used."""
+        self._unsaved[session] = None
+        if not self._is_saving:
+            self._is_saving = True
+            self._tasks.start(self._save_unsaved())
+
+    async def _save_unsaved(self) -> None:
+        try:
+            failed_rounds = 0
+            while self._unsaved:
+                await wait_before_retry(failed_rounds)
+                failures = 0
+                for session in tuple(self._unsaved):
+                    if failures == _MAX_SAVE_FAILURES:
+                        break
+                    self._unsaved.pop(session, None)
+                    try:
+                        if session in self._copies:
+                            await self._save(session)
+                    except SharedStateUnavailable:
+                        failures += 1
+                        self._unsaved[session] = None  # at the end, so that the others are saved first
+                failed_rounds = failed_rounds + 1 if failures else 0
+        finally:
+            self._is_saving = False
+
+    async def _save(self, session: HandshakeSession) -> None:
+        copy = get_copy(session)
+        with contextlib.suppress(Refusal):  # The session has ended.
+            if session.handshake.is_ready:
+                await self._save_ready(session)
+            else:
+                async with copy.lock:
+                    await self._reload(session, copy)
+
+    def touch_all(self, sessions: Iterable[HandshakeSession]) -> None:
+        """Extend the life of sessions that are in use and were not touched for a while."""
+        now = time.time()
+        old_copies = [
+            session
+            for session in sessions
+            if not (record := get_copy(session).record).is_ended and now - record.touched_at > self._touch_interval
+        ]
+        if old_copies and not self._is_touching:
+            self._is_touching = True
+            self._tasks.start(self._touch_in_batches(old_copies))
+
+    async def _touch_in_batches(self, sessions: list[HandshakeSession]) -> None:
+        try:
+            await _run_in_batches(self._try_touch, sessions)
+        finally:
+            self._is_touching = False
+
+    async def _try_touch(self, session: HandshakeSession) -> None:
+        with contextlib.suppress(SharedStateUnavailable, Refusal):
+            await self._touch(session)
+
+    # Messages to the worker that has the GET stream of a session.
+
+    async def _inform(self, worker: str, copy: SessionCopy) -> None:
+        """Send a changed record to the worker that has the GET stream, and wait until it has applied the record.
+
+        Otherwise the client could miss a change that happens directly after `resources/subscribe`.
+        """
+        id = os.urandom(8).hex()
+        data = msgspec.Raw(encode(copy.record))
+        message = SessionMessage(session=copy.identity.key, data=data, id=id, version=copy.version)
+        future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
+        try:
+            if await self._messenger.send(worker, _CHANGED, message):
+                async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
+                    await future
+        except (SharedStateUnavailable, TimeoutError):
+            pass  # The other worker reads the record with the next request of the session.
+        finally:
+            del self._acknowledgments[id]
+
+    def _receive_change(self, message: Message) -> None:
+        body = decode_message(message.body)
+        if body is None:
+            return
+        session = self._copies.get_by_key(body.session)
+        if session is not None and body.version > get_copy(session).version:
+            self._apply(session, msgspec.json.decode(body.data, type=SessionRecord), body.version)
+        acknowledgment = SessionMessage(session=body.session, id=body.id)
+        self._tasks.start(self._messenger.try_send(message.sender, _APPLIED, acknowledgment))
+
+    def _receive_acknowledgment(self, message: Message) -> None:
+        body = decode_message(message.body)
+        future = None if body is None else self._acknowledgments.get(str(body.id))
+        if future is not None and not future.done():
+            future.set_result(None)
+
+
+def apply_record(session: HandshakeSession, record: SessionRecord) -> None:
+    """Apply a record to this worker's copy of a session."""
+    handshake = session.handshake
+    handshake.is_ready = record.is_ready or handshake.is_ready
+    handshake.caller.log_level = record.log_level
+    handshake.subscriptions = None if record.subscriptions is None else dict(record.subscriptions)
+    handshake.update_watches()
+
+
+async def _run_in_batches(
+    function: Callable[[HandshakeSession], Coroutine[Any, Any, None]], sessions: Iterable[HandshakeSession]
+) -> None:
+    """Call a function for each session. Few calls run at once, so that requests do not wait for them."""
+    remaining = iter(sessions)
+    while batch := tuple(islice(remaining, _BATCH_SIZE)):
+        await asyncio.gather(*map(function, batch))
+
+
+def _get_name(key: str) -> str:
+    return f"session {key}"
+
+
+def _get_client_name(key: str) -> str:
+    return f"client of session {key}"
