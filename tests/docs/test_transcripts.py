@@ -41,6 +41,21 @@ action = "allow"
 tool = "github.create_issue"
 """
 
+FASTMCP_SERVER = """\
+from fastmcp import Context, FastMCP
+
+mcp = FastMCP("shop")
+
+
+@mcp.tool
+async def pack(item: str, ctx: Context) -> str:
+    await ctx.report_progress(1, 2)
+    return f"{item} packed over {ctx.transport}"
+
+
+mcp.run(transport="sse", port=9000)
+"""
+
 TASKS: list[dict[str, Any]] = [
     {
         "id": "1b9c4e8d2f703a5e6b8d9c0f1e2a4b7d5c3f8e9a0b1c2d4e",
@@ -93,6 +108,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("weather.py", "booking.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path / name)
     shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "old_shop.py").write_text(FASTMCP_SERVER, encoding="utf-8")
     (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
     entry = {"command": sys.executable, "args": [str(tmp_path / "weather.py")]}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"weather": entry}}), encoding="utf-8")

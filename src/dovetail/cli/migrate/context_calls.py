@@ -1,0 +1,188 @@
+"""Translate calls of methods of the context."""
+
+from typing import Final
+
+import libcst as cst
+
+from dovetail.cli.migrate.call_arguments import CallArguments
+from dovetail.cli.migrate.edits import Edits
+from dovetail.cli.migrate.usage import get_code
+
+ANSWER_CLASS: Final = "ElicitationAnswer"
+_ASK_FUNCTION: Final = "ask_user"
+_ASK_HELPERS: Final = {
+    ANSWER_CLASS: f'''\
+@dataclass
+class {ANSWER_CLASS}:
+    """The answer of the user. The action is "accept", "decline" or "cancel"."""
+
+    action: str
+    data: Any = None
+''',
+    _ASK_FUNCTION: f'''\
+async def {_ASK_FUNCTION}(ctx: Context, message: str, form: Any) -> {ANSWER_CLASS}:
+    """Ask the user, and return the answer instead of raising an exception if the user declines."""
+    try:
+        return {ANSWER_CLASS}("accept", await ctx.elicit(message, form))
+    except ElicitationDeclined:
+        return {ANSWER_CLASS}("decline")
+    except ElicitationCancelled:
+        return {ANSWER_CLASS}("cancel")
+''',
+}
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_LIST_NOTICES: Final = {
+    "send_prompt_list_changed": "notify_prompts_changed",
+    "send_resource_list_changed": "notify_resources_changed",
+    "send_tool_list_changed": "notify_tools_changed",
+    "notify_prompts_changed": "notify_prompts_changed",
+    "notify_resources_changed": "notify_resources_changed",
+    "notify_tools_changed": "notify_tools_changed",
+}
+_RESOURCE_NOTICES: Final = ("send_resource_updated", "notify_resource_updated")
+
+
+def translate_context_call(
+    edits: Edits, call: cst.Call, context: cst.BaseExpression, method: str, line: int, *, is_awaited: bool
+) -> cst.BaseExpression | None:
+    """Return the new expression for a call of a method of the context, or None if it stays as it is."""
+    arguments = CallArguments(call)
+    match method:
+        case "report_progress":
+            return arguments.apply(cst.Attribute(context, cst.Name("progress")))
+        case "elicit":
+            return _translate_elicit(edits, arguments, context, line)
+        case "elicit_url":
+            advice = "it returns nothing, and raises ElicitationDeclined or ElicitationCancelled"
+            edits.report(line, "ctx.elicit_url", advice)
+            return None
+        case "log":
+            return _translate_log(edits, arguments, context)
+        case "sample":
+            arguments.unname("messages")
+            return arguments.apply()
+        case "set_state":
+            key, value = arguments.get("key", 0), arguments.get("value", 1)
+            if is_awaited or key is None or value is None:
+                return arguments.apply(_get_attribute(context, "session_state", "set"))
+            item = cst.Dict([cst.DictElement(key, value)])
+            return cst.Call(_get_attribute(context, "extra", "update"), [cst.Arg(item)])
+        case "get_state":
+            function = ("session_state", "get") if is_awaited else ("extra", "get")
+            return arguments.apply(_get_attribute(context, *function))
+        case "delete_state":
+            return arguments.apply(_get_attribute(context, "session_state", "delete"))
+        case _ if method in _LEVELS:
+            return _translate_message(arguments, context, method)
+        case _:
+            return _translate_notice(edits, arguments, method)
+
+
+def translate_session_call(
+    edits: Edits, call: cst.Call, context: cst.BaseExpression, method: str
+) -> cst.BaseExpression | None:
+    """Return the new expression for a call such as `ctx.session.create_message(...)`."""
+    arguments = CallArguments(call)
+    match method:
+        case "create_message":
+            arguments.unname("messages")
+            arguments.pop("related_request_id")
+            return arguments.apply(cst.Attribute(context, cst.Name("sample")))
+        case "send_log_message":
+            arguments.pop("related_request_id")
+            arguments.name_positional(("level", "data", "logger"))
+            return arguments.apply(cst.Attribute(context, cst.Name("log")))
+        case "send_progress_notification":
+            arguments.pop("progress_token", 0)
+            arguments.pop("related_request_id")
+            return arguments.apply(cst.Attribute(context, cst.Name("progress")))
+        case _:
+            return _translate_notice(edits, arguments, method)
+
+
+def _get_attribute(context: cst.BaseExpression, *names: str) -> cst.BaseExpression:
+    expression = context
+    for name in names:
+        expression = cst.Attribute(expression, cst.Name(name))
+    return expression
+
+
+def _translate_elicit(
+    edits: Edits, arguments: CallArguments, context: cst.BaseExpression, line: int
+) -> cst.BaseExpression | None:
+    message = arguments.get("message", 0)
+    form = arguments.get("schema") or arguments.get("response_type", 1)
+    if message is None:
+        return None
+    if form is None or get_code(form) == "None":
+        form = cst.Name("bool")
+        edits.report(line, "ctx.elicit without a form", "the user now answers yes or no. Choose another form", "check")
+    if isinstance(form, cst.List):
+        edits.import_name("typing.Literal")
+        elements = ", ".join(get_code(element.value) for element in form.elements)
+        form = cst.parse_expression(f"Literal[{elements}]")
+    elif isinstance(form, cst.Dict):
+        edits.report(line, get_code(form), "write the choices as Literal[...], or pass a JSON Schema")
+    edits.helpers |= _ASK_HELPERS
+    edits.import_name("dataclasses.dataclass")
+    edits.import_name("typing.Any")
+    for name in ("Context", "ElicitationCancelled", "ElicitationDeclined"):
+        edits.import_name(f"dovetail.{name}")
+    for name in ("schema", "response_type"):
+        arguments.rename(name, "form")
+    arguments.pop("form", 1)
+    arguments.append(form, "form" if arguments.get("message") is not None else None)
+    arguments.insert(0, context)
+    return arguments.apply(cst.Name(_ASK_FUNCTION))
+
+
+def _translate_message(arguments: CallArguments, context: cst.BaseExpression, method: str) -> cst.BaseExpression:
+    arguments.unname("message")
+    arguments.rename("logger_name", "logger")
+    arguments.pop("extra")
+    return arguments.apply(cst.Attribute(context, cst.Name(method)))
+
+
+def _translate_log(edits: Edits, arguments: CallArguments, context: cst.BaseExpression) -> cst.BaseExpression:
+    # The first argument is the level in mcp, and the message in fastmcp.
+    is_mcp = edits.usage.packages.get(get_code(context)) == "mcp"
+    names = ("level", "message") if is_mcp else ("message", "level")
+    level = arguments.pop("level", names.index("level")) or cst.SimpleString('"info"')
+    message = arguments.pop("message", 0)
+    arguments.rename("logger_name", "logger")
+    arguments.pop("extra")
+    arguments.insert(0, level)
+    if message is not None:
+        arguments.insert(1, message)
+    return arguments.apply()
+
+
+def _translate_notice(edits: Edits, arguments: CallArguments, method: str) -> cst.BaseExpression | None:
+    """Translate change notices, which the server sends in dovetail."""
+    if len(edits.usage.servers) != 1:
+        return None
+    server = cst.parse_expression(edits.usage.servers[0])
+    if method in _LIST_NOTICES:
+        return cst.Call(cst.Attribute(server, cst.Name(_LIST_NOTICES[method])))
+    if method in _RESOURCE_NOTICES:
+        uri = arguments.get("uri", 0)
+        if uri is None:
+            return None
+        text = uri if isinstance(uri, cst.SimpleString | cst.FormattedString) else _to_text(uri)
+        return cst.Call(cst.Attribute(server, cst.Name("notify_resource_updated")), [cst.Arg(text)])
+    return None
+
+
+def _to_text(uri: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(uri, cst.Call) and get_code(uri.func) == "AnyUrl" and len(uri.args) == 1:
+        return uri.args[0].value
+    return cst.Call(cst.Name("str"), [cst.Arg(uri)])
+
+
+def is_notice(call: cst.BaseExpression) -> bool:
+    """Return whether a call sends a change notice. These methods of dovetail's server are not coroutines."""
+    return (
+        isinstance(call, cst.Call)
+        and isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ("mount", "notify_resource_updated", *_LIST_NOTICES.values())
+    )

@@ -1,0 +1,367 @@
+"""Migrate small servers, and use what comes out. The servers are written for this test."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dovetail.types
+from cli.command_process import RunCommand
+from dovetail import Client, Server
+from dovetail.cli.migrate.migration import MigratedSource, migrate_files, migrate_source
+from dovetail.cli.migrate.names import ERROR_CLASS_BY_CODE, NAMES, NAMES_BY_MODULE, TYPE_NAMES
+
+MCP_1 = '''
+from mcp.server.fastmcp import Context, FastMCP, Image
+from mcp.server.fastmcp.prompts import base
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import McpError
+from mcp.types import INVALID_PARAMS, ErrorData, TextContent, ToolAnnotations
+
+mcp = FastMCP("shop", instructions="Sells tea.", host="0.0.0.0", port=9000, stateless_http=True)
+
+
+@mcp.tool(annotations=ToolAnnotations(readOnlyHint=True))
+def price(item: str) -> float:
+    """Price of an item."""
+    if item == "gold":
+        raise ValueError("gold is not sold here")
+    if item == "":
+        raise McpError(ErrorData(code=INVALID_PARAMS, message="no item"))
+    return 2.5
+
+
+@mcp.tool()
+async def pack(item: str, ctx: Context[ServerSession, None]) -> list[TextContent]:
+    await ctx.report_progress(1, 2)
+    await ctx.info(message="packing")
+    return [TextContent(type="text", text=f"{item} packed for {ctx.request_context.lifespan_context}")]
+
+
+@mcp.tool()
+def picture() -> Image:
+    return Image(data=b"GIF89a", format="gif")
+
+
+@mcp.resource("shop://{item}/stock")
+def stock(item: str) -> str:
+    return f"{item}: 3"
+
+
+@mcp.prompt()
+def sell(item: str) -> list[base.Message]:
+    return [base.UserMessage(f"Sell {item}"), base.AssistantMessage("Gladly.")]
+
+
+if __name__ == "__main__":
+    mcp.run(transport="streamable-http")
+'''
+
+MCP_1_LOW_LEVEL = """
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+import mcp.types as types
+
+
+async def serve() -> None:
+    server = Server("low")
+
+    @server.list_tools()
+    async def list_tools() -> list[types.Tool]:
+        schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+        return [types.Tool(name="shout", description="Shout.", inputSchema=schema)]
+
+    @server.call_tool()
+    async def call_tool(name: str, arguments: dict) -> list[types.TextContent]:
+        return [types.TextContent(type="text", text=f"{name}: {arguments['text'].upper()}")]
+
+    @server.list_prompts()
+    async def list_prompts() -> list[types.Prompt]:
+        return [types.Prompt(name="ask", arguments=[types.PromptArgument(name="about", required=True)])]
+
+    @server.get_prompt()
+    async def get_prompt(name: str, arguments: dict | None) -> types.GetPromptResult:
+        content = types.TextContent(type="text", text=f"What about {(arguments or {})['about']}?")
+        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=content)])
+
+    options = server.create_initialization_options()
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, options)
+"""
+
+FASTMCP = """
+from dataclasses import dataclass
+
+from fastmcp import Client, Context, FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+
+
+class Count(Middleware):
+    def __init__(self):
+        self.tools = []
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next):
+        self.tools.append(context.message.name)
+        return await call_next(context)
+
+
+@dataclass
+class Size:
+    cups: int
+
+
+inner = FastMCP("inner")
+
+
+@inner.tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+count = Count()
+app = FastMCP(name="tea", version=2, middleware=[count], mask_error_details=True)
+app.mount(inner, namespace="math")
+
+
+@app.tool(tags={"hot"})
+async def brew(tea: str, ctx: Context) -> str:
+    answer = await ctx.elicit("How many cups?", response_type=Size)
+    if answer.action == "accept":
+        return f"{answer.data.cups} cups of {tea}"
+    return "no tea"
+
+
+@app.tool
+def report() -> ToolResult:
+    return ToolResult(content="all is well", structured_content={"ok": True}, meta={"n": 1})
+
+
+@app.tool
+def fail():
+    raise ToolError("out of tea")
+
+
+@app.resource(uri="tea://leaves/{path*}")
+def leaves(path: str) -> str:
+    return path
+
+
+async def visit() -> list[str]:
+    async with Client(app) as client:
+        return [tool.name for tool in await client.list_tools()]
+"""
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return a function that imports source code."""
+
+    def load_module(text: str) -> ModuleType:
+        path = tmp_path / "migrated.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("migrated", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "migrated", module)  # dataclasses look up their module
+        spec.loader.exec_module(module)
+        return module
+
+    return load_module
+
+
+def _edits(source: MigratedSource) -> list[str]:
+    return [finding.construct for finding in source.findings if finding.kind == "edit"]
+
+
+async def test_server_of_mcp_1(load: Any):
+    source = migrate_source(MCP_1)
+    assert _edits(source) == []
+    module = load(source.text)
+    assert isinstance(module.mcp, Server)
+    async with Client(module.mcp) as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        assert tools["price"].annotations is not None
+        assert tools["price"].annotations.read_only_hint
+        assert await client.call("price", item="tea") == 2.5
+        assert (await client.call_tool("price", {"item": "gold"})).text == "gold is not sold here"
+        assert (await client.call_tool("pack", {"item": "tea"})).text == "tea packed for None"
+        assert (await client.call_tool("picture")).content[0].type == "image"
+        assert await client.read("shop://tea/stock") == "tea: 3"
+        messages = (await client.get_prompt("sell", {"item": "tea"})).messages
+        assert [message.role for message in messages] == ["user", "assistant"]
+    run = source.text[source.text.index("mcp.run") :]
+    assert 'run("http", host="0.0.0.0", port=9000, sessions=False, allow_anonymous=True)' in run
+    assert [finding.kind for finding in source.findings] == ["check"]
+
+
+async def test_server_of_fastmcp(load: Any):
+    source = migrate_source(FASTMCP)
+    assert _edits(source) == []
+    module = load(source.text)
+    async with Client(module.app, elicitation_handler=lambda question: {"cups": 2}) as client:
+        assert await client.call("brew", tea="oolong") == "2 cups of oolong"
+        assert await client.call("math_add", a=1, b=2) == 3
+        result = await client.call_tool("report")
+        assert (result.text, result.structured_content) == ("all is well", {"ok": True})
+        assert (await client.call_tool("fail")).text == "out of tea"
+        assert await client.read("tea://leaves/green/mint") == "green/mint"
+        assert client.server_info is not None
+        assert client.server_info.version == "2"
+    assert {*module.count.tools} == {"brew", "math_add", "report", "fail"}
+    assert sorted(await module.visit()) == ["brew", "fail", "math_add", "report"]
+
+
+async def test_declined_elicitation(load: Any):
+    module = load(migrate_source(FASTMCP).text)
+
+    async with Client(module.app, elicitation_handler=lambda question: None) as client:
+        assert await client.call("brew", tea="oolong") == "no tea"
+
+
+async def test_low_level_server(tmp_path: Path):
+    source = migrate_source(MCP_1_LOW_LEVEL)
+    assert _edits(source) == []
+    script = tmp_path / "low.py"
+    script.write_text(f"{source.text}\n\nimport asyncio\n\nasyncio.run(serve())\n")
+    async with Client([sys.executable, str(script)]) as client:
+        assert (await client.call_tool("shout", {"text": "hi"})).text == "shout: HI"
+        (message,) = (await client.get_prompt("ask", {"about": "tea"})).messages
+        assert message.content.text == "What about tea?"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('mcp.run("sse")', 'mcp.run("http", path="/sse")'),
+        ('mcp.run(transport="stdio")', "mcp.run()"),
+        ("mcp.run(transport=kind)", 'mcp.run("stdio" if kind == "stdio" else "http")'),
+        ("mcp.run(transport=kind, port=1)", '(mcp.run() if kind == "stdio" else mcp.run("http", port=1))'),
+        ('await mcp.run_async("http", show_banner=False)', 'await mcp.serve("http")'),
+        ("await mcp.run_stdio_async()", "await mcp.serve()"),
+        ("mcp.http_app(path='/x', stateless_http=True)", "mcp.asgi(path='/x', sessions=False)"),
+        ("mcp.streamable_http_app()", "mcp.asgi()"),
+        ("mcp.add_middleware(m)", "mcp.middleware(m)"),
+        ("await mcp.import_server(other, prefix='a')", "mcp.mount(other, prefix='a')"),
+        ("mcp.mount('a', other)", "mcp.mount(other, 'a')"),
+        ("mcp.add_tool(Tool.from_function(f, name='g'))", "mcp.add_tool(f, name='g')"),
+        ("await ctx.set_state('k', 1)", "await ctx.session_state.set('k', 1)"),
+        ("ctx.set_state('k', 1)", "ctx.extra.update({'k': 1})"),
+        ("ctx.get_state('k')", "ctx.extra.get('k')"),
+        ("await ctx.log('x', level='error')", "await ctx.log('error', 'x')"),
+        ("await ctx.session.send_tool_list_changed()", "mcp.notify_tools_changed()"),
+        ("ctx.lifespan_context", "ctx.lifespan"),
+        ("ctx.fastmcp", "mcp"),
+        ("result.structuredContent", "result.structured_content"),
+    ],
+)
+def test_calls(old: str, new: str):
+    header = "from fastmcp import FastMCP, Context\nfrom fastmcp.tools import Tool\n\n"
+    body = "async def main(ctx: Context, kind, m, other, f, result):\n    {}\n"
+    source = migrate_source(f'{header}mcp = FastMCP("x")\n\n\n{body.format(old)}')
+    assert source.text.splitlines()[-1].strip() == new
+    assert _edits(source) == []
+
+
+def test_aliases_and_conflicts():
+    imports = "from fastmcp import FastMCP\nfrom fastmcp.utilities.types import Image as Picture\n"
+    text = f"{imports}\n\nclass Server: ...\n\n\nmcp = FastMCP('x')\nPicture(path='a.png')\n"
+    new_text = migrate_source(text).text
+    assert "from dovetail import Image as Picture, Server as DovetailServer" in new_text
+    assert "mcp = DovetailServer('x')\nPicture('a.png')" in new_text
+
+
+def test_unknown_names_are_kept_and_reported():
+    imports = "from fastmcp import FastMCP\nfrom fastmcp.contrib.mixin import Mixin\n"
+    text = f"{imports}\nmcp = FastMCP('x')\nMixin(mcp)\nmcp.unheard_of()\n"
+    source = migrate_source(text)
+    assert "from fastmcp.contrib.mixin import Mixin" in source.text
+    assert [(finding.line, finding.kind) for finding in source.findings] == [(2, "edit"), (6, "edit")]
+    assert _edits(source) == ["fastmcp.contrib.mixin.Mixin", "mcp.unheard_of"]
+
+
+def test_files_of_a_folder_know_each_other(tmp_path: Path):
+    (tmp_path / "shop.py").write_text("from fastmcp import FastMCP\n\nmcp = FastMCP('x')\n")
+    (tmp_path / "main.py").write_text("from shop import mcp\n\nmcp.run(transport='sse')  # mcp\n")
+    (tmp_path / "other.py").write_text("print('hello')\n")
+    (tmp_path / "broken.py").write_text("import mcp\ndef (:\n")
+    files = {file.path.name: file for file in migrate_files([tmp_path])}
+    assert sorted(files) == ["broken.py", "main.py", "shop.py"]
+    assert 'mcp.run("http", path="/sse")' in files["main.py"].new_text
+    assert not files["broken.py"].is_changed
+    assert [finding.kind for finding in files["broken.py"].findings] == ["edit"]
+
+
+def test_script_metadata():
+    script = '# /// script\n# dependencies = ["fastmcp>=2", "httpx"]\n# ///\n'
+    text = f'{script}from fastmcp import FastMCP\n\nmcp = FastMCP("x")\n'
+    assert '# dependencies = ["dovetail-mcp", "httpx"]' in migrate_source(text).text
+
+
+def test_migrated_files_are_not_changed_again():
+    for text in (MCP_1, MCP_1_LOW_LEVEL, FASTMCP):
+        once = migrate_source(text).text
+        assert migrate_source(once).text == once
+
+
+def test_command_prints_a_diff_and_changes_nothing(run: RunCommand, tmp_path: Path):
+    script = tmp_path / "shop.py"
+    script.write_text(MCP_1)
+    result = run("migrate", script).check_success()
+    assert '-mcp = FastMCP("shop"' in result.out
+    assert '+mcp = Server("shop", instructions="Sells tea.")' in result.out
+    assert f"{script}:" in result.err
+    assert script.read_text() == MCP_1
+    assert [*tmp_path.iterdir()] == [script]
+
+
+def test_command_writes_and_keeps_the_old_file(run: RunCommand, tmp_path: Path):
+    script, backup = tmp_path / "shop.py", tmp_path / "shop.py.bak"
+    script.write_text(MCP_1)
+    script.chmod(0o755)
+    summary = run("migrate", tmp_path, "--write", "--json").check_success().json
+    (file,) = summary["files"]
+    assert (file["path"], file["is_changed"], file["is_written"]) == (str(script), True, True)
+    assert file["findings"][0].keys() == {"line", "kind", "construct", "advice"}
+    assert "from dovetail import" in script.read_text()
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert backup.read_text() == MCP_1
+    script.write_text(MCP_1)
+    assert run("migrate", script, "--write").code == 2
+    assert script.read_text() == MCP_1
+
+
+def test_command_exits_with_6_if_something_is_left_to_edit(run: RunCommand, tmp_path: Path):
+    script = tmp_path / "shop.py"
+    script.write_text("from fastmcp import FastMCP\n\nmcp = FastMCP('x')\nmcp.unheard_of()\n")
+    assert run("migrate", script).code == 6
+    assert run("migrate", tmp_path / "missing.py").code == 2
+
+
+def test_command_never_runs_the_file(run: RunCommand, tmp_path: Path):
+    script = tmp_path / "shop.py"
+    script.write_text(f"import mcp\nopen({str(tmp_path / 'trace')!r}, 'w')\n")
+    run("migrate", script)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_command_names_the_missing_extra(run: RunCommand, tmp_path: Path):
+    script = tmp_path / "shop.py"
+    script.write_text(MCP_1)
+    blocked = tmp_path / "libcst.py"
+    blocked.write_text("raise ModuleNotFoundError(\"No module named 'libcst'\", name='libcst')\n")
+    result = run("migrate", script, PYTHONPATH=str(tmp_path))
+    assert result.code == 2
+    assert "dovetail-mcp[migrate]" in result.err
+
+
+def test_every_new_name_exists():
+    assert [*TYPE_NAMES - {*dovetail.types.__all__}] == []
+    for full_name in {*NAMES.values(), *NAMES_BY_MODULE.values(), *ERROR_CLASS_BY_CODE.values()} - {""}:
+        module, _, name = full_name.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), full_name
