@@ -31,6 +31,14 @@ def split_object_name(target_arg: str) -> tuple[str, str]:
     return (path, object_name) if has_object_name(target_arg) else (target_arg, "")
 
 
+def may_have_metadata(path: str) -> bool:
+    """Return whether a file seems to contain script metadata (PEP 723). This check is fast."""
+    try:
+        return b"# /// script" in Path(path).read_bytes()
+    except OSError:
+        return False
+
+
 def is_plain_program(path: str) -> bool:
     """Return whether importing a file may start a server.
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import click
 
-from dovetail.cli.server_loader import split_object_name
+from dovetail.cli.server_loader import may_have_metadata, split_object_name
 from dovetail.cli.suggestions import suggest_file, suggest_target
 from dovetail.error_context import find_similar
 from dovetail.errors import UnsupportedFileVersion
@@ -26,9 +26,13 @@ from dovetail.protocol.redaction import strip_url
 from dovetail.terminal import output
 from dovetail.wire.base import Struct, replace
 
+if TYPE_CHECKING:
+    from dovetail.cli.script_environment import EnvironmentSpec
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DOVETAIL_COMMAND = (sys.executable, "-m", "dovetail")
+_RUN_COMMAND = (*DOVETAIL_COMMAND, "run")
 _URL_PREFIXES = ("http://", "https://", "unix:", "tcp:")
 SCRIPT_SUFFIXES = (".js", ".mjs", ".ts")
 TARGET_SUFFIXES = (".py", ".jsonl", ".json", *SCRIPT_SUFFIXES)
@@ -69,6 +73,8 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     roots: Sequence[str] = ()  # Directories that the server may use.
     answers: Sequence[str] = ()
     verbose: bool = False
+    packages: Sequence[str] = ()  # Packages to install for the server.
+    python: str | None = None  # The Python version to run the server with.
 
     def split_target(self, *, should_prompt: bool = True) -> tuple[Any, list[str]]:
         """Return the target and the remaining arguments.
@@ -81,9 +87,11 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
         if self.inputs and (self.command or self.module is not None):
             raise click.UsageError(_INPUT_WITHOUT_CONFIG)
         if self.command:
+            if self.environment_args:
+                raise click.UsageError(WITHOUT_FILE)
             return list(self.command), list(self.args)
         if self.module is not None:
-            return [*DOVETAIL_COMMAND, "run", "-m", self.module], list(self.args)
+            return [*DOVETAIL_COMMAND, "run", *self.environment_args, "-m", self.module], list(self.args)
         if not self.args:
             raise click.UsageError(
                 "missing argument: TARGET. Pass a file, a URL, the name of a configured server, or -- COMMAND"
@@ -91,9 +99,32 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
         target = resolve_target(
             self.args[0], as_absolute=self.cwd is not None, inputs=self.inputs, should_prompt=should_prompt
         )
+        if self.environment_args:
+            if not isinstance(target, list) or target[: len(_RUN_COMMAND)] != [*_RUN_COMMAND]:
+                raise click.UsageError(WITHOUT_FILE)
+            target = [*_RUN_COMMAND, *self.environment_args, *target[len(_RUN_COMMAND) :]]
         return target, list(self.args[1:])
 
+    @property
+    def environment_args(self) -> list[str]:
+        """The options of `dovetail run` for the environment of the server."""
+        args = [arg for package in self.packages for arg in ("--with", package)]
+        return args if self.python is None else [*args, "--python", self.python]
 
+    def describe_environment(self) -> "EnvironmentSpec | None":
+        """Return the environment that the server needs. Return None if it runs in the current environment."""
+        file = split_object_name(self.args[0])[0] if self.args else ""
+        is_file = not self.command and self.module is None and file.endswith(".py")
+        if self.environment_args and not is_file and self.module is None:
+            raise click.UsageError(WITHOUT_FILE)
+        if not self.environment_args and not (is_file and may_have_metadata(file)):
+            return None
+        from dovetail.cli.script_environment import describe_environment
+
+        return describe_environment(Path(file) if is_file else None, self.module, self.packages, self.python)
+
+
+WITHOUT_FILE = "--with and --python require a Python file or a module"
 _INPUT_WITHOUT_CONFIG = "--input requires the name of a configured server"
 INPUT_OPTION = click.option(
     "--input",
@@ -163,6 +194,25 @@ def target_options(
         return click.argument("args", nargs=-1, metavar=" ".join((_TARGET_METAVAR, *metavars)))(function)
 
     return decorate
+
+
+def _resolve_packages(ctx: click.Context, param: click.Parameter, packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Make the paths of local packages absolute, because the server may start in another directory."""
+    is_path = re.compile(r"[./~]|[A-Za-z]:[\\/]").match
+    return tuple(str(Path(package).expanduser().resolve()) if is_path(package) else package for package in packages)
+
+
+def environment_options(function: F) -> F:
+    """Add the options for the environment of a server."""
+    function = click.option("--python", metavar="VERSION", help="Python version for the server. Needs uv.")(function)
+    return click.option(
+        "--with",
+        "packages",
+        multiple=True,
+        metavar="PACKAGE",
+        callback=_resolve_packages,
+        help="Package to install for the server with uv. Repeatable.",
+    )(function)
 
 
 def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
@@ -472,7 +522,7 @@ def create_config_entry(
             args=[*options.command[1:]],
         )
     elif options.module is not None:
-        args = ["-m", "dovetail", "run", "-m", options.module]
+        args = ["-m", "dovetail", "run", *options.environment_args, "-m", options.module]
         folder = options.cwd or os.getcwd()
         entry = _create_entry(name or options.module, options, command=sys.executable, args=args, cwd=folder)
     elif not options.args:
@@ -507,7 +557,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
             name or path.stem,
             options,
             command=sys.executable,
-            args=["-m", "dovetail", "run", make_absolute(target_arg)],
+            args=["-m", "dovetail", "run", *options.environment_args, make_absolute(target_arg)],
         )
     entry = find_config_entry(target_arg)
     return replace(entry, name=name or entry.name, **_get_overrides(options, entry))

@@ -18,6 +18,7 @@ from dovetail.cli.target_argument import (
     PROCESS_OPTIONS,
     ProcessSpec,
     TargetOptions,
+    environment_options,
     get_target_url,
     locate_target,
     read_target_options,
@@ -32,6 +33,7 @@ _MAX_INVALID_BYTES: Final = 4096  # at most this many bytes of an invalid line a
 
 @click.command("dev")
 @target_options(connection=PROCESS_OPTIONS, session=())
+@environment_options
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.option(

@@ -4,13 +4,21 @@ from typing import Any, Literal
 
 import click
 
-from dovetail.cli.target_argument import CONFIG_OPTIONS, create_config_entry, read_target_options, target_options
+from dovetail.cli.target_argument import (
+    CONFIG_OPTIONS,
+    create_config_entry,
+    environment_options,
+    read_target_options,
+    target_options,
+)
 from dovetail.host.config.editor import HOST_FORMATS, add_entry, format_document, get_config_path
 from dovetail.terminal import output
+from dovetail.wire.base import replace
 
 
 @click.command("install")
 @target_options(connection=CONFIG_OPTIONS, session=())
+@environment_options
 @click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="Host to configure.")
 @click.option("--name", help="Name of the server in the configuration.")
 @click.option(
@@ -44,7 +52,16 @@ def command(
     """
     only_project = HOST_FORMATS[host].user_file is None
     try:
-        entry = create_config_entry(read_target_options(ctx, **params), name, host, transport)
+        options = read_target_options(ctx, **params)
+        environment = options.describe_environment()
+        entry = create_config_entry(options, name, host, transport)
+        if environment is not None:
+            from dovetail.cli.script_environment import find_uv, prepare_environment
+
+            # A host may have another PATH.
+            entry = replace(entry, env={"UV": find_uv(environment), **entry.env})
+            if not should_print:
+                prepare_environment(environment)  # so that the host does not wait for the installation
         if should_print:
             click.echo(format_document(host, entry), nl=False)
             return 0

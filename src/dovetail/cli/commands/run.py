@@ -17,6 +17,7 @@ from dovetail.cli.server_loader import find_server, has_object_name, is_plain_pr
 from dovetail.cli.target_argument import (
     TargetOptions,
     build_client_options,
+    environment_options,
     make_absolute,
     parse_env,
     read_target_options,
@@ -28,6 +29,7 @@ from dovetail.wire.base import replace
 
 @click.command("run")
 @target_options(session=())
+@environment_options
 @click.option("-v", "--verbose", is_flag=True, help="Show log messages and stderr of the server.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -65,11 +67,16 @@ def command(
     dovetail run server.py
     dovetail run server.py:app --http --port 8000
     dovetail run server.py --http --workers auto
+    dovetail run server.py --with pandas
     dovetail run -m package.server --reload
     dovetail run https://example.com/mcp
     dovetail run --http -- uvx mcp-server-time
     """
     options = read_target_options(ctx, **params)
+    if (environment := options.describe_environment()) is not None:
+        from dovetail.cli.script_environment import enter_environment
+
+        enter_environment(environment)
     if not http:
         _reject_http_options(ctx)
     elif workers != 1 and _run_workers(host, port, workers, reload=reload):

@@ -9,6 +9,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.cluster_option import cluster_option
 from dovetail.cli.server_loader import load_server
+from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.task_stores import is_python_file
 from dovetail.protocol.task_record import TaskStoreUnavailable
 from dovetail.storage import MEMORY
@@ -42,6 +43,11 @@ def command(server_arg: str | None, module: str | None, drain_timeout: float) ->
     dovetail worker -m package.server --drain-timeout 120
     dovetail worker server.py --cluster redis://:password@10.0.0.5:6379
     """
+    options = TargetOptions(args=(server_arg,) if server_arg else (), module=module)
+    if (environment := options.describe_environment()) is not None:
+        from dovetail.cli.script_environment import enter_environment
+
+        enter_environment(environment)
     server = _load(server_arg, module)
     from dovetail.server.runners import run_in_process, serve_tasks
     from dovetail.server.server import prepare_task_worker

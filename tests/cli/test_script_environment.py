@@ -1,0 +1,259 @@
+"""Test that scripts with dependencies run in an environment of their own, with a real uv and without a network."""
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.command_process import TIMEOUT_S, RunCommand
+from dovetail import Client, CommandTarget
+from dovetail.cli.script_environment import describe_environment
+
+UV = Path(sys.executable).with_name("uv")
+pytestmark = pytest.mark.skipif(os.name == "nt" or not UV.is_file(), reason="uv is not installed next to Python")
+
+METADATA = """\
+# /// script
+# requires-python = "=={version}.*"
+# dependencies = [
+#     "tinydep>=1",
+# ]
+# ///
+"""
+SERVER = """
+import os, sys
+import tinydep
+from dovetail import Server
+
+app = Server("script")
+
+@app.tool
+def show() -> dict:
+    return {"value": tinydep.VALUE, "prefix": sys.prefix, "pid": os.getpid(), "edition": 1}
+"""
+# The tests do not need these libraries, and packing them takes seconds.
+UNUSED_DISTRIBUTIONS = ("cryptography", "uvloop")
+
+
+def list_requirements(root: str) -> set[str]:
+    """Return the names of all installed distributions that a distribution requires."""
+    names, to_visit = set[str](), [root]
+    while to_visit:
+        for requirement in importlib.metadata.requires(to_visit.pop()) or ():
+            match = re.match(r"[\w.-]+", requirement)
+            assert match is not None
+            name = re.sub(r"[-_.]+", "-", match[0]).lower()
+            is_installed = any(importlib.metadata.Distribution.discover(name=name))
+            if "extra ==" not in requirement and name not in names and is_installed:
+                names.add(name)
+                to_visit.append(name)
+    return names
+
+
+def pack_distribution(name: str, folder: Path) -> None:
+    """Pack an installed distribution as a wheel."""
+    distribution = importlib.metadata.distribution(name)
+    tag = re.search(r"^Tag: (\S+)", distribution.read_text("WHEEL") or "", re.MULTILINE)
+    assert tag is not None
+    with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-{distribution.version}-{tag[1]}.whl", "w") as wheel:
+        for file in distribution.files or ():
+            is_wanted = name not in UNUSED_DISTRIBUTIONS or ".dist-info" in file.parts[0]
+            if is_wanted and ".." not in file.parts and file.suffix != ".pyc":
+                wheel.write(str(file.locate()), file.as_posix())
+
+
+@pytest.fixture(scope="module")
+def offline(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a machine without a network, with wheels of a small package and of what dovetail needs."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    for name in list_requirements("dovetail-mcp"):
+        pack_distribution(name, wheels)
+    with zipfile.ZipFile(wheels / "tinydep-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tinydep.py", "VALUE = 42\n")
+        wheel.writestr("tinydep-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.0\n")
+        wheel.writestr("tinydep-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tinydep-1.0.dist-info/RECORD", "")
+    cache = tmp_path_factory.mktemp("cache")
+    settings = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(wheels), "UV_PYTHON_DOWNLOADS": "never"}
+    folders = {"UV_CACHE_DIR": str(cache / "uv"), "XDG_CACHE_HOME": str(cache)}
+    return environment | settings | folders
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A server with script metadata."""
+    path = tmp_path_factory.mktemp("script") / "script.py"
+    metadata = METADATA.format(version=f"{sys.version_info.major}.{sys.version_info.minor}")
+    path.write_text(metadata + SERVER, encoding="utf-8")
+    return path
+
+
+async def show(*arguments: object, env: dict[str, str], cwd: Path | None = None) -> dict[str, object]:
+    command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
+    async with Client(CommandTarget(command, env=env), cwd=cwd) as client:
+        return await client.call("show")
+
+
+def test_a_script_runs_with_its_dependencies(script: Path, offline: dict[str, str]) -> None:
+    shown = asyncio.run(show("run", script, env=offline))
+    assert shown["value"] == 42
+    assert shown["prefix"] != sys.prefix
+    again = asyncio.run(show("run", f"{script}:app", env=offline))
+    assert (again["prefix"], again["pid"]) != (None, shown["pid"])
+    assert again["prefix"] == shown["prefix"]  # The environment is cached.
+
+
+def test_the_process_is_replaced(script: Path, offline: dict[str, str]) -> None:
+    """A signal reaches the server, and no other process stays."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "run", str(script), "--http", "--port", "0"],
+        env=offline,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+
+        async def call() -> dict[str, object]:
+            async with Client(url) as client:
+                return await client.call("show")
+
+        assert asyncio.run(call())["pid"] == process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_workers_use_the_environment(script: Path, offline: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "run", str(script), "--http", "--port", "0", "--workers", "2"],
+        env=offline,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr is not None
+        url = re.findall(r"http://\S+", process.stderr.readline())[-1]
+
+        async def call() -> dict[str, object]:
+            async with Client(url) as client:
+                return await client.call("show")
+
+        shown = asyncio.run(call())
+        assert shown["value"] == 42
+        assert shown["pid"] != process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_packages_can_be_added(tmp_path: Path, offline: dict[str, str]) -> None:
+    (tmp_path / "plain.py").write_text(SERVER, encoding="utf-8")
+    shown = asyncio.run(show("run", "plain.py", "--with", "tinydep==1.0", env=offline, cwd=tmp_path))
+    assert shown["value"] == 42
+    assert asyncio.run(show("run", "-m", "plain", "--with", "tinydep", env=offline, cwd=tmp_path))["value"] == 42
+
+
+def test_dev_restarts_in_the_environment(script: Path, offline: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "dovetail", "dev", "--quiet", str(script)]
+
+    def edit() -> None:
+        script.write_text(script.read_text().replace('"edition": 1', '"edition": 2'), encoding="utf-8")
+
+    async def main() -> None:
+        async with Client(CommandTarget(command, env=offline)) as client:
+            first = await client.call("show")
+            assert (first["value"], first["edition"]) == (42, 1)
+            async with asyncio.timeout(TIMEOUT_S), client.listen(tools=True) as changes:
+                edit()
+                async for _ in changes:
+                    if (await client.call("show"))["edition"] == 2:
+                        break
+
+    asyncio.run(main())
+
+
+def test_an_installed_script_works_in_its_host(
+    run: RunCommand, script: Path, offline: dict[str, str], tmp_path: Path
+) -> None:
+    at_home = offline | {"HOME": str(tmp_path)}
+    run("install", script, "--to", "cursor", "--with", "tinydep", **at_home).check_success()
+    entry = json.loads((tmp_path / ".cursor" / "mcp.json").read_text())["mcpServers"]["script"]
+    assert entry["env"] == {"UV": str(UV)}
+    assert entry["args"][-4:] == ["run", "--with", "tinydep", str(script)]
+    result = run("call", "script", "show", "--json", **(at_home | {"PATH": str(tmp_path)})).check_success()
+    assert result.json["structuredContent"]["value"] == 42
+
+
+def test_problems_are_explained(run: RunCommand, script: Path, offline: dict[str, str], tmp_path: Path) -> None:
+    missing = tmp_path / "missing.py"
+    missing.write_text('# /// script\n# dependencies = ["no-such-dep"]\n# ///\n', encoding="utf-8")
+    failed = run("run", missing, **offline)
+    assert failed.code == 3
+    assert "no-such-dep" in failed.err
+    # The environment of the script contains no uv.
+    shown = asyncio.run(show("run", script, env=offline))
+    without_uv = subprocess.run(
+        [f"{shown['prefix']}/bin/python", "-m", "dovetail", "run", str(missing)],
+        env={"HOME": str(tmp_path), "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert without_uv.returncode == 2
+    assert "pip install uv" in without_uv.stderr
+    refused = run("run", "https://x.example/mcp", "--with", "tinydep", **offline)
+    assert (refused.code, "--with" in refused.err) == (2, True)
+    assert run("dev", "--with", "tinydep", "--", "node", "x.js", **offline).code == 2
+
+
+@pytest.fixture
+def invalid_script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "invalid.py"
+    path.write_text(request.param, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("invalid_script", "reason"),
+    [
+        ("# /// script\n# dependencies = [\n# ///\n", "TOML"),
+        ("# /// script\n# dependencies = 'requests'\n# ///\n", "dependencies"),
+        ("# /// script\n# dependencies = [1]\n# ///\n", "dependencies"),
+        ("# /// script\n# requires-python = 3.11\n# ///\n", "requires-python"),
+        ("# /// script\n# dependencies = []\n", "end"),
+        ("# /// script\n#dependencies = []\n# ///\n", "'# '"),
+        ("# /// script\n# ///\n\n# /// script\n# ///\n", "twice"),
+    ],
+    indirect=["invalid_script"],
+)
+def test_invalid_metadata_is_refused(invalid_script: Path, reason: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        describe_environment(invalid_script, None, (), None)
+    assert reason in caught.value.message
+    assert str(invalid_script) in caught.value.message
+
+
+def test_metadata_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        'import x\n# /// script\n# requires-python = ">=3.12"\n#\n# # ///\n# ///\n# more\n', encoding="utf-8"
+    )
+    found = describe_environment(path, None, (), None)
+    assert found is not None
+    assert (found.script, found.python) == (str(path), ">=3.12")
+    chosen = describe_environment(path, None, ["a"], "3.13")
+    assert chosen is not None
+    assert (chosen.python, [*chosen.packages]) == ("3.13", ["a"])
+    path.write_text("# /// tool\n# a = 1\n# ///\n", encoding="utf-8")
+    assert describe_environment(path, None, (), None) is None
+    assert describe_environment(tmp_path / "missing.py", None, (), None) is None
+    assert describe_environment(None, "package.server", (), None) is None
