@@ -31,6 +31,7 @@ COMMAND_GROUPS = {
         "listen": "Print change notifications as they arrive.",
         "skills": "List, show, verify and download skills.",
         "info": "Show name, version and capabilities of a server.",
+        "stubs": "Write a typed client for a server.",
         "ping": "Measure the response time of a server.",
         "auth": "Manage logins.",
     },

@@ -79,7 +79,7 @@ def translate_from_openapi(edits: Edits, call: cst.Call, method: str, line: int)
         "timeout",
         "httpx_client_kwargs",
     ):
-        if arguments.pop(name) is not None:
+        if arguments.get(name) is not None:
             advice = "pass include= to select operations, and tool_names= to rename them"
             edits.report(line, f"{method}({name}=...)", advice)
     new_method = "from_asgi" if method == "from_fastapi" else method
@@ -113,16 +113,21 @@ def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) 
 
 
 def _apply_option(edits: Edits, arguments: CallArguments, name: str, rules: Mapping[str, str], line: int) -> None:
-    """Rename an option, drop it, or drop it and report what to do."""
+    """Rename an option, drop it, or report what to do.
+
+    A reported option stays, so that the server does not start without, for example, its authentication.
+    """
     rule = rules.get(name)
     if rule is None:
         return
     if rule.endswith("="):
         arguments.rename(name, rule[:-1])
         return
-    value = arguments.pop(name)
+    value = arguments.get(name)
     if rule and value is not None and get_code(value) not in ("None", "False"):
         edits.report(line, f"{name}={get_code(value)}", rule)
+    else:
+        arguments.pop(name)
 
 
 def _write_version_as_text(arguments: CallArguments) -> None:
