@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -465,6 +466,7 @@ def test_forked_processes_are_different_workers(private_folder: Path) -> None:
     program = """
 import asyncio, os, sys
 from pathlib import Path
+from typing import Any
 from cluster.recorder import Recorder
 from dovetail.cluster.local_backend import LocalBackend
 
@@ -485,3 +487,29 @@ if is_parent:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
     assert len(set(done.stdout.split())) == 3
+
+
+async def test_a_message_is_delivered_before_a_later_change(
+    private_folder: Path, backend: LocalBackend, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = LocalBackend(private_folder)
+    await sender.start(Recorder())
+    database = backend._database
+    read, is_sent = database.read, False
+
+    def read_and_interrupt(work: Any) -> Any:
+        """Read. Just after the first read, another worker sends a message, and then publishes a change."""
+        nonlocal is_sent
+        result = read(work)
+        if not is_sent:
+            is_sent = True
+            for operation in (sender.send(backend.worker, "message", b"1"), sender.publish("change", b"2")):
+                with pytest.raises(StopIteration):  # Without other writers, the operations do not wait.
+                    operation.send(None)
+        return result
+
+    monkeypatch.setattr(database, "read", read_and_interrupt)
+    backend._wake(set(), True)
+    await wait_until(lambda: len(recorder.messages) == 2)
+    assert recorder.bodies == [b"1", b"2"]
+    await sender.close()

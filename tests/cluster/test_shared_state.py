@@ -308,6 +308,17 @@ async def test_too_large_data_is_refused(start_worker: StartWorker) -> None:
 
 
 @each_backend
+async def test_messages_arrive_before_a_later_change(start_worker: StartWorker) -> None:
+    (sender, _), (receiver, recorder) = await start_worker(), await start_worker()
+    bodies = [b"%d" % number for number in range(200)]
+    await asyncio.gather(
+        *(sender.send(receiver.worker, "message", body) for body in bodies), sender.publish("change", b"")
+    )
+    await wait_until(lambda: len(recorder.messages) == 201)
+    assert recorder.bodies == [*bodies, b""]
+
+
+@each_backend
 async def test_a_message_to_a_closed_worker_is_refused_at_once(start_worker: StartWorker) -> None:
     (sender, _), (receiver, _) = await start_worker(), await start_worker()
     assert await sender.list_workers() == {sender.worker, receiver.worker}

@@ -1,5 +1,6 @@
 """Test the GET streams of sessions in a cluster. Event IDs are positions in the change log of all workers."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -415,3 +416,19 @@ async def test_an_unused_or_closed_endpoint_has_no_handlers() -> None:
         assert all(worker._handlers.get(kind) for kind in kinds)
         await cluster[0].app.close()
         assert not any(worker._handlers.get(kind) for kind in kinds)
+
+
+async def test_a_late_answer_does_not_hide_a_newer_subscription() -> None:
+    async with open_cluster() as cluster:
+        session = await open_session(cluster[0].app)
+        await post(cluster[1].app, request(), session)
+        backend = cluster[1].backend
+        backend.late_answers = asyncio.Event()
+        opening = start_get(cluster[1], session)
+        await wait_until(lambda: backend.late_writes)  # The record names the new reader, but its worker does not know.
+        await subscribe(cluster[0], session, "a://1")
+        backend.late_answers.set()
+        await wait_until(lambda: opening.sent)
+        await cluster[0].publish(UPDATED, "a://1")
+        assert await wait_for_changes(opening, 1) == [(UPDATED, "a://1")]
+        await close_stream(opening)

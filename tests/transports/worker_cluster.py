@@ -36,6 +36,8 @@ class Backend(MemoryBackend):
     is_away = False
     is_full = False  # True if nothing can be stored
     known_epoch = ""  # the epoch of the data before a loss that this worker has not noticed
+    late_answers: asyncio.Event | None = None  # If set, the answers to writes arrive after this event.
+    late_writes = 0
     reads = 0
 
     def __init__(self, other: MemoryBackend | None = None) -> None:
@@ -66,7 +68,11 @@ class Backend(MemoryBackend):
     async def write(self, name: str, data: bytes, ttl: float, *, expected: int | None = None) -> Any:
         self._check_room()
         await asyncio.sleep(0)  # Other requests can run meanwhile, as with a real back end.
-        return await super().write(name, data, ttl, expected=expected)
+        version = await super().write(name, data, ttl, expected=expected)
+        if self.late_answers is not None:
+            self.late_writes += 1
+            await self.late_answers.wait()
+        return version
 
     async def restore(self, name: str, data: bytes, version: int, ttl: float) -> bool:
         self._check_room()

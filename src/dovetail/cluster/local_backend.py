@@ -272,8 +272,12 @@ class LocalBackend:
             self._is_drain_due = True
             while self._is_drain_due:
                 self._is_drain_due = False
+                # All messages that were sent before these changes are in the inbox now, and are delivered first.
+                changes = self._database.read(
+                    partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH)
+                )
                 await self._read_inbox()
-                self._read_new_changes()
+                self._deliver_changes(changes)
         except Exception as exc:  # The next wake-up or check starts this task again.
             self._warning.log("could not read the messages of other workers: %s", exc, exc_info=exc)
         finally:
@@ -290,21 +294,20 @@ class LocalBackend:
             with contextlib.suppress(SharedStateUnavailable):
                 await self._change(statements.delete_from_inbox, self.worker, self._last_message)
 
-    def _read_new_changes(self) -> None:
-        rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
-        while rows is None or rows:
-            if rows is None:
-                self._last_change = self._database.read(statements.find_last_change)
+    def _deliver_changes(self, rows: list[tuple[int, bytes]] | None) -> None:
+        if rows is None:
+            self._last_change = self._database.read(statements.find_last_change)
+            self._listener.report_gap()
+            return
+        for id, data in rows:
+            self._last_change = id
+            message = self._envelope.decode_message(data, "changes", f"{self._epoch}.{id}")
+            if message is None:
                 self._listener.report_gap()
-                return
-            for id, data in rows:
-                self._last_change = id
-                message = self._envelope.decode_message(data, "changes", f"{self._epoch}.{id}")
-                if message is None:
-                    self._listener.report_gap()
-                else:
-                    self._listener.deliver(message)
-            rows = self._database.read(partial(statements.read_changes, self._last_change, statements.MESSAGE_BATCH))
+            else:
+                self._listener.deliver(message)
+        if len(rows) == statements.MESSAGE_BATCH:
+            self._is_drain_due = True  # There may be more.
 
     async def _maintain(self) -> None:
         purge_at = time.monotonic()

@@ -15,10 +15,11 @@ from dovetail.cluster.redis_link import RedisLink
 from dovetail.cluster.stream_follower import StreamFollowers
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.shared_state import MAX_INBOX_MESSAGES, Message, SharedStateUnavailable
 
 READ_BLOCK_S: Final = 1.0  # how long one command waits for messages
-_BATCH: Final = 100
+# One command reads the whole inbox, so no message arrives after a change that was published later.
+_BATCH: Final = MAX_INBOX_MESSAGES
 _EPOCH_WAIT_S: Final = 2.0
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0

@@ -169,7 +169,9 @@ class SessionRecords:
                     _get_name(copy.identity.key), data, self.get_ttl(record), expected=copy.version
                 )
                 if version is not None:
-                    self._apply(session, record, version)
+                    # While this worker waited for the answer, another one may have sent a newer record.
+                    if version > copy.version:
+                        self._apply(session, record, version)
                     break
                 await self._reload(session, copy)
             else:
