@@ -19,7 +19,7 @@ from dovetail import Client, Host, Policy, Server, rule
 from dovetail.auth import Principal
 from dovetail.error_context import find_similar
 from dovetail.errors import InvalidParams, MCPError, NotFound, RemoteError, ServerBusy
-from dovetail.host import AuditLog, Grant, SecretResolver, argument, search_index
+from dovetail.host import AuditLog, Grant, SecretResolver, argument
 from dovetail.host.config.secret_lookup import get_secret_lookup, mask_error, mask_start
 from dovetail.host.consent.consent import ConsentRequest
 from dovetail.host.consent.grants import GrantStore
@@ -28,7 +28,6 @@ from dovetail.host.host import get_parts
 from dovetail.host.policy import argument_coercion
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.qualified_names import make_model_name
-from dovetail.host.search_index import SearchIndex
 from dovetail.oauth.authorization_server import store as authorization_store
 from dovetail.oauth.authorization_server.store import InMemoryStore, StoreFull
 from dovetail.protocol.exchange import (
@@ -44,11 +43,13 @@ from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.sse import SSEParser
 from dovetail.protocol.subscription_filter import TOOLS_LIST_CHANGED
 from dovetail.protocol.uri_key import uri_readings
+from dovetail.server import search_index
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.item_options import CacheHint
 from dovetail.server.page_cache import PageCache
 from dovetail.server.parameters import argument_errors
 from dovetail.server.parameters.argument_errors import repair_arguments
+from dovetail.server.search_index import SearchIndex
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.http_client import streamable_http
 from dovetail.transports.http_client.remote_server import read_events

@@ -18,15 +18,14 @@ from dovetail.host.consent.consent import ConsentAnswer, ShortAnswer
 from dovetail.host.consent.inbox import CallAwaitingConsent, FileConsent
 from dovetail.host.host import Host, call_for_agent, get_parts
 from dovetail.host.search_tools import (
-    CALL_TOOL,
     SEARCH_TOOL_BY_NAME,
     SKILL_TOOL_NAMES,
     create_search_catalog,
-    parse_inner_call,
     run_search_tool,
 )
 from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.server.tool import build_error_result
+from dovetail.server.tool_search import CALL_TOOL, parse_inner_call
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage

@@ -11,7 +11,6 @@ from dovetail.error_context import clip, find_similar, suggest_match
 from dovetail.host.catalog_item import CatalogEntry, Definition, ServerDefinitions, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
-from dovetail.host.search_index import SearchIndex
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.host.tool_formats import (
     lint_tools,
@@ -22,6 +21,7 @@ from dovetail.host.tool_formats import (
     to_gemini_tools,
     to_openai_tools,
 )
+from dovetail.server.search_index import SearchIndex
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 

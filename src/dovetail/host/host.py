@@ -45,10 +45,8 @@ from dovetail.host.managed_server import ManagedServer
 from dovetail.host.parts import HostParts
 from dovetail.host.policy.policy import Policy, as_policy
 from dovetail.host.search_tools import (
-    CALL_TOOL,
     SEARCH_TOOL_BY_NAME,
     create_search_catalog,
-    parse_inner_call,
     run_search_tool,
 )
 from dovetail.host.server_settings import ServerSettings, compute_server_id
@@ -59,6 +57,7 @@ from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
 from dovetail.server.server import Server
 from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, ServerAuth, ServerOptions, Transport
+from dovetail.server.tool_search import CALL_TOOL, parse_inner_call
 from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion

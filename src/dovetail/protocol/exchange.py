@@ -121,6 +121,7 @@ class IncomingExchange(Exchange, eq=False):
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
+    is_search_call: bool = False  # True if the tool was called with `call_tool`, so no headers mirror its arguments
     last_progress: float | None = None  # the progress that was sent last
     context: Any = None  # the Context of the running call, or None if no function has used it
 
@@ -197,6 +198,7 @@ class IncomingExchange(Exchange, eq=False):
             size=self.size,
             emit=emit,
             task_call=task_call,
+            is_search_call=self.is_search_call,
         )
 
     def pause(self, now: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
+from dovetail.errors import InsufficientScope, MethodNotFound, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.server.call_state import CallState
@@ -32,14 +32,21 @@ from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, get_severity
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
-from dovetail.wire.prompts import GetPromptResult
-from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from dovetail.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
 from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import CallToolResult, Tool
 
 T = TypeVar("T")
+Page = TypeVar("Page", ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
 # Values that `once` returns as they are. Tuples and dataclasses become lists and dicts.
 PlainJSON = TypeVar("PlainJSON", bound="str | int | float | bool | list[Any] | Mapping[str, object] | None")
 # Handles a request that a function sends to its server.
@@ -446,6 +453,37 @@ class Context(Generic[State]):
         """
         params = {"name": name, "arguments": {} if arguments is None else dict(arguments)}
         return await self._request_item("prompts/get", params, GetPromptResult, f"the prompt {name}")
+
+    @require_await
+    async def list_resources(self) -> list[Resource]:
+        """Return the resources of this server that the caller sees. Templates are not included."""
+        return await self._list_items("resources/list", ListResourcesResult, lambda page: page.resources)
+
+    @require_await
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        """Return the resource templates of this server that the caller sees."""
+        return await self._list_items(
+            "resources/templates/list", ListResourceTemplatesResult, lambda page: page.resource_templates
+        )
+
+    @require_await
+    async def list_prompts(self) -> list[Prompt]:
+        """Return the prompts of this server that the caller sees."""
+        return await self._list_items("prompts/list", ListPromptsResult, lambda page: page.prompts)
+
+    async def _list_items(self, method: str, page_type: type[Page], get_items: Callable[[Page], list[T]]) -> list[T]:
+        items: list[T] = []
+        cursor: str | None = None
+        while True:
+            params = {} if cursor is None else {"cursor": cursor}
+            try:
+                page = await self._request_item(method, params, page_type, method)
+            except MethodNotFound:  # The server has no item of this kind.
+                return items
+            items += get_items(page)
+            cursor = page.next_cursor
+            if cursor is None:
+                return items
 
     async def _request_item(self, method: str, params: dict[str, Any], result_type: type[T], item: str) -> T:
         assert self._handle_nested is not None

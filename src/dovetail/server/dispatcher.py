@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
     InsufficientScope,
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
     from dovetail.server.routes import RouteMatch, Routes
+    from dovetail.server.tool_search import TaskSwitch, ToolSearch
 
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
@@ -91,16 +92,6 @@ _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
     "resources/read": ("resource", "uri"),
     "prompts/get": ("prompt", "name"),
 }
-
-
-class TaskSwitch(Protocol):
-    """Starts the calls of some tools in the foreground, and turns calls that take too long into tasks."""
-
-    tools: tuple[str, ...]  # the names of the tools
-
-    async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
-        """Handle a call. Return the result, or the task that the call has become."""
-        ...
 
 
 class Dispatcher:
@@ -142,6 +133,7 @@ class Dispatcher:
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
         self.routes: Routes | None = None  # This attribute is None until a route is added.
+        self._tool_search: ToolSearch | None = None  # This attribute is None if lists contain all tools.
         self.task_switch: TaskSwitch | None = None  # This attribute is None until a tool has `TaskConfig.after`.
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
@@ -236,14 +228,32 @@ class Dispatcher:
 
     def _wrap_handlers(self) -> None:
         extensions, handlers = self._extensions, self._handlers
+        if self._tool_search is not None:
+            handlers = self._tool_search.wrap_handlers(handlers)
         if extensions is not None:
             handlers = {method: extensions.wrap(method, handler) for method, handler in handlers.items()}
         self._has_middleware = bool(self._middleware or (extensions is not None and extensions.middleware))
         self._wrapped_handlers = {
             method: compose_middleware(self._middleware, handler) for method, handler in handlers.items()
         }
+        if self._tool_search is not None:
+            self._wrapped_handlers["tools/call"] = self._tool_search.unwrap_calls(self._wrapped_handlers["tools/call"])
         # Clients cannot send the method of a route, because no protocol version and no extension has it.
         self._wrapped_handlers |= self._notification_handlers | self._route_handlers
+
+    def enable_tool_search(self) -> None:
+        """List search tools instead of all tools."""
+        from dovetail.server.tool_search import SEARCH_TOOL_NAMES, ToolSearch
+
+        self.registry.reserved_tool_names = SEARCH_TOOL_NAMES
+        self._tool_search = ToolSearch(self.list_tools, self.visibility.build_page, lambda: self.task_switch)
+        self._wrap_handlers()
+
+    async def list_tools(self, exchange: IncomingExchange) -> dict[str, Any]:
+        """Return the definitions of all tools that the caller sees, by name."""
+        if self.mounts is None:
+            return self.visibility.list_visible("tool", exchange)
+        return await self.mounts.list_items("tool", exchange)
 
     def add_extension(self, extension: "Extension") -> None:
         """Serve the methods of an extension, and declare it. Raise ValueError if a name is already in use.

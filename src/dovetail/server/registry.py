@@ -78,6 +78,7 @@ class Registry:
         self.declared_capabilities = _check_capabilities(capabilities)
         # These dicts contain the enabled items. A change replaces a dict, so running requests can use the old dict.
         self.tools: dict[str, Tool] = {}
+        self.reserved_tool_names: frozenset[str] = frozenset()  # names that no tool may have
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
@@ -110,6 +111,8 @@ class Registry:
             from dovetail.schemas.provider_rules import fit_schema
 
             tool.declaration = replace(tool.declaration, input_schema=fit_schema(self._profile, tool.signature.schema))
+        if tool.name in self.reserved_tool_names:
+            raise ValueError(f"a server with search=True cannot have a tool named {tool.name!r}. Choose another name")
         self._register("tool", tool.name, tool, access)
         _warn_tool_name(tool.name)
         if self._is_lint_enabled:

@@ -115,6 +115,10 @@ class Server:
         state: The store of `ctx.user_state` and `ctx.session_state`: the path of a SQLite file, or a `StateStore`. By
             default, the state is kept in the cluster. Without a cluster, it is kept in memory.
         recording: A file to which every message is written.
+        search: Lists three tools that find, describe and call all other tools. Use it for a server with hundreds of
+            tools, whose definitions would fill the context of a model.
+        resource_tools: Adds the tools `list_resources` and `read_resource`, for hosts that only know tools.
+        prompt_tools: Adds the tools `list_prompts` and `get_prompt`, for hosts that only know tools.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
 
@@ -145,6 +149,9 @@ class Server:
         cluster: "Cluster | SharedState | str | None" = None,
         state: "StateStore | str | Path | None" = None,
         recording: "str | Path | None" = None,
+        search: bool = False,
+        resource_tools: bool = False,
+        prompt_tools: bool = False,
         debug: bool = False,
     ) -> None:
         texts = {"name": name, "version": version, "title": title, "description": description}
@@ -216,6 +223,15 @@ class Server:
                 self._dispatcher.add_extension(extension)
         if tasks is not None:
             self._open_tasks(tasks)
+        if search:
+            self._dispatcher.enable_tool_search()
+        if resource_tools or prompt_tools:
+            from dovetail.server.item_tools import add_prompt_tools, add_resource_tools
+
+            if resource_tools:
+                add_resource_tools(self.add_tool)
+            if prompt_tools:
+                add_prompt_tools(self.add_tool)
 
     if not TYPE_CHECKING:  # Type checkers must report unknown attributes.
 

@@ -57,6 +57,9 @@ class ServerOptions(TypedDict, total=False):
     cluster: "Cluster | SharedState | str | None"
     state: "StateStore | str | Path | None"
     recording: "str | Path | None"
+    search: bool
+    resource_tools: bool
+    prompt_tools: bool
     debug: bool
 
 

@@ -9,9 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from dovetail.errors import InvalidParams
-from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.gateway_skills import GatewaySkills
@@ -20,25 +17,13 @@ from dovetail.host.gateway.task_ids import TaskIds
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
-from dovetail.host.search_tools import (
-    CALL_TOOL,
-    DESCRIBE_TOOL,
-    SEARCH_TOOL,
-    SEARCH_TOOLS,
-    parse_inner_call,
-    run_search_tool,
-)
-from dovetail.protocol.exchange import Exchange, IncomingExchange
-from dovetail.protocol.middleware import mark_ignores_results
 from dovetail.protocol.mountable import ItemKind
 from dovetail.server.cluster_setup import find_secret_keys
-from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
 from dovetail.wire.base import Struct
 from dovetail.wire.lifecycle import Implementation
-from dovetail.wire.tools import ListToolsResult
 
 GatewayMode: TypeAlias = Literal["merged", "search"]
 HostLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -195,12 +180,11 @@ class Gateway:
         self._state = gateway_state or _create_state(options["secret_keys"])
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._name_maps: dict[str, NameMap] = {}
-        self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self._has_instructions = options.get("instructions") is not None
         self._instructions_by_server: dict[str, str | None] = {}  # for servers that have run
         options.setdefault("version", VERSION)
-        self.server = Server(name, lifespan=self._lifespan, **options)
+        self.server = Server(name, lifespan=self._lifespan, search=mode == "search", **options)
         if gateway_state is None:  # Only the main gateway serves the additional paths.
             set_other_apps(self.server, self._create_paths)
         dispatcher = get_dispatcher(self.server)
@@ -211,8 +195,6 @@ class Gateway:
         for extension in (skills.extension, tasks.extension):
             if extension.identifier not in _list_extensions(self.server):
                 dispatcher.add_extension(extension)
-        if mode == "search":
-            self.server.middleware(self._handle_search)
         self.sync_mounts()
         for event in ("server.added", "server.removed"):
             parts.events.on(event, lambda _: self.sync_mounts())
@@ -295,41 +277,6 @@ class Gateway:
         texts_by_name = {name: text for name, text in sorted(self._instructions_by_server.items()) if text}
         texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items()]
         describe_as(self.server, implementation, "\n\n".join(texts) or None)
-
-    @mark_ignores_results
-    async def _handle_search(self, exchange: Exchange, call_next: Any) -> Any:
-        assert isinstance(exchange, IncomingExchange)
-        if exchange.method == "tools/list":
-            items = {tool.name: ListedItem(tool) for tool in SEARCH_TOOLS}
-            return get_dispatcher(self.server).visibility.build_page(exchange, items, "tools", ListToolsResult)
-        name = exchange.params.get("name")
-        if exchange.method != "tools/call" or name not in (SEARCH_TOOL, DESCRIBE_TOOL, CALL_TOOL):
-            return await call_next(exchange)
-        arguments = exchange.params.get("arguments") or {}
-        if type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        if name != CALL_TOOL:
-            return run_search_tool(await self._build_catalog(exchange), name, arguments)
-        inner_name, inner_arguments = parse_inner_call(arguments)
-        original_params = exchange.params
-        exchange.params = original_params | {"name": inner_name, "arguments": inner_arguments}
-        try:
-            return await call_next(exchange)
-        finally:
-            exchange.params = original_params
-
-    async def _build_catalog(self, exchange: IncomingExchange) -> Catalog:
-        upstreams = [upstream for upstream, _ in self._mounted.values()]
-        tool_lists = await asyncio.gather(*(upstream.list_items("tool", exchange) for upstream in upstreams))
-        tools_by_server = [
-            (upstream.name, [*listed_tools.values()])
-            for upstream, listed_tools in zip(upstreams, tool_lists, strict=True)
-        ]
-        cached_tools, catalog = self._search_cache
-        if cached_tools != tools_by_server:
-            catalog = Catalog.from_servers({name: ServerDefinitions(tools=tools) for name, tools in tools_by_server})
-            self._search_cache = tools_by_server, catalog
-        return catalog
 
 
 def _list_extensions(server: Server) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.search_index import SearchIndex, extract_words
+from dovetail.server.search_index import SearchIndex, extract_words
 from dovetail.types import Tool
 
 
