@@ -99,9 +99,9 @@ def _table(by_implementation: dict[str, dict[str, Any]]) -> str:
 
 def _startup_tables(figures: dict[str, Any]) -> str:
     lines: list[str] = []
-    for kind in ("import", "spawn"):
+    for kind in ("import", "spawn", "spawn-http"):
         if kind in figures:
-            lines.append(f"\n{kind}, ms{'CPU':>17}{'wall':>9}")
+            lines.append(f"\n{kind + ', ms':10}{'CPU':>16}{'wall':>9}")
             lines += [f"  {name:16}{row['cpu_ms']:8.1f}{row['wall_ms']:9.1f}" for name, row in figures[kind].items()]
     if "memory" in figures:
         lines.append(f"\nmemory{'idle stdio MB':>25}{'idle HTTP MB':>14}{'KB/session':>12}{'MB more after calls':>27}")

@@ -82,6 +82,7 @@ def _startup_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
     if "import" in figures:
         yield "import", figures["import"][OURS]["cpu_ms"] / figures["import"]["floor"]["cpu_ms"]
         yield "spawn", figures["spawn"][OURS]["cpu_ms"] / figures["spawn"]["floor-inline"]["cpu_ms"]
+        yield "spawn-http", figures["spawn-http"][OURS]["cpu_ms"] / figures["spawn-http"]["floor-http"]["cpu_ms"]
     if "memory" in figures:
         ours = figures["memory"][OURS]
         yield "rss-idle-stdio", ours["idle_stdio"] / figures["memory"]["floor-inline"]["idle_stdio"]
@@ -130,9 +131,11 @@ def _measure_startup(block: str, plan: Plan, *, quick: bool) -> dict[str, Any]:
     if block == "streams":
         return {"streams": streams.measure(1000, 3 if quick else 9)}
     startup_and_memory.compile_bytecode()
+    over_http = (OURS, "floor-http") if quick else plan.implementations
     return {
         "import": startup_and_memory.measure_imports(implementations, plan.rounds * 3),
         "spawn": startup_and_memory.measure_spawn(implementations, plan.rounds * 2),
+        "spawn-http": startup_and_memory.measure_spawn(over_http, plan.rounds * 2, "http"),
     }
 
 

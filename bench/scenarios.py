@@ -48,6 +48,7 @@ def _define_blocks() -> dict[str, list[Scenario]]:
     minimal = (OURS, "floor-inline", "floor-http")
     peers = tuple(name for name in IMPLEMENTATIONS if name not in FLOORS or name in minimal)
     with_threads = (OURS, "mcp", "fastmcp")
+    processes = {"1-process": http, "2-workers": http._replace(workers=2)}
     return {
         "stdio": [
             *(Scenario(f"stdio-x64-{era}", stdio, era, 64, request_kinds.echo) for era in ERAS),
@@ -56,6 +57,11 @@ def _define_blocks() -> dict[str, list[Scenario]]:
         ],
         "http": [
             Scenario(f"http-c{width}-{era}", http, era, width, request_kinds.echo) for era in ERAS for width in (1, 32)
+        ],
+        "workers": [
+            Scenario(f"http-c32-{era}-{count}", settings, era, 32, request_kinds.echo, (OURS,))
+            for era in ERAS
+            for count, settings in processes.items()
         ],
         "sse": [Scenario(f"sse-c{width}", sse, "handshake", width, request_kinds.echo) for width in (1, 32)],
         "tools": [
@@ -152,7 +158,14 @@ GATEWAY_LIMITS = {
 }
 
 # Limits of startup_and_memory.py. These are ratios to the floor, except for the session, which is in kilobytes.
-STARTUP_LIMITS = {"import": 1.3, "spawn": 1.8, "rss-idle-stdio": 1.4, "rss-per-session-KB": 4.0, "rss-100k-calls": 1.05}
+STARTUP_LIMITS = {
+    "import": 1.3,
+    "spawn": 1.8,
+    "spawn-http": 1.5,
+    "rss-idle-stdio": 1.4,
+    "rss-per-session-KB": 4.0,
+    "rss-100k-calls": 1.05,
+}
 QUICK_LIMITS = {"rss-20k-calls": 1.05}
 # See streams.py: CPU microseconds and kilobytes, not ratios. Two targets are not met, so their limits are higher: a
 # call in memory in 10 us, and a stream in 12 KB. See "Calls in memory" and "Open streams" in docs/performance.md.

@@ -57,6 +57,7 @@ IMPLEMENTATIONS = {
     "floor-uvloop": Implementation("floor_stdio.py", "uvloop", ("stdio",)),
     "floor-blocking": Implementation("floor_stdio.py", "blocking", ("stdio",)),
     "floor-http": Implementation("floor_http.py", "", ("http",)),
+    "floor-protocol": Implementation("floor_protocol.py", "", ("http",), web="uvloop, httptools"),
 }
 FLOORS = tuple(name for name in IMPLEMENTATIONS if name.startswith("floor"))
 
@@ -71,6 +72,7 @@ class ServerSettings(NamedTuple):
     large: bool = False
     stamped: bool = False
     filtered: bool = False
+    workers: int = 1
 
     def arguments(self, style: str) -> list[str]:
         """Return the command line arguments."""
@@ -82,6 +84,7 @@ class ServerSettings(NamedTuple):
             f"large={int(self.large)}",
             f"stamped={int(self.stamped)}",
             f"filtered={int(self.filtered)}",
+            f"workers={self.workers}",
             f"style={style}",
         ]
 

@@ -59,25 +59,31 @@ def _import_once(statement: str) -> tuple[float, float]:
     return (usage.ru_utime + usage.ru_stime) * 1e3, (time.perf_counter() - started) * 1e3
 
 
-def measure_spawn(implementations: tuple[str, ...], rounds: int) -> Figures:
-    """Measure CPU and wall milliseconds from the start of a stdio server to its first tool result."""
-    names = [name for name in implementations if "stdio" in IMPLEMENTATIONS[name].transports]
+def measure_spawn(implementations: tuple[str, ...], rounds: int, transport: str = "stdio") -> Figures:
+    """Measure CPU and wall milliseconds from the start of a server to its first tool result."""
+    names = [name for name in implementations if transport in IMPLEMENTATIONS[name].transports]
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for round_number in range(rounds + 1):
         for name in random.sample(names, len(names)):
-            sample = _spawn_once(name)
+            sample = _spawn_once(name, transport)
             if round_number:
                 samples[name].append(sample)
     return {name: _median(taken) for name, taken in samples.items()}
 
 
-def _spawn_once(name: str) -> tuple[float, float]:
+def _spawn_once(name: str, transport: str) -> tuple[float, float]:
     started = time.perf_counter()
-    server = ServerProcess(name, _STDIO_SETTINGS)
+    server = ServerProcess(name, _STDIO_SETTINGS if transport == "stdio" else _HTTP_SETTINGS)
     try:
-        pipes = server.pipes(HANDSHAKE)
-        pipes.open()
-        pipes.run(request_kinds.echo(), 1, Bounds(1, 30))
+        if transport == "stdio":
+            pipes = server.pipes(HANDSHAKE)
+            pipes.open()
+            pipes.run(request_kinds.echo(), 1, Bounds(1, 30))
+        else:
+            web = server.web(HANDSHAKE, 1)
+            web.open()
+            web.run(request_kinds.echo(), Bounds(1, 30))
+            web.close()
         return server.cpu() * 1e3, (time.perf_counter() - started) * 1e3
     finally:
         server.stop()

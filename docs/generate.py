@@ -185,19 +185,21 @@ def _format_versions(published: dict[str, Any]) -> str:
 
 
 def _format_calls(published: dict[str, Any]) -> str:
-    """Return CPU microseconds per call: of dovetail, the floor, each peer and the load generator."""
+    """Return CPU microseconds per call: of dovetail, the floors, each peer and the load generator."""
     peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
+    has_protocol_floor = any("floor-protocol" in by_name for by_name in published["scenes"].values())
+    other_floors = ("floor-protocol",) if has_protocol_floor else ()
     rows = [
         [
             f"`{scenario}`",
             _format_micros(by_implementation.get("dovetail")),
             _format_floor(by_implementation, published["floors"].get(scenario)),
-            *(_format_micros(by_implementation.get(name)) for name in peers),
+            *(_format_micros(by_implementation.get(name)) for name in (*other_floors, *peers)),
             f"{by_implementation['dovetail']['load_us']:,.0f}",
         ]
         for scenario, by_implementation in published["scenes"].items()
     ]
-    return _table(["scenario", "dovetail", "floor", *peers, "generator"], rows)
+    return _table(["scenario", "dovetail", "floor", *other_floors, *peers, "generator"], rows)
 
 
 def _format_floor(by_implementation: dict[str, Any], against: str | None) -> str:

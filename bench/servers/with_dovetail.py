@@ -62,4 +62,5 @@ if options.filtered:
 if options.transport == "stdio":
     app.run()
 else:
-    app.run("http", port=0, response_mode="sse" if options.responses == "sse" else "auto")
+    mode = "sse" if options.responses == "sse" else "auto"
+    app.run("http", port=0, response_mode=mode, workers=options.workers)

@@ -6,6 +6,7 @@
 - large=1 raises the limits to 64 MB
 - stamped=1 adds the result fields that clients of the newest protocol version require
 - filtered=1 adds a tool that no client may see
+- workers=N serves HTTP with N processes
 
 Every `echo` returns only text. `add` also returns structured content. This module imports nothing heavy, because that
 would slow down the start of all servers.
@@ -37,6 +38,7 @@ class ServerOptions:
         self.large = values.get("large") == "1"
         self.stamped = values.get("stamped") == "1"
         self.filtered = values.get("filtered") == "1"
+        self.workers = int(values.get("workers", "1"))
         self.style = values.get("style", "")
         self.contents = text(float(values.get("megabytes", "5")))
 
