@@ -10,7 +10,7 @@ import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail.host.config.config_files import parse_config
-from dovetail.host.config.editor import HOST_FORMATS
+from dovetail.host.config.host_formats import HOST_FORMATS
 
 PRINT = ("install", "--print", "--to", "mcp.json")
 COMMAND = ["-m", "dovetail", "run", str(SAMPLE_SERVER)]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.host.config.config_files import ServerConfig, load_config, parse_config
-from dovetail.host.config.editor import HOST_FORMATS, add_entry, format_document, get_config_path, insert_entry
+from dovetail.host.config.editor import add_entry, delete_entry, format_document, insert_entry, remove_entry
+from dovetail.host.config.host_formats import HOST_FORMATS, get_config_path
 
 LOCAL = ServerConfig(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
 REMOTE = ServerConfig(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})
@@ -64,6 +65,77 @@ def test_comments_and_spacing_stay(tmp_path: Path) -> None:
 
 def _named(entry: ServerConfig, name: str) -> ServerConfig:
     return ServerConfig(name=name, source="", path=Path(), url=entry.url, headers=entry.headers)
+
+
+@pytest.mark.parametrize("host", HOST_FORMATS)
+def test_removing_an_entry_undoes_adding_it(host: str, tmp_path: Path) -> None:
+    path = tmp_path / Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").name
+    other = ServerConfig(name="other", source="", path=Path(), command="uvx", args=["a"], env={"A": "}, #"})
+    add_entry(host, path, other)
+    before = path.read_bytes()
+    os.chmod(path, 0o640)
+    add_entry(host, path, LOCAL)
+    remove_entry(host, path, LOCAL.name)
+    assert path.read_bytes() == before
+    assert path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ValueError, match="'time'"):
+        remove_entry(host, path, LOCAL.name)
+    assert path.read_bytes() == before
+    remove_entry(host, path, "other")
+    assert not load_config(path)[0]
+    add_entry(host, path, LOCAL)
+    assert [entry.name for entry in load_config(path)[0]] == ["time"]
+
+
+ONE_LINE = '{"a": {}, "mcpServers": {"x": {"command": "a,}"}, "y": {}, "z": {"b": [{}]}}}'
+
+
+@pytest.mark.parametrize(
+    ("host", "old", "name", "new"),
+    [
+        ("mcp.json", ONE_LINE, "x", '{"a": {}, "mcpServers": {"y": {}, "z": {"b": [{}]}}}'),
+        ("mcp.json", ONE_LINE, "y", '{"a": {}, "mcpServers": {"x": {"command": "a,}"}, "z": {"b": [{}]}}}'),
+        ("mcp.json", ONE_LINE, "z", '{"a": {}, "mcpServers": {"x": {"command": "a,}"}, "y": {} }}'),
+        (
+            "gemini",
+            COMMENTED,
+            "old",
+            COMMENTED.replace('    "old": {"command": "x", "args": ["{", "}", "//"]}, /* keep */', "    /* keep */"),
+        ),
+        (
+            "mcp.json",
+            '{\r\n  "mcpServers": {\r\n    "x": {}, // first\r\n    // second\r\n    "y": {}\r\n  }\r\n}\r\n',
+            "y",
+            '{\r\n  "mcpServers": {\r\n    "x": {} // first\r\n    // second\r\n  }\r\n}\r\n',
+        ),
+        (
+            "codex",
+            "[mcp_servers.x]\na = 1\n\n# of y\n[mcp_servers.y]\nb = 1\n[mcp_servers.y.env]\nC = '1'\n\n# of z\n[z]\n",
+            "y",
+            "[mcp_servers.x]\na = 1\n\n# of y\n\n# of z\n[z]\n",
+        ),
+        ("codex", "[mcp_servers.x]\na = 1\n\n[mcp_servers.y]\nb = 1\n", "y", "[mcp_servers.x]\na = 1\n"),
+        (
+            "goose",
+            "# mine\nextensions:\n  x:\n    cmd: a\n    args:\n      - b\n  # of y\n  y: {cmd: c}\nother: 1\n",
+            "x",
+            "# mine\nextensions:\n  # of y\n  y: {cmd: c}\nother: 1\n",
+        ),
+        ("goose", "extensions: {x: {cmd: a}, y: {cmd: b}}\n", "x", "extensions: {y: {cmd: b}}\n"),
+        ("goose", "extensions: {x: {cmd: a}, y: {cmd: b}}\n", "y", "extensions: {x: {cmd: a}}\n"),
+        ("goose", "extensions:\n  x:\n    cmd: a\n# end\nother: 1\n", "x", "extensions:\n  {}\n# end\nother: 1\n"),
+    ],
+)
+def test_only_the_entry_is_removed(host: str, old: str, name: str, new: str) -> None:
+    assert delete_entry(host, old, name) == new
+
+
+def test_an_entry_that_cannot_be_removed_stays() -> None:
+    for old in ("mcp_servers.x = {a = 1}\n", "[mcp_servers]\nx = {a = 1}\n"):
+        with pytest.raises(ValueError, match="losing data"):
+            delete_entry("codex", old, "x")
+    with pytest.raises(ValueError, match="'x'"):
+        delete_entry("codex", "", "x")
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

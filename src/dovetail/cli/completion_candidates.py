@@ -126,6 +126,8 @@ def _complete_command(
         return _complete_value(current_option, prefix)
     ctx = command.make_context(command.name, [*preceding], obj=target_command, resilient_parsing=True)
     args: tuple[str, ...] = ctx.params.get("args") or ()
+    if name == "uninstall":
+        return _list_configured_servers()
     if "args" not in ctx.params:
         return _list_files(prefix)
     if name.startswith("tasks "):

@@ -20,6 +20,7 @@ COMMAND_GROUPS = {
         "worker": "Run tasks of a server without HTTP.",
         "dev": "Run a server and restart it when files change.",
         "install": "Add a server to the configuration of a host.",
+        "uninstall": "Remove a server from the configuration of a host.",
         "migrate": "Rewrite servers for mcp or fastmcp.",
     },
     "Use a server": {

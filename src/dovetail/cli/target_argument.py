@@ -18,7 +18,7 @@ from dovetail.cli.server_loader import may_have_metadata, split_object_name
 from dovetail.cli.suggestions import suggest_file, suggest_target
 from dovetail.error_context import find_similar
 from dovetail.errors import UnsupportedFileVersion
-from dovetail.host.config.editor import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
+from dovetail.host.config.host_formats import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.recording_format import read_frames

@@ -11,7 +11,8 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
-from dovetail.host.config.editor import HOST_FORMATS, add_entry, format_document, get_config_path
+from dovetail.host.config.editor import add_entry, format_document
+from dovetail.host.config.host_formats import HOST_FORMATS, get_config_path
 from dovetail.terminal import output
 from dovetail.wire.base import replace
 

@@ -1,6 +1,6 @@
-"""Add a server to the MCP configuration file of a host such as Claude Desktop or VS Code.
+"""Add a server to the MCP configuration file of a host such as Claude Desktop or VS Code, or remove it.
 
-Only the entry is written. The rest of the file does not change, including comments and spacing. The result is parsed
+Only the entry is changed. The rest of the file does not change, including comments and spacing. The result is parsed
 before it replaces the old file. A change that would lose data is refused.
 """
 
@@ -8,209 +8,14 @@ import codecs
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from dovetail.host.config.config_files import ServerConfig, parse_config
+from dovetail.host.config.host_formats import HOST_FORMATS, format_entry
 from dovetail.storage import replace_file
-
-Scope = Literal["user", "project"]
-
-# This matches a reference to an environment variable, such as ${NAME} or ${env:NAME}.
-REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
-
-
-class HostFormat(NamedTuple):
-    """The configuration format of one host. docs/guide/desktop-hosts.md links to the documentation of each host."""
-
-    title: str
-    section: str
-    project_file: str | None  # the path relative to the project folder
-    # The path of the user's file. `~` is the home directory, and `@` is the configuration directory of the system.
-    user_file: str | None
-    # The "type" values for commands, Streamable HTTP and HTTP+SSE. None if the host has no "type" key.
-    types: tuple[str, str, str] | None = None
-    url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
-    supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
-    reference_format: str | None = None  # how the host writes a reference to an environment variable
-    # The key that lists the names of the environment variables to pass to a command.
-    passthrough_key: str | None = None
-
-
-HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
-    "mcp.json": HostFormat("the project's own", "mcpServers", "mcp.json", None, reference_format="${%s}"),
-    "claude-desktop": HostFormat(
-        "Claude Desktop", "mcpServers", None, "@/Claude/claude_desktop_config.json", url_key=None
-    ),
-    "claude-code": HostFormat(
-        "Claude Code",
-        "mcpServers",
-        ".mcp.json",
-        "~/.claude.json",
-        types=("stdio", "http", "sse"),
-        reference_format="${%s}",
-    ),
-    "vscode": HostFormat(
-        "VS Code",
-        "servers",
-        ".vscode/mcp.json",
-        "@/Code/User/mcp.json",
-        types=("stdio", "http", "sse"),
-        reference_format="${env:%s}",
-    ),
-    "cursor": HostFormat(
-        "Cursor", "mcpServers", ".cursor/mcp.json", "~/.cursor/mcp.json", reference_format="${env:%s}"
-    ),
-    "codex": HostFormat(
-        "Codex",
-        "mcp_servers",
-        ".codex/config.toml",
-        "~/.codex/config.toml",
-        supports_sse=False,
-        passthrough_key="env_vars",
-    ),
-    "gemini": HostFormat(
-        "Gemini CLI",
-        "mcpServers",
-        ".gemini/settings.json",
-        "~/.gemini/settings.json",
-        url_key="httpUrl",
-        reference_format="${%s}",
-    ),
-    "goose": HostFormat(
-        "goose", "extensions", None, "~/.config/goose/config.yaml", supports_sse=False, passthrough_key="env_keys"
-    ),
-    "opencode": HostFormat(
-        "opencode", "mcp", "opencode.json", "~/.config/opencode/opencode.json", reference_format="{env:%s}"
-    ),
-    "windsurf": HostFormat(
-        "Windsurf",
-        "mcpServers",
-        None,
-        "~/.codeium/windsurf/mcp_config.json",
-        url_key="serverUrl",
-        reference_format="${env:%s}",
-    ),
-    "zed": HostFormat(
-        "Zed", "context_servers", ".zed/settings.json", "~/.config/zed/settings.json", supports_sse=False
-    ),
-    "cline": HostFormat(
-        "Cline",
-        "mcpServers",
-        None,
-        "@/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        types=("stdio", "streamableHttp", "sse"),
-    ),
-    "lmstudio": HostFormat("LM Studio", "mcpServers", None, "~/.lmstudio/mcp.json"),
-    "copilot": HostFormat(
-        "Copilot CLI",
-        "mcpServers",
-        ".github/mcp.json",
-        "~/.copilot/mcp-config.json",
-        types=("local", "http", "sse"),
-        reference_format="${%s}",
-    ),
-    "kiro": HostFormat(
-        "Kiro", "mcpServers", ".kiro/settings/mcp.json", "~/.kiro/settings/mcp.json", reference_format="${%s}"
-    ),
-}
-
-
-def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
-    """Return the path of a host's configuration file. Raise ValueError if the host has no file with this scope."""
-    host_format = HOST_FORMATS[host]
-    name = host_format.project_file if scope == "project" else host_format.user_file
-    if name is None:
-        raise ValueError(f"{host_format.title} has no configuration file with the scope {scope!r}")
-    if scope == "project":
-        return (cwd or Path.cwd()) / name
-    home = home or Path.home()
-    if name.startswith("@"):
-        return _get_settings_dir(home) / name[2:]
-    relative_path = name.removeprefix("~/")
-    if relative_path.startswith(".config/") and os.environ.get("XDG_CONFIG_HOME"):
-        return Path(os.environ["XDG_CONFIG_HOME"]) / relative_path.removeprefix(".config/")
-    return home / relative_path
-
-
-def _get_settings_dir(home: Path) -> Path:
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support"
-    if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
-    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-
-
-def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
-    """Return a server entry in the format of a host."""
-    host_format = HOST_FORMATS[host]
-    if entry.url is not None and host_format.url_key is None:
-        raise ValueError(f"{host_format.title} does not support servers with a URL")
-    passthrough = {host_format.passthrough_key or "": entry.env_passthrough}
-    match host:
-        case "opencode":
-            type_fields = {"type": "local" if entry.url is None else "remote", "enabled": True}
-            command_fields = {"command": [entry.command, *entry.args], "environment": entry.env}
-            return type_fields | _drop_empty(
-                command_fields if entry.url is None else {"url": entry.url, "headers": entry.headers}
-            )
-        case "goose":
-            type_fields = {"enabled": True, "name": entry.name, "timeout": 300}
-            if entry.url is not None:
-                return type_fields | _drop_empty(
-                    {"type": "streamable_http", "uri": entry.url, "headers": entry.headers}
-                )
-            return type_fields | _drop_empty(
-                {"type": "stdio", "cmd": entry.command, "args": entry.args, "envs": entry.env, **passthrough}
-            )
-        case _:
-            if entry.url is None:
-                fields = {"command": entry.command, "args": entry.args, "env": entry.env, **passthrough}
-                # Copilot CLI offers only the tools that an entry lists.
-                fields |= {"cwd": entry.cwd} if host != "copilot" else {"cwd": entry.cwd, "tools": ["*"]}
-            elif host == "codex":
-                fields = {"url": entry.url, **_split_codex_headers(entry.headers)}
-            else:
-                # Gemini CLI uses the key "url" only for HTTP+SSE servers.
-                url_key = "url" if host == "gemini" and entry.transport == "sse" else host_format.url_key or ""
-                fields = {url_key: entry.url, "headers": entry.headers, "tools": ["*"] if host == "copilot" else None}
-            return _get_type_fields(host_format, entry) | _drop_empty(fields)
-
-
-def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, str]:
-    if host_format.types is None:
-        return {}
-    command_type, http_type, sse_type = host_format.types
-    if entry.url is None:
-        return {"type": command_type}
-    return {"type": sse_type if entry.transport == "sse" else http_type}
-
-
-def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Convert headers to the keys that Codex uses for fixed values, variables and bearer tokens."""
-    values: dict[str, str] = {}
-    variables: dict[str, str] = {}
-    token_fields: dict[str, str] = {}
-    for name, value in headers.items():
-        if match := REFERENCE_PATTERN.fullmatch(value):
-            variables[name] = match[1]
-        elif name.lower() == "authorization" and (match := REFERENCE_PATTERN.fullmatch(value.removeprefix("Bearer "))):
-            token_fields["bearer_token_env_var"] = match[1]
-        elif REFERENCE_PATTERN.search(value):
-            raise ValueError(
-                f"Codex cannot use a variable inside the header {name}. The variable must be the whole value, or the "
-                "whole token after 'Bearer'"
-            )
-        else:
-            values[name] = value
-    return {"http_headers": values, "env_http_headers": variables, **token_fields}
-
-
-def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value}
 
 
 def format_document(host: str, entry: ServerConfig) -> str:
@@ -223,22 +28,47 @@ def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = Fal
 
     Create the file if needed. Raise ValueError if this is impossible.
     """
-    old = path.read_bytes() if path.exists() else b""
-    bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
-    text = old[len(bom) :].decode()
+    bom, text = _read_file(path) if path.exists() else (b"", "")
     _write_file(path, bom + insert_entry(host, text, entry.name, format_entry(host, entry), replace=replace).encode())
+
+
+def remove_entry(host: str, path: Path, name: str) -> None:
+    """Remove an entry from a host's configuration file. Raise ValueError if this is impossible."""
+    bom, text = _read_file(path)
+    _write_file(path, bom + delete_entry(host, text, name).encode())
+
+
+def read_entries(host: str, path: Path) -> dict[str, Any]:
+    """Return the entries in a host's configuration file, as they are written. Raise ValueError if it is not valid."""
+    _, text = _read_file(path)
+    return _parse_sections(host, text)[1] or {}
+
+
+def _read_file(path: Path) -> tuple[bytes, str]:
+    """Return the byte order mark of a file, which may be empty, and its text."""
+    content = path.read_bytes()
+    bom = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    return bom, content[len(bom) :].decode()
+
+
+def _get_suffix(host: str) -> str:
+    return Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix
+
+
+def _parse_sections(host: str, text: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the content of a configuration file, and its section with servers."""
+    section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
+    document = _check_object(parse_config(text, suffix) if text.strip() else {}, suffix)
+    servers = document.get(section)
+    if servers is not None and not isinstance(servers, dict):
+        raise ValueError(f"the value of {section} must be an object")
+    return document, servers
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
     """Return the text of a configuration file with a new entry. Keep the line endings of the old text."""
-    section, suffix = (
-        HOST_FORMATS[host].section,
-        Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
-    )
-    original = _check_object(parse_config(old, suffix) if old.strip() else {}, suffix)
-    servers = original.get(section)
-    if servers is not None and not isinstance(servers, dict):
-        raise ValueError(f"the value of {section} must be an object")
+    section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
+    original, servers = _parse_sections(host, old)
     if servers and name in servers:
         if servers[name] == entry:
             return old
@@ -253,6 +83,26 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
         case _:
             new = _insert_json(old, section, name, entry, line_end)
     if _parse_result(new, suffix, section) != original | {section: (servers or {}) | {name: dict(entry)}}:
+        raise ValueError(_UNCHANGEABLE_MESSAGE)
+    return new
+
+
+def delete_entry(host: str, old: str, name: str) -> str:
+    """Return the text of a configuration file without an entry. Raise ValueError if this is impossible."""
+    section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
+    original, servers = _parse_sections(host, old)
+    if not servers or name not in servers:
+        raise ValueError(f"no server named {name!r}")
+    match suffix:
+        case ".toml":
+            new = _delete_toml(old, section, name)
+        case ".yaml":
+            new = _delete_yaml(old, section, name)
+        case _:
+            new = _delete_json(old, section, name)
+    remaining = {other: entry for other, entry in servers.items() if other != name}
+    changed = _check_object(_parse_result(new, suffix, section), suffix)
+    if changed | {section: changed.get(section) or {}} != original | {section: remaining}:
         raise ValueError(_UNCHANGEABLE_MESSAGE)
     return new
 
@@ -295,28 +145,29 @@ _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],
 
 
 class MemberSpan(NamedTuple):
-    """The positions in the text where the value of a JSON member starts and ends."""
+    """The positions in the text where the value of a JSON member starts and ends, and where its name starts."""
 
     start: int
     end: int
+    name_start: int
 
 
 def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
     members: dict[str, MemberSpan] = {}
-    depth, name, value_start, last_end = 0, "", -1, brace
+    depth, name, name_start, value_start, last_end = 0, "", 0, -1, brace
     for token, start, end in _iter_tokens(text, brace):
         if token in "{[":
             depth += 1
             if depth == 2 and value_start == 0:
                 value_start = start
         if depth == 1 and token[0] == '"' and value_start < 0:
-            name = json.loads(token)
+            name, name_start = json.loads(token), start
         elif depth == 1 and token == ":":
             value_start = 0
         elif depth == 1 and value_start == 0 and token not in "}]":
             value_start = start
         if depth == 1 and token in ",}" and value_start > 0:
-            members[name], value_start = MemberSpan(value_start, last_end), -1
+            members[name], value_start = MemberSpan(value_start, last_end, name_start), -1
         if token in "}]":
             depth -= 1
             if depth == 0:
@@ -340,12 +191,12 @@ def _insert_json(old: str, section: str, name: str, entry: Mapping[str, Any], li
     sections = _find_members(old, root_brace)
     if section not in sections:
         return _insert_member(old, root_brace, bool(sections), section, {name: entry}, 1, line_end)
-    start, stop = sections[section]
+    start, stop, _ = sections[section]
     if old[start:stop] == "null":
         return old[:start] + _format_indented({name: entry}, 1, line_end) + old[stop:]
     servers = _find_members(old, start)
     if name in servers:
-        first, last = servers[name]
+        first, last, _ = servers[name]
         return old[:first] + _format_indented(entry, 2, line_end) + old[last:]
     return _insert_member(old, start, bool(servers), name, entry, 2, line_end)
 
@@ -359,6 +210,30 @@ def _insert_member(text: str, brace: int, has_members: bool, name: str, value: A
 
 def _format_indented(value: Any, depth: int, line_end: str) -> str:
     return _format_value(value, 2).replace("\n", line_end + "  " * depth)
+
+
+def _delete_json(old: str, section: str, name: str) -> str:
+    root_brace = next(start for token, start, _ in _iter_tokens(old, 0) if token == "{")
+    span = _find_members(old, _find_members(old, root_brace)[section].start)[name]
+    next_token, _, comma_end = next(_iter_tokens(old, span.end))
+    if next_token == ",":
+        return _cut(old, span.name_start, comma_end)
+    # This is the last member, so the comma before it is removed, too.
+    *_, (previous_token, position, _) = (token for token in _iter_tokens(old, root_brace) if token[1] < span.name_start)
+    shortened = _cut(old, span.name_start, span.end)
+    if previous_token == ",":
+        return shortened[:position] + shortened[position + 1 :]
+    empty_object = re.compile(r"\{\s*\}").match(shortened, position)
+    return shortened if empty_object is None else f"{shortened[:position]}{{}}{shortened[empty_object.end() :]}"
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    """Remove a part of a text, and its lines if nothing else is on them."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", end) + 1 or len(text)
+    if not text[line_start:start].strip() and not text[end:line_end].strip():
+        return text[:line_start] + text[line_end:]
+    return text[:start] + text[end:].lstrip(" ")
 
 
 def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
@@ -382,6 +257,28 @@ def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], li
         return text
     separator = line_end if text and text.endswith("\n") else line_end * 2 if text else ""
     return f"{text}{separator}{table}"
+
+
+def _delete_toml(old: str, section: str, name: str) -> str:
+    """Remove the tables of an entry. Keep comments before the next table."""
+    kept_lines: list[str] = []
+    pending_lines: list[str] = []
+    is_inside = False
+    for line in [*re.findall(r"[^\n]*\n|[^\n]+", old), None]:
+        table_path = _parse_table_header(line) if line is not None else ()
+        if table_path is not None:
+            if is_inside and kept_lines and not kept_lines[-1].strip():
+                # One of the empty lines around the entry is enough.
+                pending_lines = pending_lines[1:] if pending_lines and not pending_lines[0].strip() else pending_lines
+                kept_lines = kept_lines if line is not None or pending_lines else kept_lines[:-1]
+            kept_lines += pending_lines
+            pending_lines, is_inside = [], table_path[:2] == (section, name)
+        if line is None or is_inside:
+            is_comment = line is not None and (not line.strip() or line.lstrip().startswith("#"))
+            pending_lines = [*pending_lines, line] if line is not None and is_comment else []
+        else:
+            kept_lines.append(line)
+    return "".join(kept_lines)
 
 
 def _iter_table_lines(section: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -432,6 +329,29 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
     if section_node.flow_style:
         return f"{old[: start + 1]}{member}, {old[start + 1 :]}"
     return f"{old[:start]}{member}{line_end}{' ' * section_node.start_mark.column}{old[start:]}"
+
+
+def _delete_yaml(old: str, section: str, name: str) -> str:
+    section_node = _find_section_node(old, section)
+    members: list[tuple[Any, Any]] = section_node.value
+    if len(members) == 1:
+        return f"{old[: section_node.start_mark.index]}{{}}{old[_find_yaml_end(section_node) :]}"
+    key, value = next((key, value) for key, value in members if str(key.value) == name)
+    start, end = key.start_mark.index, _find_yaml_end(value)
+    if not section_node.flow_style:
+        return _cut(old, start, end)
+    remainder = old[end:].lstrip()
+    if remainder.startswith(","):
+        return old[:start] + remainder[1:].lstrip(" ")
+    return old[:start].rstrip().removesuffix(",") + old[end:]
+
+
+def _find_yaml_end(node: Any) -> int:
+    """Return the end of a node. The end mark of a block collection is behind the comments that follow it."""
+    if isinstance(node.value, list) and node.value and not node.flow_style:
+        last: Any = node.value[-1]
+        return _find_yaml_end(last[1] if isinstance(last, tuple) else last)
+    return node.end_mark.index
 
 
 def _find_section_node(text: str, section: str) -> Any:
