@@ -28,7 +28,7 @@ from transports.worker_cluster import Worker, open_cluster
 @pytest.fixture(autouse=True)
 def _notice_lost_workers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_follower, "_CHECK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(stored_response, "MAX_RETRY_DELAY_S", 0.05)
+    monkeypatch.setattr(stored_response, "_END_RETRY_DELAY_S", 0.05)
 
 
 class SteppedWork:

@@ -25,7 +25,7 @@ from dovetail.transports.http_server import notice_stream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.handshake_sessions import LAST_EVENT_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
-from dovetail.transports.http_server.http_response import STREAM_HEADERS, ResponseTimers
+from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.http_server.notice_stream import NoticeStream
 from dovetail.transports.http_server.session_record import SessionRecord
 from dovetail.transports.http_server.stored_response import StoredResponseWriter, StoredStreamReader
@@ -186,13 +186,18 @@ class ClusterStreams:
             reason = "have been deleted" if position.is_stored else "are not stored"
             raise Refusal(400, f"The events after Last-Event-ID {reason}")
         reader = StoredStreamReader(
-            self.state, position.stream, key, position.number, request.send, self.timers.keep_alive
+            self.state,
+            position.stream,
+            key,
+            position.number,
+            request.send,
+            self.timers.keep_alive,
+            self._get_starter(),
         )
         record_version = None if part.is_ended else await self._replace_reader(key, reader.id, part)
         self._add_reader(session, key, reader)
         try:
-            await _start_response(request)
-            await reader.run(request.receive, request.valid_for)
+            await reader.run(request)
         finally:
             self._remove_reader(session, key, reader)
             if not part.is_ended:
@@ -359,8 +364,7 @@ class ClusterStreams:
             await self._load(stream, cursor or seen)
             origin = request.principal or request.client_address
             session.start_watching(self._service, request.principal, origin)
-            await _start_response(request)
-            await stream.run(request.receive, request.valid_for)
+            await stream.run(request)
         finally:
             if self._notice_streams.get(session_id) is stream:
                 del self._notice_streams[session_id]
@@ -452,8 +456,3 @@ class ClusterStreams:
         notice = read_session_notice(message)
         stream = None if notice is None else self._notice_streams.get(notice.session_id)
         return [] if stream is None else [stream]
-
-
-async def _start_response(request: EndpointRequest) -> None:
-    headers = [*STREAM_HEADERS, *request.cors_headers]
-    await request.send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -43,6 +43,7 @@ from dovetail.transports.http_server.http_response import (
     ResponseWriter,
     send_body,
     send_json,
+    wait_for_disconnect,
 )
 from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
@@ -523,8 +524,7 @@ class _DisconnectWatcher:
         self._task = asyncio.get_running_loop().create_task(self._watch_disconnect())
 
     async def _watch_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(self._receive)
         self._exchange.end("gone")
 
     def stop(self) -> None:

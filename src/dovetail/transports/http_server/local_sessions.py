@@ -29,7 +29,7 @@ from dovetail.transports.http_server.handshake_sessions import (
     read_session_id,
 )
 from dovetail.transports.http_server.http_request import EndpointRequest
-from dovetail.transports.http_server.http_response import STREAM_HEADERS, ResponseTimers
+from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.http_server.resumption import EventStreamReader, SessionResponseWriter, find_resume_point
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.base import Result
@@ -243,16 +243,14 @@ class LocalSessions:
         else:
             stream, position = find_resume_point(session, last_event_id)
         reader = EventStreamReader(stream, position, request.send, self.timers.keep_alive, self._get_starter())
-        stream.attach(reader, reader.wake)
-        priming_id = stream.allocate_id() if last_event_id is None and session.has_priming_events else None
+        stream.attach(reader, reader.response.wake)
+        first_event = b""
+        if last_event_id is None and session.has_priming_events:
+            first_event = sse.encode_event(b"", id=stream.allocate_id())
         if stream.name == STANDALONE_STREAM:
             session.send_pending(stream, request.principal)
         try:
-            headers = [*STREAM_HEADERS, *request.cors_headers]
-            await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-            if priming_id is not None:
-                await reader.write(sse.encode_event(b"", id=priming_id))
-            await reader.run(request.receive, request.valid_for)
+            await reader.response.run(request, first_event)
         finally:
             stream.detach(reader)
 

@@ -4,12 +4,11 @@ Event IDs are positions in the change log of the cluster. Any worker can therefo
 client has missed, each change once.
 """
 
-import asyncio
 import os
 from collections.abc import Iterable
 from typing import Final
 
-from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol import sse
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, read_change, read_session_notice
 from dovetail.protocol.exchange import Service
@@ -18,8 +17,9 @@ from dovetail.protocol.principal import Principal
 from dovetail.protocol.shared_state import Message, is_later_cursor
 from dovetail.protocol.subscription_filter import EVERYTHING, RESOURCE_UPDATED, get_declared_list_methods
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.http_request import Receive, Send
-from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+from dovetail.transports.http_server.http_request import EndpointRequest, Send
+from dovetail.transports.http_server.shared_timer import SharedTimer
+from dovetail.transports.http_server.stream_response import StreamResponse
 from dovetail.wire.base import Struct
 
 _ID_PREFIX: Final = "c-"  # Event IDs of replies start with the name of a worker, which has no hyphen.
@@ -62,13 +62,7 @@ class NoticeStream:
         self.session = session
         self._service = service
         self._principal = principal  # the caller that opened the stream
-        self._send = send
-        self._keep_alive = keep_alive
         self._own_worker = worker
-        self._due_times: DueTimes = {}
-        self._is_comment_due = False
-        self._is_disconnected = False
-        self._is_ending = False
         self._pending: dict[tuple[str, str | None], _Notice] = {}  # the notices to send. The same change waits once
         # Changes that were sent during an outage. The log delivers them again.
         self._early_changes: set[tuple[str, str | None]] = set()
@@ -76,7 +70,7 @@ class NoticeStream:
         self._buffer: list[Message] | None = []
         self._heard = ""  # the position up to which the stream has received all messages
         self._sent = ""  # the position in the last event ID that was sent
-        self._worker = EagerWorker(self._send_pending, starter)
+        self._response = StreamResponse(send, keep_alive, starter, self._send_pending, self._encode_comment)
 
     @property
     def position(self) -> str:
@@ -85,9 +79,7 @@ class NoticeStream:
 
     def close(self) -> None:
         """End the response."""
-        self._is_ending = True
-        self._worker.close()
-        self._worker.wake()
+        self._response.close()
 
     def start_at(self, cursor: str) -> None:
         """Set the position in the change log up to which the client knows all changes."""
@@ -104,7 +96,7 @@ class NoticeStream:
                     self._handle(message)
         for message in buffered:
             self.receive(message)
-        self._worker.wake()
+        self._response.wake()
 
     def receive(self, message: Message) -> None:
         """Handle a message of the change log."""
@@ -114,7 +106,7 @@ class NoticeStream:
             # This worker may receive messages later than the worker from which the client already has them.
             self._handle(message)
             if self._pending:
-                self._worker.wake()
+                self._response.wake()
 
     def _handle(self, message: Message) -> None:
         if message.kind == SESSION_NOTICE:
@@ -174,37 +166,14 @@ class NoticeStream:
         self._pending.pop(key, None)  # The notices stay in the order of their positions.
         self._pending[key] = notice
 
-    async def run(self, receive: Receive, valid_for: float | None) -> None:
-        """Send the notices until the client disconnects, its credentials expire, or the stream is closed."""
-        loop = asyncio.get_running_loop()
-        watch_task = loop.create_task(self._watch_disconnect(receive))
-        expiry_timer = None if valid_for is None else loop.call_later(valid_for, self.close)
-        self._due_times = self._keep_alive.add(self)
-        try:
-            if self.session.has_priming_events and self._sent:
-                await self._write(sse.encode_event(b"", id=build_event_id(self._sent)))
-            await self._worker.run()
-        finally:
-            watch_task.cancel()
-            self._due_times.pop(self, None)
-            if expiry_timer is not None:
-                expiry_timer.cancel()
-        if not self._is_disconnected:
-            await self._send({"type": "http.response.body", "body": b""})
+    async def run(self, request: EndpointRequest) -> None:
+        """Send the notices until the response ends."""
+        has_first_event = self.session.has_priming_events and self._sent
+        await self._response.run(request, self._encode_position() if has_first_event else b"")
 
     async def _send_pending(self) -> None:
-        while not self._is_disconnected and not self._is_ending:
-            if self._pending and self._buffer is None:
-                notice = self._pending.pop(next(iter(self._pending)))
-                await self._send_notice(notice)
-                # After an event, the stream needs no comment for a while.
-                self._due_times.pop(self, None)
-                self._due_times = self._keep_alive.add(self)
-            elif self._is_comment_due:
-                await self._send_comment()
-            else:
-                return
-            self._is_comment_due = False
+        while self._pending and self._buffer is None and self._response.is_open:
+            await self._send_notice(self._pending.pop(next(iter(self._pending))))
 
     async def _send_notice(self, notice: _Notice) -> None:
         if notice.notification is not None:
@@ -216,17 +185,21 @@ class NoticeStream:
         for index, event in enumerate(events):
             # If the client gets only some of these events, it resumes before the first of them.
             has_id = notice.cursor is not None and index == last
-            await self._write(sse.encode_event(event, id=build_event_id(notice.cursor or "") if has_id else None))
+            await self._response.write(
+                sse.encode_event(event, id=build_event_id(notice.cursor or "") if has_id else None)
+            )
         if notice.cursor is not None:
             self._sent = notice.cursor
 
-    async def _send_comment(self) -> None:
-        if self.session.has_priming_events and self._heard != self._sent:
-            # The client can resume here, even if the log has dropped older messages meanwhile.
-            self._sent = self._heard
-            await self._write(sse.encode_event(b"", id=build_event_id(self._sent)))
-        else:
-            await self._write(sse.encode_comment())
+    def _encode_comment(self) -> bytes:
+        if not self.session.has_priming_events or self._heard == self._sent:
+            return sse.encode_comment()
+        # The client can resume here, even if the log has dropped older messages meanwhile.
+        self._sent = self._heard
+        return self._encode_position()
+
+    def _encode_position(self) -> bytes:
+        return sse.encode_event(b"", id=build_event_id(self._sent))
 
     def _can_receive(self, uri: str | None) -> bool:
         """Return whether the caller that opened the stream may receive a change.
@@ -234,18 +207,3 @@ class NoticeStream:
         The token of this caller may have fewer scopes than when the caller subscribed.
         """
         return uri is None or self._principal is None or self._service.can_receive_updates(uri, self._principal)
-
-    async def _write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    def handle_timer(self) -> None:
-        """Send a comment to keep the stream open."""
-        self._due_times = self._keep_alive.add(self)
-        self._is_comment_due = True
-        self._worker.wake()
-
-    async def _watch_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._is_disconnected = True
-        self._worker.close()

@@ -3,18 +3,18 @@
 A stream has at most one reader, which is the response to the POST that opened it or to a GET that resumes it.
 """
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
-from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol import sse
 from dovetail.protocol.http_checks import Refusal
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.http_request import Headers, Receive, Send
+from dovetail.transports.http_server.http_request import Headers, Send
 from dovetail.transports.http_server.session_writer import SessionWriter, WriterOwner
-from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+from dovetail.transports.http_server.shared_timer import SharedTimer
+from dovetail.transports.http_server.stream_response import StreamResponse
 from dovetail.transports.spool import SLICE_BYTES
 
 
@@ -117,97 +117,34 @@ class SessionResponseWriter(SessionWriter[EventLogOwner, EventStream]):
 class EventStreamReader:
     """Sends an event stream as the response to a GET request.
 
-    The response ends with the stream, on a disconnect, when the credentials expire, or when another GET replaces it.
-
-    The reader writes events at once. While the client does not read, events wait in the event log.
+    The response also ends with the stream, and when another GET replaces it. The reader writes events at once. While
+    the client does not read, events wait in the event log.
     """
 
-    __slots__ = (
-        "_due_times",
-        "_is_comment_due",
-        "_is_disconnected",
-        "_is_expired",
-        "_keep_alive",
-        "_position",
-        "_send",
-        "_stream",
-        "_worker",
-    )
+    __slots__ = ("_position", "_stream", "response")
 
     def __init__(
         self, stream: EventStream, position: int, send: Send, keep_alive: SharedTimer, starter: EagerTaskStarter
     ) -> None:
         self._stream = stream
         self._position = position  # the number of the event that was sent last
-        self._send = send
-        self._keep_alive = keep_alive
-        self._due_times: DueTimes = {}
-        self._is_comment_due = False
-        self._is_disconnected = False
-        self._is_expired = False
-        self._worker = EagerWorker(self._send_events, starter)
-
-    def wake(self) -> None:
-        """Send the new events of the stream. Stop if another reader has replaced this reader."""
-        self._worker.wake()
-
-    async def write(self, data: bytes) -> None:
-        """Send bytes of the stream to the client."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def run(self, receive: Receive, valid_for: float | None) -> None:
-        """Send all stored events after the start position, and then each new event."""
-        loop = asyncio.get_running_loop()
-        watch_task = loop.create_task(self._watch_disconnect(receive))
-        expiry_timer = None if valid_for is None else loop.call_later(valid_for, self._expire)
-        self._due_times = self._keep_alive.add(self)
-        try:
-            await self._worker.run()
-        finally:
-            watch_task.cancel()
-            self._due_times.pop(self, None)
-            if expiry_timer is not None:
-                expiry_timer.cancel()
-        if not self._is_disconnected:
-            await self._send({"type": "http.response.body", "body": b""})
+        self.response = StreamResponse(send, keep_alive, starter, self._send_events)
 
     async def _send_events(self) -> None:
+        """Send the new events of the stream. Stop if another reader has replaced this reader."""
         stream = self._stream
-        while not self._is_disconnected and not self._is_expired and stream.reader is self:
+        while self.response.is_open and stream.reader is self:
             events = stream.read_after(self._position)
             if events is None:
                 break  # The client read too slowly and missed events, so the stream ends.
             for number, event in events:
-                await self.write(event)
+                await self.response.write(event)
                 self._position = number
-            if events:  # After an event, the stream needs no comment for a while.
-                self._due_times.pop(self, None)
-                self._due_times = self._keep_alive.add(self)
-                self._is_comment_due = False
-            if not events and not self._is_comment_due:
+            if not events:
                 if stream.is_done:
                     break
                 return
-            if self._is_comment_due:
-                self._is_comment_due = False
-                await self.write(sse.encode_comment())
-        self._worker.close()
-
-    def handle_timer(self) -> None:
-        """Send a comment to keep the stream open."""
-        self._due_times = self._keep_alive.add(self)
-        self._is_comment_due = True
-        self._worker.wake()
-
-    def _expire(self) -> None:
-        self._is_expired = True
-        self._worker.wake()
-
-    async def _watch_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._is_disconnected = True
-        self._worker.wake()
+        self.response.close()
 
 
 def find_resume_point(session: HandshakeSession, last_event_id: bytes) -> tuple[EventStream, int]:

@@ -15,7 +15,7 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
-from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
+from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body, wait_for_disconnect
 from dovetail.transports.spool import MemoryBudget
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
@@ -272,8 +272,7 @@ class _SSEConnection:
             await _write(send, sse.encode_comment())
 
     async def _watch_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(receive)
         self._pending.clear()
         self.end()
 

@@ -9,17 +9,16 @@ from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from dovetail.background_work import wait_before_retry
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol import sse
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedState, SharedStateUnavailable, StreamEvent, WorkerLost
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
+from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Send
 from dovetail.transports.http_server.http_response import send_spool
 from dovetail.transports.http_server.session_writer import SessionWriter
-from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+from dovetail.transports.http_server.shared_timer import SharedTimer
 from dovetail.transports.http_server.stored_stream import (
-    FIRST_RETRY_DELAY_S,
-    MAX_RETRY_DELAY_S,
     EventPosition,
     StoredStream,
     StreamEnded,
@@ -27,10 +26,12 @@ from dovetail.transports.http_server.stored_stream import (
     encode_header,
     encode_loss,
 )
+from dovetail.transports.http_server.stream_response import StreamResponse
 from dovetail.transports.spool import SLICE_BYTES, create_spool
 from dovetail.wire.jsonrpc import RequestId
 
 _MAX_FAILED_ENDS: Final = 3
+_END_RETRY_DELAY_S: Final = 1.0
 
 
 class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
@@ -251,67 +252,69 @@ class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
 class StoredStreamReader:
     """Sends a stored stream as the response to a GET request, and waits for its new events.
 
-    The response ends with the stream, on a disconnect, when the credentials expire, or when another reader replaces it.
+    The response also ends with the stream, and when another reader replaces it.
     """
 
     def __init__(
-        self, state: SharedState, name: str, key: str, position: int, send: Send, keep_alive: SharedTimer
+        self,
+        state: SharedState,
+        name: str,
+        key: str,
+        position: int,
+        send: Send,
+        keep_alive: SharedTimer,
+        starter: EagerTaskStarter,
     ) -> None:
         self.id = os.urandom(8).hex()
         self._state = state
         self._name = name
         self._key = key
-        self._position = position  # the number of the event that was sent last
+        self._position = position  # the number of the event that was read last
         self._failed_ends = 0  # how often the stream of a lost worker could not be ended
-        self._send = send
-        self._keep_alive = keep_alive
-        self._due_times: DueTimes = {}
-        self._write_lock = asyncio.Lock()
-        self._comment_task: asyncio.Task[None] | None = None
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._events: asyncio.Queue[bytes] = asyncio.Queue(1)  # the event that was read and not sent yet
+        self._has_read_all = False
+        self._response = StreamResponse(send, keep_alive, starter, self._send_events)
 
     def close(self) -> None:
         """End the response."""
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._response.close()
 
-    async def run(self, receive: Receive, valid_for: float | None) -> None:
+    async def run(self, request: EndpointRequest) -> None:
         """Send all stored events after the start position, and then each new event."""
-        loop = asyncio.get_running_loop()
-        send_task = loop.create_task(self._send_events())
-        disconnect_task = loop.create_task(_wait_for_disconnect(receive))
-        self._due_times = self._keep_alive.add(self)
+        read_task = asyncio.get_running_loop().create_task(self._read_events())
         try:
-            await asyncio.wait(
-                {send_task, disconnect_task, self._closed}, timeout=valid_for, return_when=asyncio.FIRST_COMPLETED
-            )
+            await self._response.run(request)
         finally:
-            self._due_times.pop(self, None)
-            tasks = [task for task in (send_task, disconnect_task, self._comment_task) if task is not None]
-            is_disconnected = disconnect_task.done()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        if not is_disconnected:
-            await self._send({"type": "http.response.body", "body": b""})
-        if not send_task.cancelled() and (error := send_task.exception()) is not None:
+            read_task.cancel()
+            await asyncio.wait([read_task])
+        if not read_task.cancelled() and (error := read_task.exception()) is not None:
             raise error
 
     async def _send_events(self) -> None:
-        failed_attempts = 0
-        while True:
-            try:
-                async with aclosing(self._state.follow(self._key, self._position)) as events:
-                    async for event in events:
-                        await self._send_event(event)
-                        failed_attempts = 0
-                return  # The stream has ended, or was deleted.
-            except WorkerLost as exc:
-                if await self._end_lost_stream(exc):
-                    return
-            except SharedStateUnavailable:
-                await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
-                failed_attempts += 1
+        while not self._events.empty() and self._response.is_open:
+            await self._response.write(self._events.get_nowait())
+        if self._has_read_all:
+            self._response.close()
+
+    async def _read_events(self) -> None:
+        try:
+            failures = 0
+            while True:
+                try:
+                    async with aclosing(self._state.follow(self._key, self._position)) as events:
+                        async for event in events:
+                            await self._add_event(event)
+                            failures = 0
+                    return  # The stream has ended, or was deleted.
+                except WorkerLost as exc:
+                    if await self._end_lost_stream(exc):
+                        return
+                except SharedStateUnavailable:
+                    await wait_before_retry(failures)
+                    failures += 1
+        finally:
+            self._has_read_all = True
+            self._response.wake()
 
     async def _end_lost_stream(self, lost: WorkerLost) -> bool:
         """End the stream of a lost worker with an error. Return whether this reader has already sent the error.
@@ -324,35 +327,15 @@ class StoredStreamReader:
         except SharedStateUnavailable:
             self._failed_ends += 1
             if self._failed_ends < _MAX_FAILED_ENDS:
-                await asyncio.sleep(MAX_RETRY_DELAY_S)
+                await asyncio.sleep(_END_RETRY_DELAY_S)
                 return False
-            await self._send_event(StreamEvent(self._position + 1, error, True), is_stored=False)
+            await self._add_event(StreamEvent(self._position + 1, error, True), is_stored=False)
             return True
         return False
 
-    async def _send_event(self, event: StreamEvent, *, is_stored: bool = True) -> None:
+    async def _add_event(self, event: StreamEvent, *, is_stored: bool = True) -> None:
         if event.data:  # An event without data only has an ID, and the client has this ID already.
             id = str(EventPosition(self._name, event.number, is_stored))
-            async with self._write_lock:
-                await self._send(
-                    {"type": "http.response.body", "body": sse.encode_event(event.data, id=id), "more_body": True}
-                )
+            await self._events.put(sse.encode_event(event.data, id=id))
+            self._response.wake()
         self._position = event.number
-        # After an event, the stream needs no comment for a while.
-        self._due_times.pop(self, None)
-        self._due_times = self._keep_alive.add(self)
-
-    def handle_timer(self) -> None:
-        """Send a comment to keep the stream open."""
-        self._due_times = self._keep_alive.add(self)
-        if not self._write_lock.locked():
-            self._comment_task = asyncio.get_running_loop().create_task(self._send_comment())
-
-    async def _send_comment(self) -> None:
-        async with self._write_lock:
-            await self._send({"type": "http.response.body", "body": sse.encode_comment(), "more_body": True})
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -5,14 +5,14 @@ available, the reply continues, and the ID of each event that is not stored ends
 later, unless the outage lasts too long.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
+from dovetail.background_work import repeat_until_available, wait_before_retry
 from dovetail.errors import InternalError
 from dovetail.protocol import handshake as handshake_protocol
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.shared_state import (
     MAX_MESSAGE_BYTES,
@@ -27,9 +27,6 @@ from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.base import Struct
 from dovetail.wire.jsonrpc import RequestId
-
-FIRST_RETRY_DELAY_S: Final = 0.1
-MAX_RETRY_DELAY_S: Final = 1.0
 
 _UNSTORED_MARK: Final = "~"
 _MAX_NUMBER_DIGITS: Final = 12
@@ -213,29 +210,22 @@ class StoredStream:
             self._owner.run_in_background(self._store_unstored())
 
     async def _store_unstored(self) -> None:
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._owner.limits.replay_ttl
-        failed_attempts = 0
         try:
-            while self._unstored:
-                await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
-                failed_attempts += 1
-                try:
-                    while self._unstored:
-                        self._check_outcome(await self._store(self._unstored[0]))
-                        if self._unstored:  # The stream may have been given up meanwhile.
-                            self._count_bytes(-len(self._unstored.popleft().data))
-                        failed_attempts = 0
-                except StreamEnded:
-                    self._give_up()
-                    return
-                except SharedStateUnavailable:
-                    if loop.time() > give_up_at:
-                        self._give_up()
+            await wait_before_retry(0)
+            if not await repeat_until_available(self._store_waiting, give_up_after=self._owner.limits.replay_ttl):
+                self._give_up()
             if self._is_given_up:
                 await self._delete()
+        except StreamEnded:
+            self._give_up()
         finally:
             self._count_bytes(-self._unstored_bytes)
+
+    async def _store_waiting(self) -> None:
+        while self._unstored:
+            self._check_outcome(await self._store(self._unstored[0]))
+            if self._unstored:  # The stream may have been given up meanwhile.
+                self._count_bytes(-len(self._unstored.popleft().data))
 
     def _give_up(self) -> None:
         """Continue the reply without storing it."""
@@ -245,16 +235,8 @@ class StoredStream:
 
     async def _delete(self) -> None:
         """Delete the stream, so that readers do not wait for events that are not stored."""
-        give_up_at = asyncio.get_running_loop().time() + self._owner.limits.replay_ttl
-        failed_attempts = 0
-        while asyncio.get_running_loop().time() < give_up_at:
-            try:
-                await self._owner.state.delete_stream(self.key)
-            except SharedStateUnavailable:
-                await asyncio.sleep(compute_backoff(FIRST_RETRY_DELAY_S, failed_attempts, MAX_RETRY_DELAY_S))
-                failed_attempts += 1
-            else:
-                return
+        delete = partial(self._owner.state.delete_stream, self.key)
+        await repeat_until_available(delete, give_up_after=self._owner.limits.replay_ttl)
 
     def _count_bytes(self, size: int) -> None:
         self._unstored_bytes += size

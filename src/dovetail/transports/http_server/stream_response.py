@@ -1,0 +1,111 @@
+"""The response to a GET request that sends an event stream.
+
+The readers of all kinds of streams use it. A reader knows the events, and the response knows when it ends and when it
+needs a comment, so that proxies do not close it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
+from dovetail.protocol import sse
+from dovetail.transports.http_server.http_request import EndpointRequest, Send
+from dovetail.transports.http_server.http_response import STREAM_HEADERS, wait_for_disconnect
+from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+
+
+class StreamResponse:
+    """Sends the events of one reader until the client disconnects, its credentials expire, or the reader ends.
+
+    Args:
+        send_events: Sends all events that wait, with `write`. It runs at the start, and each time `wake` is called.
+        encode_comment: Encodes what the client gets after a time without events.
+    """
+
+    __slots__ = (
+        "_due_times",
+        "_encode_comment",
+        "_is_comment_due",
+        "_is_disconnected",
+        "_keep_alive",
+        "_send",
+        "_send_events",
+        "_worker",
+        "is_open",
+    )
+
+    def __init__(
+        self,
+        send: Send,
+        keep_alive: SharedTimer,
+        starter: EagerTaskStarter,
+        send_events: Callable[[], Coroutine[Any, Any, None]],
+        encode_comment: Callable[[], bytes] = sse.encode_comment,
+    ) -> None:
+        self._send = send
+        self._keep_alive = keep_alive
+        self._send_events = send_events
+        self._encode_comment = encode_comment
+        self._due_times: DueTimes = {}
+        self._is_comment_due = False
+        self._is_disconnected = False
+        self.is_open = True  # False after the client disconnected, or after `close`
+        self._worker = EagerWorker(self._work, starter)
+
+    def wake(self) -> None:
+        """Send the events that wait."""
+        if self.is_open:
+            self._worker.wake()
+
+    def close(self) -> None:
+        """End the response after the event that is being sent."""
+        self.is_open = False
+        self._worker.close()
+
+    async def write(self, data: bytes) -> None:
+        """Send one event. After it, the stream needs no comment for a while."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_comment_due = False
+        self._due_times.pop(self, None)
+        if self.is_open:
+            self._due_times = self._keep_alive.add(self)
+
+    async def run(self, request: EndpointRequest, first_event: bytes = b"") -> None:
+        """Send the headers, `first_event`, and then all events. Return when the response has ended."""
+        headers = [*STREAM_HEADERS, *request.cors_headers]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        loop = asyncio.get_running_loop()
+        watch_task = loop.create_task(self._watch_disconnect(request))
+        expiry_timer = None if request.valid_for is None else loop.call_later(request.valid_for, self.close)
+        self._due_times = self._keep_alive.add(self)
+        try:
+            if first_event:
+                await self.write(first_event)
+            await self._worker.run()
+        finally:
+            self.is_open = False
+            watch_task.cancel()
+            self._due_times.pop(self, None)
+            if expiry_timer is not None:
+                expiry_timer.cancel()
+        if not self._is_disconnected:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _work(self) -> None:
+        await self._send_events()
+        while self._is_comment_due and self.is_open:
+            self._is_comment_due = False
+            await self._send({"type": "http.response.body", "body": self._encode_comment(), "more_body": True})
+            await self._send_events()  # Events may have arrived meanwhile.
+
+    def handle_timer(self) -> None:
+        """Send a comment to keep the stream open."""
+        self._due_times = self._keep_alive.add(self)
+        self._is_comment_due = True
+        self._worker.wake()
+
+    async def _watch_disconnect(self, request: EndpointRequest) -> None:
+        await wait_for_disconnect(request.receive)
+        self._is_disconnected = True
+        self.close()
