@@ -179,6 +179,71 @@ class Streams(Row):
         await self.stream.close()
 
 
+class Readers(Row):
+    """A reply of the asker has a reader at the receiver. Then another reader comes."""
+
+    steps = 25  # for 5 seconds
+
+    async def prepare(self) -> None:
+        arguments = {"token": "readers", "steps": self.steps, "pause": 0.2}
+        _, response = await self.session.send_call("climb", self.cluster.asker, progress=True, **arguments)
+        direct = StreamReader(response)
+        await wait_until(lambda: len(direct.ids) >= 2)
+        self.first_id = direct.ids[0]
+        await direct.close()
+        self.readers: list[StreamReader] = []
+        await self._open(self.cluster.receiver)
+
+    async def _open(self, address: Any) -> int:
+        response = await self.session.get(self.first_id, address)
+        if response.status != 200:
+            return await read_status(response)
+        self.readers.append(StreamReader(response))
+        return 200
+
+    async def check_during(self) -> None:
+        match self.case:
+            case "slow":
+                await self._check_replaced(self.cluster.asker)
+            case "killed" | "paused":
+                await self._check_replaced(self.cluster.receiver)
+            case "full":
+                assert await self._open(self.cluster.receiver) == 200
+            case "partitioned":
+                assert await self._open(self.cluster.receiver) == 200
+                assert await self._open(self.cluster.asker) == 503
+            case "away":
+                for address in self.cluster.pool.addresses:
+                    assert await self._open(address) == 503
+            case _:
+                assert await self._open(self.cluster.receiver) in (200, 400, 503)
+
+    async def _check_replaced(self, address: Any) -> None:
+        """Check that the newest reader gets the stream, and that the previous one ends."""
+        assert await self._open(address) == 200
+        previous, newest = self.readers
+        await wait_until(lambda: previous.is_closed)
+        await wait_until(lambda: newest.reply, 30)
+        assert previous.reply is None
+
+    async def check_after(self) -> None:
+        # Each reader gets each event once, and the same events under the same IDs.
+        events: dict[str, Any] = {}
+        for reader in self.readers:
+            assert len(set(reader.ids)) == len(reader.ids)
+            for event in reader.events:
+                if event.id is not None:
+                    assert events.setdefault(event.id, event.data) == event.data
+            await reader.close()
+        if self.case in ("away", "full", "slow"):
+            assert await self._open(self.cluster.receiver) == 200
+            reader = self.readers[-1]
+            await wait_until(lambda: reader.reply)
+            steps = [message["params"]["progress"] for message in reader.messages[:-1]]
+            assert steps == [*range(steps[0], self.steps + 1)]
+            await reader.close()
+
+
 class Notices(Row):
     """The GET stream is at the asker."""
 

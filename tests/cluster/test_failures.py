@@ -38,6 +38,7 @@ ROWS: dict[str, type[Row]] = {
     "listeners": session_rows.Listeners,
     "sse 2024": session_rows.SSE2024,
     "streams": session_rows.Streams,
+    "readers": session_rows.Readers,
     "tasks": service_rows.Tasks,
 }
 
