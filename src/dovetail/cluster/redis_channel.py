@@ -6,12 +6,14 @@ commands wait for replies, later ones wait in a queue. A command that was sent f
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from dovetail.cluster.redis_connection import RedisAway, convert_error
+from dovetail.cluster.redis_connection import RedisAway, ScriptMissing, convert_error
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
@@ -105,6 +107,16 @@ class RedisChannel:
         if self._timer is None:
             self._timer = self._loop.call_at(command.deadline, self._check_deadlines, command.deadline)
         return command.reply
+
+    async def evaluate(self, script: str, *args: Any) -> Any:
+        """Run a script with one key, which is the first argument. Send its text only if Redis does not know it.
+
+        Raise the same errors as `send`.
+        """
+        try:
+            return await self.send("EVALSHA", _hash_script(script), 1, *args)
+        except ScriptMissing:
+            return await self.send("EVAL", script, 1, *args)
 
     async def _write_commands(self, connection: Any) -> None:
         try:
@@ -200,6 +212,11 @@ class RedisChannel:
         self._tasks = (*self._tasks, self._loop.create_task(_disconnect(connection)))
         if is_reported:
             self._report_away(RedisAway(reason))
+
+
+@functools.cache
+def _hash_script(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def _fail(future: asyncio.Future[Any], exc: Exception) -> None:

@@ -7,15 +7,14 @@ never counts as lost.
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.redis_channel import RedisChannel
-from dovetail.cluster.redis_connection import RedisAddress, RedisAway, ScriptMissing, close_client, open_client
+from dovetail.cluster.redis_connection import RedisAddress, RedisAway, close_client, open_client
 from dovetail.cluster.redis_server_check import (
     MAX_CLOCK_STEP_S,
     ClockReading,
@@ -57,7 +56,6 @@ class RedisLink:
         self._is_server_checked = False
         self._epoch: str | None = None
         self._epoch_started = asyncio.Event()  # set and replaced when a new epoch starts
-        self._digests: dict[str, str] = {}
         self._refused_command = ""
         self._refused_at = 0.0
         self._warning = ThrottledWarning()
@@ -144,16 +142,9 @@ class RedisLink:
             self._report_failure(exc, "")
             raise
 
-    async def evaluate(self, channel: RedisChannel, script: str, *args: Any) -> Any:
+    def evaluate(self, channel: RedisChannel, script: str, *args: Any) -> Awaitable[Any]:
         """Run a script on a connection, even if Redis counts as away."""
-        digest = self._digests.get(script)
-        if digest is None:
-            digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-            self._digests[script] = digest
-        try:
-            return await channel.send("EVALSHA", digest, 1, self._prefix, HEARTBEAT_TTL_S, *args)
-        except ScriptMissing:
-            return await channel.send("EVAL", script, 1, self._prefix, HEARTBEAT_TTL_S, *args)
+        return channel.evaluate(script, self._prefix, HEARTBEAT_TTL_S, *args)
 
     def _report_failure(self, exc: SharedStateUnavailable, command: str) -> None:
         if isinstance(exc, RedisAway):

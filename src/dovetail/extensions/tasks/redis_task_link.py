@@ -6,10 +6,9 @@ After a lost connection, it reports all watched tasks, because it may have misse
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any, Final
 
 from dovetail.cluster.envelope import hash_name
@@ -17,7 +16,6 @@ from dovetail.cluster.redis_channel import RedisChannel
 from dovetail.cluster.redis_connection import (
     RedisAddress,
     RedisAway,
-    ScriptMissing,
     close_client,
     convert_error,
     open_client,
@@ -53,7 +51,6 @@ class RedisTaskLink:
         self._is_open = False
         self._is_server_checked = False
         self._failure: tuple[float, SharedStateUnavailable] | None = None  # when Redis could not be reached, and why
-        self._digests: dict[str, str] = {}
         self._listener = _ChangeListener(self._client, prefix, report)
 
     async def run(self, script: str, *args: Any) -> Any:
@@ -63,22 +60,13 @@ class RedisTaskLink:
             TaskStoreUnavailable: Redis does not answer, or has a newer format.
             TaskStoreFull: Redis is full.
         """
-        digest = self._digests.get(script)
-        if digest is None:
-            digest = self._digests[script] = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-        try:
-            return await self._send("EVALSHA", digest, 1, self._prefix, *args)
-        except ScriptMissing:
-            return await self.execute("EVAL", script, 1, self._prefix, *args)
-        except SharedStateUnavailable as exc:
-            raise _convert_error(str(exc)) from exc
+        async with self._use_channel() as channel:
+            return await channel.evaluate(script, self._prefix, *args)
 
     async def execute(self, *words: Any) -> Any:
         """Run a command. Raise the same errors as `run`."""
-        try:
-            return await self._send(*words)
-        except SharedStateUnavailable as exc:
-            raise _convert_error(str(exc)) from exc
+        async with self._use_channel() as channel:
+            return await channel.send(*words)
 
     def watch(self, ids: Collection[str]) -> None:
         """Listen for changes of tasks."""
@@ -95,11 +83,16 @@ class RedisTaskLink:
         await self._channel.close()
         await close_client(self._client)
 
-    async def _send(self, *words: Any) -> Any:
-        async with self._slots:
-            if not self._is_open:
-                await self._open()
-            return await self._channel.send(*words)
+    @contextlib.asynccontextmanager
+    async def _use_channel(self) -> AsyncGenerator[RedisChannel]:
+        """Open the connection if needed, and convert errors."""
+        try:
+            async with self._slots:
+                if not self._is_open:
+                    await self._open()
+                yield self._channel
+        except SharedStateUnavailable as exc:
+            raise _convert_error(str(exc)) from exc
 
     async def _open(self) -> None:
         async with self._open_lock:
