@@ -26,7 +26,7 @@ from dovetail.protocol.task_rules import WORKER_LOST
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands"
-PAGES = sorted(COMMANDS.glob("*.md"))
+PAGES = [*sorted(COMMANDS.glob("*.md")), ROOT / "docs" / "guide" / "migrating.md"]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"\$ (?P<command>.*?)(?:  # exits with (?P<code>\d+))?")
 ANY = "…"
