@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from dovetail.cli.command_runner import run_to_exit_code
 from dovetail.cli.error_report import describe_listen_error
+from dovetail.cli.listener_options import (
+    listener_options,
+    log_level_option,
+    read_listener_options,
+    reject_without_http,
+)
 from dovetail.cli.server_loader import split_object_name
 from dovetail.cli.target_argument import (
     DOVETAIL_COMMAND,
@@ -39,9 +44,21 @@ _MAX_INVALID_BYTES: Final = 4096  # at most this many bytes of an invalid line a
 @click.option(
     "--reload-dir", "reload_dirs", multiple=True, type=click.Path(exists=True), help="Directory to watch. Repeatable."
 )
+@listener_options
+@log_level_option
 @click.option("-q", "--quiet", is_flag=True, help="Do not print messages.")
 @click.pass_context
-def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, ...], quiet: bool, **params: Any) -> int:
+def command(
+    ctx: click.Context,
+    http: bool,
+    port: int,
+    reload_dirs: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
+    quiet: bool,
+    **params: Any,
+) -> int:
     """Run a server and restart it when files change.
 
     The client stays connected. Over stdio, the client gets a notification that the lists have changed, keeps its
@@ -57,8 +74,9 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
     from dovetail.transports.stdio_server import isolate_streams
 
     options = read_target_options(ctx, **params)
-    if not http and ctx.get_parameter_source("port") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--port requires --http")
+    if not http:
+        reject_without_http(ctx, ("port", "allowed_hosts", "ssl_certfile", "ssl_keyfile"))
+    read_listener_options(allowed_hosts, ssl_certfile, ssl_keyfile)
     program, source_folder = _locate_program(options)
     argv, process_options = program.command, {"env": program.env, "cwd": program.cwd}
     files = SourceFiles([Path(path) for path in reload_dirs] or [source_folder])
@@ -74,7 +92,11 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
             listener = bind_socket("127.0.0.1", port)
         except OSError as exc:
             raise click.UsageError(describe_listen_error(exc)) from None
-        supervise(listener, [*argv, "--http", "--port", str(listener.getsockname()[1])], files, **process_options)
+        server_args = ["--http", "--port", str(listener.getsockname()[1])]
+        server_args += [arg for name in allowed_hosts for arg in ("--allowed-host", name)]
+        for option, path in (("--ssl-certfile", ssl_certfile), ("--ssl-keyfile", ssl_keyfile)):
+            server_args += [option, os.path.abspath(path)] if path is not None else []
+        supervise(listener, [*argv, *server_args], files, **process_options)
         return 0
     recorder = None if quiet else MessagePrinter().print_message
     with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):

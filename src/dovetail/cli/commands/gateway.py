@@ -15,6 +15,12 @@ from dovetail.cli.host_setup import (
     read_config_entries,
     report_failures,
 )
+from dovetail.cli.listener_options import (
+    listener_options,
+    log_level_option,
+    read_listener_options,
+    reject_without_http,
+)
 from dovetail.cli.target_argument import PositiveNumber
 from dovetail.host.gateway.gateway import GatewayMode
 from dovetail.host.host import Host
@@ -39,8 +45,12 @@ from dovetail.terminal import output
 @click.option("--port", type=int, default=8484, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
 @cluster_option
+@listener_options
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
+@log_level_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     watch: bool,
     eager: bool,
     ready_timeout: float,
@@ -49,6 +59,9 @@ def command(
     address: str,
     port: int,
     path: str,
+    allowed_hosts: tuple[str, ...],
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
     allow_anonymous: bool,
     **params: Any,
 ) -> int:
@@ -62,6 +75,10 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
+    if not http:
+        reject_without_http(ctx, _HTTP_OPTIONS)
+    http_options = read_listener_options(allowed_hosts, ssl_certfile, ssl_keyfile)
+    http_options |= {"host": address, "port": port, "path": path, "allow_anonymous": allow_anonymous}
     defaults: dict[str, Any] = {"defaults": ServerSettings(start="eager")} if eager else {}
     options = HostOptions(**params)
     host = create_host(options, watch=watch, ready_timeout=ready_timeout, **defaults)
@@ -71,7 +88,7 @@ def command(
     try:
         if http:
             with report_cluster_errors():
-                host.run("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
+                host.run("http", mode, **http_options)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:
@@ -81,6 +98,9 @@ def command(
             ) from None
         raise click.UsageError(describe_listen_error(exc)) from None
     return 0
+
+
+_HTTP_OPTIONS = ("address", "port", "path", "allow_anonymous", "allowed_hosts", "ssl_certfile", "ssl_keyfile")
 
 
 def _disable_gateways(host: Host, options: HostOptions) -> None:

@@ -107,7 +107,7 @@ def _format_reports(reports: list[LintReport], skill_reports: list[LintReport], 
     lines = [
         f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.message)} ({issue.rule})"
         for lint_report in [*reports, *skill_reports]
-        for issue in _merge_issues(lint_report.issues)
+        for issue in merge_issues(lint_report.issues)
     ]
     lines += [f"{output.escape_line(item)} (protocol)" for item in skipped]
     lines.append(f"about {_count_tokens([*reports, *skill_reports])} tokens in total")
@@ -120,7 +120,8 @@ def _format_table(kind: str, reports: list[LintReport]) -> str:
     return output.format_table(rows, (kind, "tokens", "issues"))
 
 
-def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
+def merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
+    """Merge the issues with the same message. The merged issue lists all rules."""
     by_text: dict[str, list[str]] = {}
     for issue in issues:
         by_text.setdefault(issue.message, []).append(issue.rule)

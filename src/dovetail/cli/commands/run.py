@@ -13,6 +13,12 @@ from click.core import ParameterSource
 from dovetail.cli import error_report
 from dovetail.cli.cluster_option import WorkerCount, cluster_option, report_cluster_errors
 from dovetail.cli.error_report import describe_listen_error
+from dovetail.cli.listener_options import (
+    listener_options,
+    log_level_option,
+    read_listener_options,
+    reject_without_http,
+)
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (
     TargetOptions,
@@ -40,9 +46,13 @@ from dovetail.wire.base import replace
     "--workers", type=WorkerCount(), metavar="N", default=1, help='Number of processes, or "auto". Defaults to 1.'
 )
 @cluster_option
+@listener_options
 @click.option("--health", is_flag=True, help="Serve /live and /ready for health checks.")
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 @click.option("--reload", is_flag=True, help="Restart when a source file changes.")
+@click.option("--check", is_flag=True, help="Check the server and exit.")
+@click.option("--check-lifespan", is_flag=True, help="Check the server, start and stop its lifespan, and exit.")
+@log_level_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -52,9 +62,14 @@ def command(
     path: str,
     public_url: str | None,
     workers: int | Literal["auto"],
+    allowed_hosts: tuple[str, ...],
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
     health: bool,
     allow_anonymous: bool,
     reload: bool,
+    check: bool,
+    check_lifespan: bool,
     **params: Any,
 ) -> int:
     """Run a server over stdio or HTTP.
@@ -77,9 +92,16 @@ def command(
         from dovetail.cli.script_environment import enter_environment
 
         enter_environment(environment)
+    http_options: dict[str, Any] | None = None
     if not http:
-        _reject_http_options(ctx)
-    elif workers != 1 and _run_workers(host, port, workers, reload=reload):
+        reject_without_http(ctx, _HTTP_OPTIONS)
+    else:
+        http_options = read_listener_options(allowed_hosts, ssl_certfile, ssl_keyfile)
+        http_options |= {"host": host, "port": port, "path": path, "public_url": public_url}
+        http_options |= {"health": health, "allow_anonymous": allow_anonymous}
+    if check or check_lifespan:
+        return _check(options, http_options, starts_lifespan=check_lifespan)
+    if http and workers != 1 and _run_workers(host, port, workers, reload=reload):
         return 0
     is_file = bool(options.args and options.args[0].endswith(".py") and not options.command)
     is_plain = is_file and is_plain_program(options.args[0])
@@ -98,13 +120,9 @@ def command(
         _check_cluster(ctx, app)
     app = app or create_proxy_server(options)
     try:
-        if not http:
+        if http_options is None:
             app.run(reload=reload)
             return 0
-        http_options: dict[str, Any] = {"health": True} if health else {}
-        if public_url is not None:
-            http_options["public_url"] = public_url
-        http_options |= {"host": host, "port": port, "path": path, "allow_anonymous": allow_anonymous}
         with report_cluster_errors():
             app.run("http", reload=reload, **http_options)
     except (click.ClickException, click.exceptions.Exit):
@@ -125,10 +143,32 @@ def command(
     return 0
 
 
-def _reject_http_options(ctx: click.Context) -> None:
-    for name in ("host", "port", "path", "public_url", "workers", "cluster", "health", "allow_anonymous"):
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} requires --http")
+_HTTP_OPTIONS = (
+    *("host", "port", "path", "public_url", "workers", "cluster", "health", "allow_anonymous"),
+    *("allowed_hosts", "ssl_certfile", "ssl_keyfile"),
+)
+
+
+def _check(options: TargetOptions, http_options: dict[str, Any] | None, *, starts_lifespan: bool) -> int:
+    """Check the server of a file or a module without serving it."""
+    from dovetail.cli.server_check import check_server
+
+    is_plain = bool(options.args) and options.module is None and is_plain_program(options.args[0])
+    options = options if options.command or is_plain else _apply_process_options(options, reload=False)
+    with contextlib.redirect_stdout(sys.stderr):
+        app = None if options.command or is_plain else _load_own_server(options.args, options.module)
+    if app is None:
+        raise click.UsageError(
+            "--check requires a file or a module with a dovetail Server. For other servers, use `dovetail doctor`"
+        )
+    try:
+        return check_server(app, http_options, starts_lifespan=starts_lifespan)
+    except Exception as exc:
+        from dovetail.server.lifespan import print_failure
+
+        if print_failure(exc):
+            raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
+        raise
 
 
 def _check_cluster(ctx: click.Context, app: Any) -> None:

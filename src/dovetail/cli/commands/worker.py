@@ -8,6 +8,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.cluster_option import cluster_option
+from dovetail.cli.listener_options import log_level_option
 from dovetail.cli.server_loader import load_server
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.task_stores import is_python_file
@@ -29,6 +30,7 @@ _DEFAULT_DRAIN_TIMEOUT_S: Final = 25.0
     show_default=True,
     help="Seconds that tasks may continue after SIGTERM.",
 )
+@log_level_option
 def command(server_arg: str | None, module: str | None, drain_timeout: float) -> int:
     """Run tasks of a server without HTTP.
 

@@ -1,0 +1,92 @@
+"""The options for logging, host names and TLS of commands that serve."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOG_LEVEL_VARIABLE: Final = "DOVETAIL_LOG_LEVEL"
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def log_level_option(function: F) -> F:
+    """Add the option `--log-level`. It is stored in the environment, so that child processes use it, too."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(_LOG_LEVELS, case_sensitive=False),
+        envvar=LOG_LEVEL_VARIABLE,
+        expose_value=False,
+        callback=_set_log_level,
+        help="Log messages from this level on to stderr.",
+    )(function)
+
+
+def _set_log_level(ctx: click.Context, param: click.Parameter, level: str | None) -> None:
+    if level is None or ctx.resilient_parsing:
+        return
+    os.environ[LOG_LEVEL_VARIABLE] = level
+    logging.getLogger().setLevel(level.upper())
+    logging.getLogger("dovetail").setLevel(level.upper())
+    # Python uses this handler only if the server has not configured logging.
+    logging.lastResort = handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+
+
+def listener_options(function: F) -> F:
+    """Add the options for host names and TLS. `read_listener_options` checks their values."""
+    pem_file = click.Path(exists=True, dir_okay=False)
+    options = (
+        click.option(
+            "--allowed-host",
+            "allowed_hosts",
+            multiple=True,
+            metavar="NAME",
+            help="Additional host name that clients may use. Repeatable.",
+        ),
+        click.option("--ssl-certfile", type=pem_file, help="PEM file of the certificate, for HTTPS."),
+        click.option("--ssl-keyfile", type=pem_file, help="PEM file of the private key, for HTTPS."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def read_listener_options(
+    allowed_hosts: tuple[str, ...], ssl_certfile: str | None, ssl_keyfile: str | None
+) -> dict[str, Any]:
+    """Return the options for `Server.run("http")`. Raise UsageError if the certificate cannot be used."""
+    options: dict[str, Any] = {"allowed_hosts": allowed_hosts} if allowed_hosts else {}
+    if ssl_certfile is None and ssl_keyfile is not None:
+        raise click.UsageError("--ssl-keyfile requires --ssl-certfile")
+    if ssl_certfile is not None:
+        _check_certificate(ssl_certfile, ssl_keyfile)
+        options |= {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile}
+    return options
+
+
+def _check_certificate(certfile: str, keyfile: str | None) -> None:
+    import ssl
+
+    try:
+        # Without a function for the password, Python would ask for the password of an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=lambda: "")
+    except OSError as exc:
+        files = certfile if keyfile is None else f"{certfile} with the key {keyfile}"
+        raise click.UsageError(
+            f"cannot use the certificate {files}: {exc.strerror or exc}. The certificate and its key must be PEM files "
+            "without a password"
+        ) from None
+
+
+def reject_without_http(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Raise UsageError if an option that only HTTP has was passed."""
+    for param in ctx.command.params:
+        source = click.core.ParameterSource.COMMANDLINE
+        if param.name in names and ctx.get_parameter_source(param.name) is source:
+            raise click.UsageError(f"{max(param.opts, key=len)} requires --http")
