@@ -8,7 +8,7 @@
     pipe            the stdio connection over two operating system pipes, in this loop
     stdio           a real process. `app` must be a function at the top level of a module
     unix, tcp       real sockets
-    http            `app.asgi(**options)` under uvicorn on a loopback socket. Handshake versions have a session
+    http            `app.asgi(**options)` on a loopback socket. Handshake versions have a session
     http-stateless  the same with `sessions=False`
     sse             the HTTP+SSE transport of 2024-11-05
 `revision` is a published one or "draft". For a handshake version, `connect` sends initialize and initialized (and opens
@@ -620,7 +620,7 @@ async def connect(
 
 @asynccontextmanager
 async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]:
-    """Serve the ASGI app under uvicorn with our limits, on a free port, in this event loop."""
+    """Serve the ASGI app with our HTTP server, on a free port, in this event loop."""
     async with serve_asgi(app.asgi(**options), get_dispatcher(app).limits) as web:
         yield web
 
@@ -628,31 +628,23 @@ async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]
 @asynccontextmanager
 async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[HttpServerAddress]:
     """Serve any ASGI app in the same way."""
-    import uvicorn
-
-    from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
+    from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 
     listener = bind_socket("127.0.0.1", port)
-    server = uvicorn.Server(create_uvicorn_config(application, limits))
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    # Do what serve() does, without its signal handlers and its delay of a tenth of a second.
-    await server.startup([listener])
-    assert not server.should_exit, "the application did not start"
+    server = HTTPServer(application, limits)
+    # Do what serve() does, without its signal handlers.
+    await server.start(listener)
     web = HttpServerAddress(listener.getsockname()[1])
     try:
-        await server.on_tick(0)
         yield web
     finally:
         web.close_connections()
-        for listening_server in server.servers:
-            listening_server.close()
-        for connection in tuple(server.server_state.connections):
-            connection.shutdown()
-        await server.lifespan.shutdown()
-        if server.server_state.tasks:
-            await asyncio.wait(tuple(server.server_state.tasks), timeout=TIMEOUT_S)
+        await server.stop(_drain_nothing)
         listener.close()
+
+
+async def _drain_nothing() -> None:
+    return
 
 
 @asynccontextmanager

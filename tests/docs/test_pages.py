@@ -26,7 +26,7 @@ import pytest
 from dovetail import Server
 from dovetail.server import runners, workers
 from dovetail.testing import harness
-from dovetail.transports.http_server import uvicorn_server
+from dovetail.transports.http_server import http_listener
 
 # test_docker_page.py and test_http_examples.py check proxies, curl and systemd. Docker files cannot be checked here.
 UNRUN_BLOCKS = ("console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "dockerfile")
@@ -61,8 +61,8 @@ def blocks(page: Path) -> Iterator[Block]:
 def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page must not block in `run` nor take a port, but its options must be ones that exist and go together."""
 
-    monkeypatch.setattr(harness, "bind_socket", uvicorn_server.bind_socket)  # what tests serve is served
-    monkeypatch.setattr(uvicorn_server, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
+    monkeypatch.setattr(harness, "bind_socket", http_listener.bind_socket)  # what tests serve is served
+    monkeypatch.setattr(http_listener, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     # Between the checks of `run` and the moment it begins to serve.
     monkeypatch.setattr(runners, "run_in_process", lambda _: None)
     monkeypatch.setattr(workers, "fork_workers", lambda *_, **__: None)

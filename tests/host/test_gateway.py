@@ -16,7 +16,7 @@ from dovetail.errors import HTTPStatusError
 from dovetail.host import ServerSettings
 from dovetail.host.config.secret_lookup import get_secret_lookup
 from dovetail.host.host import Host, get_parts
-from dovetail.transports.http_server.uvicorn_server import bind_socket
+from dovetail.transports.http_server.http_listener import bind_socket
 from dovetail.version import VERSION
 from host.polling import wait_until
 from host.upstream_server import UpstreamServer

@@ -858,7 +858,7 @@ async def has_status(client: Client, id: str, status: str) -> bool:
 
 
 def free_port() -> int:
-    from dovetail.transports.http_server.uvicorn_server import bind_socket
+    from dovetail.transports.http_server.http_listener import bind_socket
 
     with bind_socket("127.0.0.1", 0) as listener:
         return listener.getsockname()[1]

@@ -12,7 +12,7 @@ import uvicorn
 
 from dovetail.protocol.recording_format import Frame, Recorder, create_frame
 from dovetail.recording.recording_proxy import RecordingProxy, proxy_streams
-from dovetail.transports.http_server.uvicorn_server import bind_socket
+from dovetail.transports.http_server.http_listener import bind_socket
 
 pytestmark = pytest.mark.timeout(60)
 

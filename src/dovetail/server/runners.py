@@ -70,7 +70,7 @@ class HTTPListener(NamedTuple):
     """A socket that serves HTTP. Create it with `open_http_listener`, which checks all options."""
 
     socket: "socket.socket"
-    tls: dict[str, Any]
+    tls_files: "tuple[str | Path, str | Path | None] | None"  # the certificate and its key
     options: ASGIOptions
     announcement: str  # the text with the URL
     on_ready: Callable[[], None]  # Called when the socket is served. By default, this function prints the announcement.
@@ -141,38 +141,41 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
 
 
 async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> None:
-    """Serve over HTTP with uvicorn until a signal arrives."""
-    from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
+    """Serve over HTTP until a signal arrives."""
+    from dovetail.transports.http_server.http_listener import HTTPServer, create_tls_context
 
     server, limits = runnable.server, runnable.service.limits
+    stop, signal_count = asyncio.Event(), 0
 
-    def on_stop(signal_count: int) -> None:
+    def on_signal(signum: int) -> None:
+        nonlocal signal_count
+        # A service manager may send SIGTERM to all processes, and the parent of a worker sends it, too.
+        if listener.is_worker and signal_count and signum == signal.SIGTERM:
+            return
+        signal_count += 1
         grace_s = limits.shutdown_timeout if signal_count == 1 else _SECOND_SIGNAL_GRACE_S
         _exit_within(watchdog, grace_s, _STUCK_EXIT_CODE)
+
+    def on_loop() -> None:
+        stop.set()
+        if signal_count > 1:
+            http_server.force_stop()
 
     if watchdog is not None:
         watchdog.start()
     try:
         app = server.asgi(**listener.options)
-        web_server = UvicornServer(
-            create_uvicorn_config(app, limits, **listener.tls),
-            on_stop,
-            app.close,
-            # The server starts before uvicorn, because uvicorn ends the process if the startup fails inside it.
-            on_start=server.start,
-            on_ready=listener.on_ready,
-            # A service manager may send SIGTERM to all processes, and the parent sends it, too.
-            ignores_repeated_sigterm=listener.is_worker,
+        http_server = HTTPServer(app, limits, create_tls_context(*listener.tls_files) if listener.tls_files else None)
+        with _SignalHandlers(on_signal, on_loop):
+            await server.start()
+            await http_server.start(listener.socket)
             # Other workers can serve the next request of each client.
-            release=None if runnable.service.cluster is None else _Release(app, runnable.service),
-        )
-        task = asyncio.get_running_loop().create_task(web_server.serve([listener.socket]))
-        try:
-            await asyncio.shield(task)
-        finally:
-            # The task is not cancelled, because its connections would then stay open.
-            web_server.should_exit = True
-            await task
+            release = None if runnable.service.cluster is None else _Release(app, runnable.service)
+            try:
+                listener.on_ready()
+                await stop.wait()
+            finally:
+                await http_server.stop(app.close, release)
         _exit_within(watchdog, _EXIT_GRACE_S, 0)
     finally:
         listener.socket.close()
@@ -223,7 +226,7 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
 
     server = runnable.server
 
-    def on_signal() -> None:
+    def on_signal(_: int) -> None:
         _exit_within(watchdog, runnable.service.limits.shutdown_timeout, _STUCK_EXIT_CODE)
 
     stop = asyncio.Event()
@@ -255,7 +258,7 @@ async def serve_tasks(
     """
     server, stop = runnable.server, asyncio.Event()
 
-    def on_signal() -> None:
+    def on_signal(_: int) -> None:
         grace_s = _SECOND_SIGNAL_GRACE_S if stop.is_set() else drain_timeout + _TASK_EXIT_GRACE_S
         _exit_within(watchdog, grace_s, _STUCK_EXIT_CODE)
 
@@ -286,7 +289,7 @@ def open_http_listener(
 
     If other machines can reach the address, callers must authenticate unless `allow_anonymous` is True.
     """
-    from dovetail.transports.http_server.uvicorn_server import bind_socket
+    from dovetail.transports.http_server.http_listener import bind_socket
 
     _check_exposure(host, allow_anonymous or runnable.auth is not None)
     # This call checks the options before the URL is printed.
@@ -299,8 +302,8 @@ def open_http_listener(
     location = _describe_location(scheme, host, listener.getsockname()[1], options)
 
     announcement = f"{runnable.server.name} is at {location}\n"
-    tls = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
-    return HTTPListener(listener, tls, options, announcement, partial(_print_announcement, announcement))
+    tls_files = (ssl_certfile, ssl_keyfile) if ssl_certfile else None
+    return HTTPListener(listener, tls_files, options, announcement, partial(_print_announcement, announcement))
 
 
 def _print_announcement(announcement: str) -> None:
@@ -368,7 +371,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
     from dovetail.cluster.local_folder import create_workers_folder
     from dovetail.server.cluster_setup import CLUSTER_VARIABLE, WORKERS_FOLDER_VARIABLE
     from dovetail.server.workers import spawn_workers
-    from dovetail.transports.http_server.uvicorn_server import bind_socket
+    from dovetail.transports.http_server.http_listener import bind_socket
 
     worker_count = count_workers(workers)
     listener = _get_inherited_socket() or bind_socket(host, port)
@@ -506,7 +509,7 @@ def _run_reloader(transport: Transport, options: Mapping[str, Any]) -> bool:
         with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
             asyncio.run(reloader.relay_stdio(os.dup(source), sink))
     elif transport == "http":
-        from dovetail.transports.http_server.uvicorn_server import bind_socket
+        from dovetail.transports.http_server.http_listener import bind_socket
 
         reloader.supervise(bind_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
     else:
@@ -523,11 +526,11 @@ class _SignalHandlers:
     """Handles SIGINT and SIGTERM while the context is open.
 
     Args:
-        on_signal: Called immediately, even if the event loop is blocked.
+        on_signal: Called immediately with the number of the signal, even if the event loop is blocked.
         on_loop: Called afterwards in the event loop.
     """
 
-    def __init__(self, on_signal: Callable[[], None], on_loop: Callable[[], None]) -> None:
+    def __init__(self, on_signal: Callable[[int], None], on_loop: Callable[[], None]) -> None:
         self._on_signal = on_signal
         self._on_loop = on_loop
         self._previous_handlers: dict[int, Any] = {}
@@ -538,8 +541,8 @@ class _SignalHandlers:
             with contextlib.suppress(ValueError):  # Only the main thread can handle signals.
                 self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
 
-    def _handle_signal(self, *_: Any) -> None:
-        self._on_signal()
+    def _handle_signal(self, signum: int, _: Any) -> None:
+        self._on_signal(signum)
         self._loop.call_soon_threadsafe(self._on_loop)
 
     def __exit__(self, *_: Any) -> None:

@@ -1,10 +1,9 @@
 """Connect a client to a server for a test, over any transport, with any protocol version, and with faults.
 
-The transports are real: uvicorn on a loopback socket, a process with pipes, sockets in a temporary directory. All
+The transports are real: HTTP on a loopback socket, a process with pipes, sockets in a temporary directory. All
 resources are closed when the context ends.
 """
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -12,8 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
-
-import uvicorn
 
 from dovetail.client.client import Client, ClientOptions
 from dovetail.client.sync_client import SyncClient, run_blocking
@@ -24,12 +21,11 @@ from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 from dovetail.server.server import Server, get_auth, get_dispatcher
 from dovetail.testing.fault_proxy import insert_faults
 from dovetail.testing.faults import Faults, get_plan
-from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.socket_server import serve_socket
 
 Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
 
-_STOP_TIMEOUT_S: Final = 2.0
 
 # This script runs in another process. It imports the server from a module or a file.
 _SERVER_SCRIPT: Final = """
@@ -223,14 +219,14 @@ async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
 
 
 class HTTPBackend:
-    """A server that runs with uvicorn on a loopback port in this event loop."""
+    """A server that runs over HTTP on a loopback port in this event loop."""
 
     def __init__(self, server: Server, port: int = 0, fallback: ASGIApp | None = None) -> None:
         self._server = server
         self._fallback = fallback
         self._listener = bind_socket("127.0.0.1", port)
         self._port: int = self._listener.getsockname()[1]
-        self._uvicorn: uvicorn.Server | None = None
+        self._http_server: HTTPServer | None = None
 
     @property
     def address(self) -> str:
@@ -244,26 +240,15 @@ class HTTPBackend:
         dispatcher = get_dispatcher(self._server)
         endpoint = create_endpoint(dispatcher, get_auth(self._server), {}, list_scopes=dispatcher.list_used_scopes)
         app = create_asgi_app(dispatcher, endpoint, self._fallback)
-        config = create_uvicorn_config(app, dispatcher.limits)
-        config.load()
-        # The `serve` method of uvicorn would replace the signal handlers of the test runner, so it is not used.
-        self._uvicorn = uvicorn.Server(config)
-        self._uvicorn.lifespan = config.lifespan_class(config)
-        await self._uvicorn.startup([self._listener])
+        self._http_server = HTTPServer(app, dispatcher.limits)
+        await self._http_server.start(self._listener)
 
     async def stop(self) -> None:
         """Stop the server and abort its connections."""
-        uvicorn_server, self._uvicorn = self._uvicorn, None
-        if uvicorn_server is None:
-            return
-        for listener in uvicorn_server.servers:
-            listener.close()
-        self._listener.close()
-        for connection in tuple(uvicorn_server.server_state.connections):
-            connection.transport.abort()
-        if uvicorn_server.server_state.tasks:
-            await asyncio.wait(uvicorn_server.server_state.tasks, timeout=_STOP_TIMEOUT_S)
-        await uvicorn_server.lifespan.shutdown()
+        http_server, self._http_server = self._http_server, None
+        if http_server is not None:
+            await http_server.abort()
+            self._listener.close()
 
     def close(self) -> None:
         """Close the socket."""

@@ -79,11 +79,9 @@ def _proxy_command(process_spec: ProcessSpec, target_options: TargetOptions, rec
 def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: Recorder, port: int) -> int:
     from urllib.parse import urlsplit
 
-    import uvicorn
-
     from dovetail.protocol.limits import ServerLimits
     from dovetail.recording.recording_proxy import RecordingProxy
-    from dovetail.transports.http_server.uvicorn_server import bind_socket, create_limited_protocol
+    from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 
     url, headers = endpoint.url, [(name.lower().encode(), value.encode()) for name, value in endpoint.headers.items()]
     try:
@@ -95,17 +93,14 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
 
     async def run() -> None:
         application = RecordingProxy(url, recorder, headers)
-        config = uvicorn.Config(
-            application,
-            http=create_limited_protocol(ServerLimits()),
-            ws="none",
-            log_level="critical",
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
+        http_server, stop = HTTPServer(application, ServerLimits(drain_timeout=0.0)), asyncio.Event()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        await http_server.start(listener)
         try:
-            await uvicorn.Server(config).serve([listener])
+            await stop.wait()
         finally:
-            await application.close()
+            await http_server.stop(application.close)
 
     return run_to_exit_code(run, target_options.json)

@@ -1,12 +1,13 @@
 """A router in front of a fallback ASGI application, and a function that runs the lifespan of an application."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.http_request import ServerRequest
 
 _LIFESPAN_ENDED: Final = "over"  # This type of message is not part of ASGI.
 
@@ -59,6 +60,12 @@ class FallbackRouter:
             await self._endpoint(scope, receive, send)
         else:
             await self._fallback(scope, receive, send)
+
+    def handle(self, http: ServerRequest) -> Awaitable[None]:
+        """Handle an HTTP request of our HTTP server."""
+        if http.path == self._endpoint.path:
+            return self._endpoint.handle(http)
+        return self(http.scope, http.receive, http.send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
         shutdown_messages: list[Any] = []

@@ -29,6 +29,7 @@ from dovetail.protocol.principal import Authenticator, Principal, as_principal
 from dovetail.protocol.stats import EndpointStats
 from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
 from dovetail.transports.http_server.http_request import (
+    ASGIRequest,
     EndpointGuard,
     EndpointRequest,
     Headers,
@@ -37,12 +38,12 @@ from dovetail.transports.http_server.http_request import (
     ResponseMode,
     Scope,
     Send,
+    ServerRequest,
+    build_json_headers,
 )
 from dovetail.transports.http_server.http_response import (
     ResponseTimers,
     ResponseWriter,
-    send_body,
-    send_json,
     wait_for_disconnect,
 )
 from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
@@ -121,13 +122,18 @@ class Endpoint:
         )
         self.is_ready = True
 
+    @property
+    def path(self) -> str:
+        """The path of the MCP endpoint."""
+        return self._path
+
     def is_mcp_path(self, scope: Scope) -> bool:
         """Return whether a request is for the MCP endpoint."""
-        return _get_relative_path(scope) == self._path
+        return _get_relative_path(scope["path"], scope.get("root_path") or "") == self._path
 
     def handles_path(self, scope: Scope) -> bool:
         """Return whether this endpoint handles the path of a request."""
-        path = _get_relative_path(scope)
+        path = _get_relative_path(scope["path"], scope.get("root_path") or "")
         is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
         is_document = self._guard is not None and self._guard.has_document(path, scope)
         is_health = self._health and path in ("/live", "/ready")
@@ -155,38 +161,41 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI request."""
-        if scope["type"] != "http":
+        if scope["type"] == "http":
+            await self.handle(ASGIRequest(scope, receive, send))
+        else:
             await self._handle_non_http(scope, receive, send)
-            return
+
+    async def handle(self, http: ServerRequest) -> None:
+        """Handle an HTTP request."""
         cors_headers: Headers = []
         try:
-            headers = collect_headers(scope["headers"])
+            headers = http.unique_headers or collect_headers(http.headers)
             if self._cors_origins:
                 cors_headers = self._build_cors_headers(headers)
-            path = _get_relative_path(scope)
+            path = http.path
+            if path != self._path:
+                path = _get_relative_path(path, http.root_path)
             if (
                 path != self._path
                 and self._other_apps is not None
-                and (other_app := self._other_apps.find(scope)) is not None
+                and (other_app := self._other_apps.find(http.scope)) is not None
             ):
-                await other_app(scope, receive, send)
+                await other_app(http.scope, http.receive, http.send)
                 return
-            if b"%" in (scope.get("raw_path") or b""):
-                _check_encoding(scope["raw_path"], path)
+            if b"%" in http.raw_path:
+                _check_encoding(http.raw_path, path)
             if self._health and path in ("/live", "/ready"):
-                await self._send_health(path, send)
+                await self._send_health(path, http)
                 return
             if not self.is_ready:
                 raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
-            server = scope.get("server")
-            self._gate.check(headers, server[0] if server else None)
-            request = EndpointRequest(
-                scope, scope["method"], receive, send, headers, cors_headers, _get_client_address(scope)
-            )
+            self._gate.check(headers, http.server_host)
+            request = EndpointRequest(http, http.method, headers, cors_headers, _get_client_address(http.client_host))
             if request.method == "OPTIONS" and cors_headers:
-                await send_body(send, 204, cors_headers + self._build_preflight_headers(path, scope, headers), b"")
+                await http.respond(204, cors_headers + self._build_preflight_headers(path, http.scope, headers), b"")
                 return
-            route = None if path == self._path else self._match_route(path, scope)
+            route = None if path == self._path else self._match_route(path, http.scope)
             if route is not None and route.is_anonymous:
                 await self._run_route(route, path, request)
                 return
@@ -195,34 +204,40 @@ class Endpoint:
                 if (
                     path != self._path
                     and self._other_apps is not None
-                    and (other_path := self._other_apps.find_path(scope)) is not None
+                    and (other_path := self._other_apps.find_path(http.scope)) is not None
                 ):
                     # Callers without credentials must not learn whether this path has an application.
                     guard = guard.at_path(other_path)
                 document = guard.get_document(path, request)
                 if document is not None:
-                    await send_body(send, 200, [*_DOCUMENT_HEADERS, *cors_headers], document)
+                    await http.respond(200, [*_DOCUMENT_HEADERS, *cors_headers], document)
                     return
                 request.principal = await self._resolve_caller(guard.authenticate(path, request))
             elif self._authenticate is not None:
                 request.principal = await self._resolve_caller(self._authenticate(headers))
             if path == self._path and request.method == "POST":
-                if await self._read_message(request):
-                    await self._handle_message(request)
+                if not await self._read_message(request):
+                    return
+                if self._stateless_protocol.is_served and (
+                    headers.get(stateless.VERSION_HEADER) in _STATELESS_VERSIONS
+                    or (type(request.message) is dict and stateless.is_stateless_message(request.message))
+                ):
+                    await self._handle_stateless(request)
+                else:
+                    await self._sessions.handle_post(request)
             elif route is not None:
                 await self._run_route(route, path, request)
             else:
                 await self._route(path, request)
         except Refusal as refusal:
             body = jsonrpc.encode_error(None, InvalidRequest.code, refusal.message)
-            await send_json(send, refusal.status, body, refusal.headers + cors_headers)
+            await http.respond(refusal.status, build_json_headers(refusal.headers + cors_headers), body)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
-            root = request.scope.get("root_path") or ""
-            raise Refusal(404, f"Not found. The MCP server is at {root}{self._path}")
+            raise Refusal(404, f"Not found. The MCP server is at {request.http.root_path}{self._path}")
         method = request.method
         if method == "GET" and self._sessions.is_stateful:
             return self._sessions.handle_get(request)
@@ -265,30 +280,22 @@ class Endpoint:
         If the body is not valid JSON, send an error response and return False.
         """
         request.response_mode = self._choose_mode(request.headers)
-        body = await self._read_body(request)
+        body = request.http.body
+        if body is None:
+            body = await self._read_body(request)
+        elif len(body) > self._limits.max_body_bytes:
+            raise self._create_too_large_refusal()
         try:
             request.message = decode(body)
         except ParseError as exc:
-            await send_json(request.send, 400, jsonrpc.encode_protocol_error(None, exc), request.cors_headers)
+            await request.respond_json(400, jsonrpc.encode_protocol_error(None, exc), request.cors_headers)
             return False
         request.size = len(body)
+        request.http.body = None  # This frees memory.
         return True
 
-    def _handle_message(self, request: EndpointRequest) -> Awaitable[None]:
-        """Handle a POST request.
-
-        This method returns an awaitable instead of being a coroutine, which would cost a frame per request.
-        """
-        message = request.message
-        if self._stateless_protocol.is_served and (
-            request.headers.get(stateless.VERSION_HEADER) in _STATELESS_VERSIONS
-            or (type(message) is dict and stateless.is_stateless_message(message))
-        ):
-            return self._handle_stateless(request)
-        return self._sessions.handle_post(request)
-
     async def _handle_stateless(self, request: EndpointRequest) -> None:
-        message = request.message
+        http, message = request.http, request.message
         if (
             request.response_mode == "json"
             and type(message) is dict
@@ -297,7 +304,7 @@ class Endpoint:
             if not parse_accept(request.headers.get(b"accept"))[1]:
                 raise Refusal(406, "Accept must include text/event-stream for a subscription")
             request.response_mode = "auto"
-        writer = ResponseWriter(request.send, request.response_mode, request.cors_headers, self._timers, self._budget)
+        writer = ResponseWriter(request, request.cors_headers, self._timers, self._budget)
         try:
             kind = jsonrpc.classify(message)
             if kind == "notice":
@@ -317,7 +324,7 @@ class Endpoint:
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
-        watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)
+        watcher = _DisconnectWatcher(exchange, http.receive, writer, self._disconnect_timer)
         try:
             try:
                 # No variable holds the result, so that a large result is freed while the client reads the response.
@@ -343,7 +350,7 @@ class Endpoint:
             exchange.task.uncancel()
             if not writer.is_streaming:
                 # The client has disconnected, but middleware may still expect a response.
-                await send_body(request.send, _CLIENT_CLOSED_REQUEST, [], b"")
+                await request.respond(_CLIENT_CLOSED_REQUEST, [])
 
     def _refuse(
         self, request: EndpointRequest, writer: ResponseWriter, id: jsonrpc.RequestId | None, exc: ProtocolError
@@ -373,16 +380,19 @@ class Endpoint:
                 _check_transfer_encoding(request)
         elif not length.isdigit() or len(length) > 12 or int(length) > limit:
             # The connection is not closed, because a client that is still sending must be able to read this error.
-            raise Refusal(413, f"The request body must be at most {limit} bytes")
-        message = await request.receive()
+            raise self._create_too_large_refusal()
+        message = await request.http.receive()
         body = message.get("body", b"")
         if message.get("more_body"):
             spool = create_spool(body, self._budget)
             del message, body
-            body = await self._read_remaining(spool, request.receive)
+            body = await self._read_remaining(spool, request.http.receive)
         if len(body) > limit:
-            raise Refusal(413, f"The request body must be at most {limit} bytes")
+            raise self._create_too_large_refusal()
         return body
+
+    def _create_too_large_refusal(self) -> Refusal:
+        return Refusal(413, f"The request body must be at most {self._limits.max_body_bytes} bytes")
 
     async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
         has_more = True
@@ -430,13 +440,13 @@ class Endpoint:
         methods = b"POST, GET, DELETE, OPTIONS" if route is None else ", ".join(route.allowed_methods).encode()
         return _build_preflight_headers(methods, headers)
 
-    async def _send_health(self, path: str, send: Send) -> None:
+    async def _send_health(self, path: str, http: ServerRequest) -> None:
         is_healthy = path == "/live" or (self.is_ready and not self._sessions.is_draining)
         body = b"ok" if is_healthy else b"no"
         if is_healthy and path == "/ready" and self._service.cluster is not None:
             problem = self._service.cluster.state.get_status().problem
             body = b"ok" if problem is None else f"degraded: {problem}".encode()
-        await send_body(send, 200 if is_healthy else 503, [(b"content-type", b"text/plain; charset=utf-8")], body)
+        await http.respond(200 if is_healthy else 503, [(b"content-type", b"text/plain; charset=utf-8")], body)
 
     async def _handle_non_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -539,9 +549,7 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
     return (names,) if isinstance(names, str) else names
 
 
-def _get_relative_path(scope: Scope) -> str:
-    path: str = scope["path"]
-    root: str = scope.get("root_path") or ""
+def _get_relative_path(path: str, root: str) -> str:
     if root and path.startswith(root):
         path = path[len(root) :]
     return path.removesuffix("/") or "/"
@@ -555,16 +563,15 @@ def _check_encoding(raw_path: bytes, path: str) -> None:
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
     """Reject a Transfer-Encoding that a proxy may interpret differently from this server. RFC 9112, section 6.1"""
-    if request.scope.get("http_version") == "1.0":
+    if request.http.http_version == "1.0":
         raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":
         raise Refusal(501, "Transfer-Encoding must be chunked", [(b"connection", b"close")])
 
 
-def _get_client_address(scope: Scope) -> str | None:
+def _get_client_address(host: str | None) -> str | None:
     """Return the client's IPv4 address or IPv6 network. Return None if the client is on this machine."""
-    client = scope.get("client")
-    address = None if client is None or client[0] in LOOPBACK else client[0]
+    address = None if host in LOOPBACK else host
     return address if address is None or ":" not in address else _normalize_ipv6_address(address)
 
 

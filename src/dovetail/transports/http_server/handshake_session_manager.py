@@ -27,7 +27,7 @@ from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.handshake_sessions import SESSION_HEADER, HandshakeSessions, SessionVersions
 from dovetail.transports.http_server.http_request import EndpointRequest
-from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter, send_body, send_json
+from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
 from dovetail.transports.http_server.local_sessions import LocalSessions
 from dovetail.transports.http_server.session_writer import SessionWriter
 from dovetail.transports.spool import MemoryBudget
@@ -116,7 +116,7 @@ class HandshakeSessionManager:
         if self.is_stateful:
             session = await self._sessions.create(handshake, request.client_address)
             headers = [*headers, (SESSION_HEADER, session.id.encode())]
-        await ResponseWriter(request.send, request.response_mode, headers, self._timers, self._budget).finish(response)
+        await ResponseWriter(request, headers, self._timers, self._budget).finish(response)
 
     async def _handle_request(self, request: EndpointRequest) -> None:
         session = await self._sessions.find(request)
@@ -127,7 +127,7 @@ class HandshakeSessionManager:
                 if exchange.method in handshake_protocol.SESSION_METHODS:
                     session_result = await self._sessions.handle_session_request(session, exchange)
                     body = handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
-                    await send_json(request.send, 200, body, request.cors_headers)
+                    await request.respond_json(200, body, request.cors_headers)
                     return
                 session.add_running(exchange, self._limits.max_calls_per_connection)
             except ProtocolError as exc:
@@ -202,7 +202,7 @@ class HandshakeSessionManager:
             await self._receive(request, session, request.message, kind)
         finally:
             self._sessions.release(session)
-        await send_body(request.send, 202, request.cors_headers, b"")
+        await request.respond(202, request.cors_headers)
 
     async def _receive(
         self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any], kind: str
@@ -250,7 +250,7 @@ class HandshakeSessionManager:
                 refusal = handshake_protocol.refuse(
                     session.revision, None, InvalidRequest(f"Invalid request: {problem}")
                 )
-                await send_json(request.send, 400, refusal, request.cors_headers)
+                await request.respond_json(400, refusal, request.cors_headers)
         finally:
             self._sessions.release(session)
 
@@ -308,7 +308,7 @@ class HandshakeSessionManager:
             await self._sessions.end(session)
         finally:
             self._sessions.release(session)
-        await send_body(request.send, 204, request.cors_headers, b"")
+        await request.respond(204, request.cors_headers)
 
     async def end_streams(self) -> None:
         """End the streams that clients can continue at other workers."""
@@ -359,4 +359,4 @@ async def _send_refusal(
 ) -> None:
     body = jsonrpc.encode_protocol_error(id, exc) if revision is None else handshake_protocol.refuse(revision, id, exc)
     status = get_http_status(exc) if isinstance(exc, ServerBusy | InsufficientScope) or revision is None else 200
-    await send_json(request.send, status, body, [*request.cors_headers, *request.build_error_headers(exc)])
+    await request.respond_json(status, body, [*request.cors_headers, *request.build_error_headers(exc)])

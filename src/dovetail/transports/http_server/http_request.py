@@ -14,15 +14,94 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 ResponseMode = Literal["auto", "json", "sse"]
+# The headers of a JSON response without other headers. The HTTP server recognizes this list.
+JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+
+
+class ServerRequest(Protocol):
+    """An HTTP request as a server received it, with the functions that read its body and send the response.
+
+    `HTTP1Request` is a request to our HTTP server. `ASGIRequest` is a request to any other server.
+    """
+
+    body: bytes | None  # the body, if it has arrived. Otherwise `receive` returns it
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def raw_path(self) -> bytes: ...
+    @property
+    def root_path(self) -> str: ...
+    @property
+    def http_version(self) -> str: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def unique_headers(self) -> dict[bytes, bytes] | None: ...  # None if a name is repeated or was not checked
+    @property
+    def server_host(self) -> str | None: ...
+    @property
+    def client_host(self) -> str | None: ...
+    @property
+    def scope(self) -> Scope: ...
+
+    def receive(self) -> Awaitable[dict[str, Any]]:
+        """Receive an ASGI message."""
+        ...
+
+    def send(self, message: dict[str, Any], /) -> Awaitable[None]:
+        """Send an ASGI message."""
+        ...
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a complete response. The header Content-Length is added."""
+        ...
+
+
+class ASGIRequest:
+    """A request that an ASGI server received."""
+
+    unique_headers = None  # An ASGI server does not check for repeated headers.
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.raw_path: bytes = scope.get("raw_path") or b""
+        self.root_path: str = scope.get("root_path") or ""
+        self.headers: Headers = scope["headers"]
+        self.body: bytes | None = None
+        server, client = scope.get("server"), scope.get("client")
+        self.server_host: str | None = server[0] if server else None
+        self.client_host: str | None = client[0] if client else None
+        self.receive: Receive = receive
+        self.send: Send = send
+
+    @property
+    def http_version(self) -> str:
+        """The version of HTTP, such as "1.1"."""
+        return self.scope.get("http_version", "1.1")
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a complete response."""
+        # A 204 response has no Content-Length. RFC 9110, section 8.6
+        length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def build_json_headers(headers: Headers) -> Headers:
+    """Return the headers of a JSON response."""
+    return [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
 
 
 class EndpointRequest(Struct):
     """An HTTP request to an endpoint."""
 
-    scope: Scope
+    http: ServerRequest
     method: str  # the HTTP method, such as "GET"
-    receive: Receive
-    send: Send
     headers: dict[bytes, bytes]
     cors_headers: Headers  # the CORS headers for the response
     # The address of the client. None for clients on this machine, because they all have the same address.
@@ -34,6 +113,29 @@ class EndpointRequest(Struct):
     message: Any = None  # the decoded message of a POST
     size: int = 0
     response_mode: ResponseMode = "auto"
+
+    @property
+    def scope(self) -> Scope:
+        """The request as an ASGI scope."""
+        return self.http.scope
+
+    @property
+    def receive(self) -> Receive:
+        """The function that receives the next ASGI message."""
+        return self.http.receive
+
+    @property
+    def send(self) -> Send:
+        """The function that sends an ASGI message."""
+        return self.http.send
+
+    def respond(self, status: int, headers: Headers, body: bytes = b"") -> Awaitable[None]:
+        """Send a complete response."""
+        return self.http.respond(status, headers, body)
+
+    def respond_json(self, status: int, body: bytes, headers: Headers) -> Awaitable[None]:
+        """Send a complete JSON response."""
+        return self.http.respond(status, build_json_headers(headers), body)
 
     @property
     def valid_for(self) -> float | None:

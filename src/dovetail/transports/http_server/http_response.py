@@ -10,7 +10,15 @@ from typing import Any
 from dovetail.eager_tasks import SuspendNotifier
 from dovetail.log import log
 from dovetail.protocol import sse
-from dovetail.transports.http_server.http_request import Headers, Receive, ResponseMode, Send
+from dovetail.transports.http_server.http_request import (
+    JSON_HEADERS,
+    EndpointRequest,
+    Headers,
+    Receive,
+    ResponseMode,
+    Send,
+    build_json_headers,
+)
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
@@ -20,7 +28,6 @@ _OPEN_AFTER_S = 10.0
 # In mode "sse", a call that ends within this time sends its headers and its result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
 SPOOL_AFTER_S = 0.5  # the seconds after which an unread response moves to disk
-_JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream"),
@@ -33,14 +40,6 @@ async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client disconnects. Ignore what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a complete response."""
-    # A 204 response has no Content-Length. RFC 9110, section 8.6
-    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
-    await send({"type": "http.response.body", "body": body})
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
@@ -104,17 +103,6 @@ async def _send_message(send: Send, message: dict[str, Any]) -> None:
     await send(message)
 
 
-async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Send a complete JSON response."""
-    await send(_build_json_start(status, len(body), headers))
-    await send({"type": "http.response.body", "body": body})
-
-
-def _build_json_start(status: int, length: int, headers: Headers) -> dict[str, Any]:
-    all_headers = [_JSON_CONTENT_TYPE, (b"content-length", b"%d" % length), *headers]
-    return {"type": "http.response.start", "status": status, "headers": all_headers}
-
-
 class ResponseWriter:
     """Writes the response to one HTTP request."""
 
@@ -123,6 +111,7 @@ class ResponseWriter:
         "_due_times",
         "_headers",
         "_mode",
+        "_respond",
         "_send",
         "_timer_task",
         "_timers",
@@ -132,11 +121,12 @@ class ResponseWriter:
     )
 
     def __init__(
-        self, send: Send, mode: ResponseMode, headers: Headers, timers: "ResponseTimers", budget: MemoryBudget
+        self, request: EndpointRequest, headers: Headers, timers: "ResponseTimers", budget: MemoryBudget
     ) -> None:
-        self._send = send
+        self._send = request.http.send
+        self._respond = request.http.respond
         self._budget = budget
-        self._mode: ResponseMode = mode
+        self._mode: ResponseMode = request.response_mode
         self._headers = headers
         self._timers = timers
         self._due_times: DueTimes | None = None
@@ -168,7 +158,7 @@ class ResponseWriter:
     async def _finish_json(self, data: bytes, status: int, headers: Headers) -> None:
         if not self.is_ended:
             self._stop_sending()
-            await send_json(self._send, status, data, headers)
+            await self._respond(status, build_json_headers(headers), data)
 
     async def _finish_large(self, spool: Spool, status: int, headers: Headers) -> None:
         if self.is_ended:
@@ -176,7 +166,9 @@ class ResponseWriter:
             return
         self._stop_sending()
         try:
-            await self._send(_build_json_start(status, spool.size, headers))
+            length = (b"content-length", b"%d" % spool.size)
+            all_headers = [*JSON_HEADERS, length, *headers]
+            await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
             await send_spool(self._send, spool, has_more=False)
         finally:
             spool.close()
@@ -196,10 +188,10 @@ class ResponseWriter:
         self._stop_sending()
         events = self._build_first_event() + self._encode_event(data)
         del data
-        await self._send(self._build_stream_start())
         if len(events) <= SLICE_BYTES:
-            await self._send({"type": "http.response.body", "body": events})
+            await self._respond_stream(events)
         else:
+            await self._send(self._build_stream_start())
             spool = create_spool(events, self._budget)
             del events
             await send_spool(self._send, spool, has_more=False)
@@ -207,7 +199,7 @@ class ResponseWriter:
     async def send_accepted(self) -> None:
         """Send status 202 for a message that needs no response."""
         self._stop_sending()
-        await send_body(self._send, 202, self._headers, b"")
+        await self._respond(202, self._headers, b"")
 
     async def end(self) -> None:
         """End the response without a result, because the request was cancelled."""
@@ -215,7 +207,7 @@ class ResponseWriter:
             return
         if not self.is_streaming and self._mode == "json":
             self._stop_sending()
-            await send_body(self._send, 204, self._headers, b"")
+            await self._respond(204, self._headers, b"")
             return
         if not self.is_streaming:
             await self.open_stream()
@@ -236,6 +228,10 @@ class ResponseWriter:
 
     def _build_first_event(self) -> bytes:
         return b""
+
+    def _respond_stream(self, events: bytes) -> Awaitable[None]:
+        """Send a complete event stream."""
+        return self._respond(200, [*STREAM_HEADERS, *self._headers] if self._headers else STREAM_HEADERS, events)
 
     def _build_stream_start(self) -> dict[str, Any]:
         return {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]}

@@ -62,8 +62,7 @@ class SessionResponseWriter(SessionWriter[EventLogOwner, EventStream]):
             self.is_streaming = True
             self._stop_sending()
             events = self._session.store_response(self._owner.event_log, data)
-            await self._send(self._build_stream_start())
-            await self._send({"type": "http.response.body", "body": events})
+            await self._respond_stream(events)
 
     async def end(self) -> None:
         """End the response without a result."""

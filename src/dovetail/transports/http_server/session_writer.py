@@ -33,9 +33,9 @@ class SessionWriter(ResponseWriter, Generic[OwnerT, StreamT]):
     def __init__(
         self, owner: OwnerT, request: EndpointRequest, session: HandshakeSession, ids: Sequence[RequestId]
     ) -> None:
-        super().__init__(request.send, request.response_mode, request.cors_headers, owner.timers, owner.budget)
+        super().__init__(request, request.cors_headers, owner.timers, owner.budget)
         self._owner = owner
-        self._receive = request.receive
+        self._receive = request.http.receive
         self._session = session
         self._ids = ids  # the IDs of the requests that this response answers
         self._stream: StreamT | None = None

@@ -28,9 +28,10 @@ class SharedTimer:
         # An event loop without a running timer has no entry.
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
-    def add(self, target: TimerTarget) -> DueTimes:
+    def add(self, target: TimerTarget, loop: asyncio.AbstractEventLoop | None = None) -> DueTimes:
         """Schedule a call of `target.handle_timer`. To cancel the call, remove the target from the returned dict."""
-        loop = asyncio.get_running_loop()
+        if loop is None:
+            loop = asyncio.get_running_loop()
         due_at = loop.time() + self._delay
         due_times = self._due_times_by_loop.get(loop)
         if due_times is None:

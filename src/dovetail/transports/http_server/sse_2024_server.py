@@ -15,7 +15,7 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
-from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body, wait_for_disconnect
+from dovetail.transports.http_server.http_response import STREAM_HEADERS, wait_for_disconnect
 from dovetail.transports.spool import MemoryBudget
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
@@ -91,7 +91,7 @@ class SSE2024Server:
             connection.set_expiry(request.valid_for)
             connection.duplex.set_principal(request.principal)
             connection.duplex.receive(body)
-            await send_body(request.send, 202, request.cors_headers, b"")
+            await request.respond(202, request.cors_headers)
 
     async def _open_stream(self, address: str, request: EndpointRequest) -> None:
         if len(self._connections) >= self._limits.max_sessions:
@@ -154,7 +154,7 @@ class SSE2024Server:
         address = router.read_id(_read_session_id(request), request.principal)
         if address is None or not await router.forward(*address, request.principal, request.valid_for, body):
             raise _create_unknown_error()
-        await send_body(request.send, 202, request.cors_headers, b"")
+        await request.respond(202, request.cors_headers)
 
     def _receive_forwarded(self, key: str, principal: Principal | None, valid_for: float | None, body: bytes) -> None:
         connection = self._connections.get(key)

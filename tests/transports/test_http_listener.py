@@ -1,8 +1,7 @@
-"""Test our uvicorn server: limits on connections, and its shutdown."""
+"""Test our HTTP server: limits on connections, and its shutdown."""
 
 import asyncio
 import json
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,18 +10,23 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 
 class Site:
     """A running server, and connections to it."""
 
-    def __init__(self, app: Endpoint, server: UvicornServer, port: int) -> None:
+    def __init__(self, app: Endpoint, server: HTTPServer, port: int) -> None:
         self.app, self.server, self.port = app, server, port
         self.writers: list[asyncio.StreamWriter] = []
+        self._stopping: asyncio.Task[None] | None = None
+
+    def stop(self) -> asyncio.Task[None]:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self.server.stop(self.app.close))
+        return self._stopping
 
     async def connect(self, *, small: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         raw = socket.socket()
@@ -36,7 +40,7 @@ class Site:
 
     @property
     def connections(self) -> int:
-        return len(self.server.server_state.connections)
+        return self.server.connection_count
 
 
 @asynccontextmanager
@@ -44,18 +48,16 @@ async def site(stand: FakeService | None = None, **options: Any) -> AsyncIterato
     stand = stand or FakeService(**options)
     app = Endpoint(stand)
     listener = bind_socket("127.0.0.1", 0)
-    server = UvicornServer(create_uvicorn_config(app, stand.limits), lambda times: None, app.close)
-    serving = asyncio.create_task(server.serve([listener]))
+    server = HTTPServer(app, stand.limits)
+    await server.start(listener)
+    here = Site(app, server, listener.getsockname()[1])
     try:
-        await wait_until(lambda: server.started)
-        here = Site(app, server, listener.getsockname()[1])
         yield here
         for writer in here.writers:
             writer.close()
     finally:
-        server.should_exit = True
         async with asyncio.timeout(20):
-            await serving
+            await here.stop()
 
 
 def head(message: Any, **extra: str) -> bytes:
@@ -260,7 +262,8 @@ async def test_what_runs_is_finished_before_the_server_stops() -> None:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request(text="a")))
         await wait_until(lambda: held.started)
-        here.server.should_exit = True
+        here.stop()
+        await asyncio.sleep(0)
         held.release("a")
         assert (await answer(reader))[0] == 200
 
@@ -271,40 +274,10 @@ async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops
         data = whole(stateless_request())
         writer.write(data[:-3])
         await wait_until(lambda: here.app.stats().buffered_bytes > 0)
-        here.server.should_exit = True
+        here.stop()
+        await asyncio.sleep(0)
         assert await status(reader) == 503
         await closed(reader)
-
-
-STOPS = (signal.SIGTERM, signal.SIGINT)
-
-
-async def test_every_signal_is_reported_and_none_is_fatal() -> None:
-    times: list[int] = []
-
-    async def drain() -> None:
-        return
-
-    server = UvicornServer(create_uvicorn_config(Endpoint(FakeService()), ServerLimits()), times.append, drain)
-    raised: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: raised.append(number)) for number in STOPS}
-    try:
-        with server.capture_signals():  # uvicorn raises what it captured again at the end
-            server.handle_exit(signal.SIGTERM, None)
-            assert server.should_exit
-            server.handle_exit(signal.SIGINT, None)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert times == [1, 2]
-    assert server.force_exit
-    assert raised == []
-
-
-def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
-    config = create_uvicorn_config(Endpoint, ServerLimits(drain_timeout=3.0), ssl_certfile=None)
-    assert (config.access_log, config.log_config, config.server_header) == (False, None, False)
-    assert config.timeout_graceful_shutdown == 4
 
 
 # Sockets

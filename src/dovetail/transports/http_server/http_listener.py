@@ -1,0 +1,204 @@
+"""Serve an application over HTTP/1.1 on a socket, and stop in limited time.
+
+A server that stops answers the requests that it has, and closes each connection after its response.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server.asgi import FallbackRouter, run_lifespan
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
+from dovetail.transports.http_server.http1_protocol import HTTP1Protocol, HTTP1Request, ServerState
+
+if TYPE_CHECKING:
+    import ssl
+
+_BACKLOG: Final = 2048
+# This variable names the proxies whose forwarded addresses count. Other ASGI servers use it, too.
+_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
+# A worker that stops keeps idle connections open for this time, because a request may be on its way.
+_RELEASE_TIMEOUT_S: Final = 1.0
+_MIN_RELEASE_S: Final = 0.1
+_RELEASE_INTERVAL_S: Final = 0.005
+_MAX_ACCEPT_ROUNDS: Final = 100
+_CANCEL_TIMEOUT_S: Final = 1.0  # the time that requests have to end after they were cancelled
+
+
+class Release(Protocol):
+    """Lets the clients of a server that stops continue at other servers."""
+
+    def begin(self) -> None:
+        """Refuse new sessions."""
+        ...
+
+    async def end_streams(self) -> None:
+        """End the streams that have no end, so that their clients connect again."""
+        ...
+
+
+class HTTPServer:
+    """An HTTP server on one socket. It serves an `Endpoint` or any other ASGI application."""
+
+    def __init__(self, app: Any, limits: ServerLimits, tls: "ssl.SSLContext | None" = None) -> None:
+        self._app = app
+        self._limits = limits
+        self._tls = tls
+        self._state: ServerState | None = None
+        self._sockets: list[socket.socket] = []
+        self._listener: asyncio.Server | None = None
+        self._lifespan = contextlib.AsyncExitStack()
+        self._is_forced = False
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections."""
+        return 0 if self._state is None else len(self._state.connections)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Start the application, and accept connections."""
+        await self._lifespan.enter_async_context(run_lifespan(self._app))
+        proxies = os.environ.get(_PROXIES_VARIABLE)
+        state = self._state = ServerState(
+            _get_handler(self._app), self._limits, TrustedProxies(proxies) if proxies else None
+        )
+        state.starter.acquire()
+        self._sockets = [listener]
+        self._listener = await state.loop.create_server(
+            lambda: HTTP1Protocol(state), sock=listener, ssl=self._tls, backlog=_BACKLOG
+        )
+
+    def force_stop(self) -> None:
+        """Do not wait for requests any longer while the server stops."""
+        self._is_forced = True
+
+    async def stop(self, drain: Callable[[], Awaitable[None]], release: Release | None = None) -> None:
+        """Stop accepting connections, wait for running requests, and close all connections.
+
+        Args:
+            drain: Ends the calls and streams of the application.
+            release: Lets clients continue at other servers.
+        """
+        if release is not None:
+            release.begin()
+            self._close_after_responses()
+            await self._accept_waiting()
+        self._close_listener()
+        if release is not None:
+            await release.end_streams()
+            await self._answer_last_requests()
+        await drain()
+        state = self._state
+        if state is not None:
+            state.closes_connections = True
+            for connection in tuple(state.connections):
+                connection.shut_down()
+            await self._wait_for_requests(state)
+            for connection in tuple(state.connections):
+                connection.abort()
+            state.starter.release()
+        await self._lifespan.aclose()
+
+    async def abort(self) -> None:
+        """Close all connections at once, and stop."""
+        self._close_listener()
+        state = self._state
+        if state is not None:
+            for connection in tuple(state.connections):
+                connection.abort()
+            if state.tasks:
+                await asyncio.wait(state.tasks, timeout=_CANCEL_TIMEOUT_S)
+            state.starter.release()
+        await self._lifespan.aclose()
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _wait_for_requests(self, state: ServerState) -> None:
+        deadline = state.loop.time() + self._limits.drain_timeout + 1.0
+        while state.loop.time() < deadline and not self._is_forced:
+            if not state.tasks and all(connection.is_lingering for connection in state.connections):
+                break
+            await asyncio.sleep(_RELEASE_INTERVAL_S)
+        tasks = set(state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks and not self._is_forced:
+            await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
+
+    async def _accept_waiting(self) -> None:
+        """Accept the connections that the system has accepted. It would reset them when the socket is closed."""
+        for _ in range(_MAX_ACCEPT_ROUNDS):
+            if not select.select(self._sockets, (), (), 0)[0]:
+                return
+            await asyncio.sleep(_RELEASE_INTERVAL_S)
+
+    def _close_after_responses(self) -> None:
+        """Close each connection after its next response. Idle connections stay open."""
+        if self._state is not None:
+            self._state.closes_connections = True
+
+    async def _answer_last_requests(self) -> None:
+        """Answer requests that are already on their way, for a limited time.
+
+        If the server closed its idle connections at once, it would lose a request that a client sends at this moment.
+        """
+        state = self._state
+        if state is None:
+            return
+        # A connection that was accepted a moment ago is not in the set yet.
+        earliest_end = state.loop.time() + _MIN_RELEASE_S
+        deadline = state.loop.time() + _RELEASE_TIMEOUT_S
+        while state.loop.time() < earliest_end or (
+            state.loop.time() < deadline and any(connection.is_waiting for connection in state.connections)
+        ):
+            if self._is_forced:
+                return
+            await asyncio.sleep(_RELEASE_INTERVAL_S)
+        for connection in tuple(state.connections):
+            connection.shut_down()
+
+
+def _get_handler(app: Any) -> Callable[[HTTP1Request], Awaitable[None]]:
+    """Return the function that handles requests. Our own applications need no ASGI messages."""
+    if isinstance(app, Endpoint | FallbackRouter):
+        return app.handle
+
+    def handle(request: HTTP1Request) -> Awaitable[None]:
+        return app(request.scope, request.receive, request.send)
+
+    return handle
+
+
+def create_tls_context(certificate: "str | Path", key: "str | Path | None") -> "ssl.SSLContext":
+    """Return the TLS settings of a server with this certificate."""
+    import ssl  # Few servers use TLS, and the import is slow.
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket. If the port is in use, raise an OSError before the server starts."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The event loop disables Nagle's algorithm only for sockets with an explicit protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
+    return listener
