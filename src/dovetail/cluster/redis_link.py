@@ -55,7 +55,6 @@ class RedisLink:
         self._timeout = timeout
         self._is_server_checked = False
         self._epoch: str | None = None
-        self._epoch_started = asyncio.Event()  # set and replaced when a new epoch starts
         self._refused_command = ""
         self._refused_at = 0.0
         self._warning = ThrottledWarning()
@@ -86,6 +85,7 @@ class RedisLink:
         self._epoch = None
         self._last_beat: ClockReading | None = None
         self._retry_now = asyncio.Event()
+        self._epoch_started = asyncio.Event()  # set and replaced when a new epoch starts
         self._commands, self._large_commands, self._heartbeats = (self.create_channel() for _ in range(3))
         try:
             await self._connect()
