@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import random
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ STATELESS = "2026-07-28"
 ACCEPT = "application/json, text/event-stream"
 # The longest time without an answer or the end of a connection.
 SILENCE_TIMEOUT_S = 10.0
+MAX_IDLE_S = 2.0  # A server closes a connection after five idle seconds, and a request must not meet this moment.
 IDLE_TIMEOUT_S = 60.0  # the longest time without a byte on a stream that may have nothing to report
 
 
@@ -98,7 +100,8 @@ class Response:
     def _release(self) -> None:
         self._is_released = True
         if self._pool.keeps_connections and self.headers.get("connection", "").lower() != "close":
-            self._pool.idle.setdefault(self.address, []).append((self._reader, self._writer))
+            connection = self._reader, self._writer, time.monotonic()
+            self._pool.idle.setdefault(self.address, []).append(connection)
         else:
             self._pool.drop(self._writer)
 
@@ -132,7 +135,8 @@ class ConnectionPool:
         self.addresses = list(addresses)
         self.chance = chance
         self.keeps_connections = keeps_connections
-        self.idle: dict[Address, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
+        # connections that can be used again, and since when they are idle
+        self.idle: dict[Address, list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]]] = {}
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def send(
@@ -174,8 +178,8 @@ class ConnectionPool:
     async def _connect(self, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connections = self.idle.get(address, [])
         while connections:
-            reader, writer = connections.pop()
-            if not reader.at_eof():
+            reader, writer, idle_since = connections.pop()
+            if not reader.at_eof() and time.monotonic() - idle_since < MAX_IDLE_S:
                 return reader, writer
             self.drop(writer)
         reader, writer = await asyncio.open_connection(*address, limit=2**22)
