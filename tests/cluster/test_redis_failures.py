@@ -258,6 +258,33 @@ async def test_the_status_has_no_problem_after_the_first_write_that_succeeds(
     assert backend.get_status().problem is None
 
 
+OLD_KEY, NEW_KEY = "the old key of the cluster", "the new key of the cluster"
+
+
+@pytest.mark.parametrize("other_keys", [[NEW_KEY], []])
+async def test_workers_report_that_they_have_different_keys(
+    start: Start, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, other_keys: list[str]
+) -> None:
+    backend, _ = await start(secret_keys=[OLD_KEY])
+    other, _ = await start(secret_keys=other_keys)
+    assert "key" in (other.get_status().problem or "")  # It knows that at once.
+    await wait_until(lambda: backend.get_status().problem)
+    assert backend.get_status().is_available
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    await other.close()
+    await wait_until(lambda: backend.get_status().problem is None)
+    stored = redis_server.execute("ZRANGE", "{test}:key_ids", "0", "-1")
+    assert OLD_KEY.encode() not in stored
+
+
+async def test_a_rotation_of_keys_is_not_a_problem(start: Start) -> None:
+    backends = [(await start(secret_keys=keys))[0] for keys in ([OLD_KEY], [OLD_KEY, NEW_KEY])]
+    await backends.pop(0).close()  # All workers know the new key, so they may encrypt with it.
+    backends += [(await start(secret_keys=keys))[0] for keys in ([NEW_KEY, OLD_KEY], [NEW_KEY, OLD_KEY])]
+    await wait_until(lambda: all(backend.get_status().worker_count == len(backends) for backend in backends))
+    assert [backend.get_status().problem for backend in backends] == [None] * len(backends)
+
+
 async def test_places_are_counted_while_the_server_is_full(start: Start, redis_server: RedisServer) -> None:
     (backend, _), (other, _) = await start(), await start()
     redis_server.execute("CONFIG", "SET", "maxmemory", "1")

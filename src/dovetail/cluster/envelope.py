@@ -19,6 +19,7 @@ from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message
 # When a new format is introduced, the first release can only read the format. The next release also writes it.
 FORMAT: Final = 1
 
+NO_KEY_ID: Final = "none"
 _PLAIN: Final = bytes([FORMAT, 0])
 _SEALED: Final = bytes([FORMAT, 1])
 _EXPIRY_BYTES: Final = 8
@@ -37,6 +38,11 @@ class Envelope:
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
         self._sealer = Sealer(secret_keys, purpose="cluster") if secret_keys else None
+
+    @property
+    def key_ids(self) -> list[str]:
+        """Return the IDs of the secret keys, newest first. Data that is not encrypted has the key ID "none"."""
+        return [NO_KEY_ID] if self._sealer is None else self._sealer.key_ids
 
     def encode(self, data: bytes, place: str, ttl: float) -> bytes:
         """Encode data for storage at `place`. To decode the data, pass the same `place`."""

@@ -98,7 +98,9 @@ class RedisBackend:
         self._reader = RedisReader(
             self._link, self._prefix, self.worker, self._envelope, self._listener, self._followers
         )
-        await self._link.open(self.worker, self._reader.start_epoch, is_required=self._is_required)
+        await self._link.open(
+            self.worker, self._envelope.key_ids, self._reader.start_epoch, is_required=self._is_required
+        )
         loop = asyncio.get_running_loop()
         self._tasks = loop.create_task(self._reader.run()), loop.create_task(self._renew_streams())
 
@@ -119,6 +121,7 @@ class RedisBackend:
                 self._link.problem
                 or (None if self._reader is None else self._reader.problem)
                 or self._link.refusal
+                or self._link.key_problem
                 or self._link.clock_problem
                 or self._link.settings_problem
             ),

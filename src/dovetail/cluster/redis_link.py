@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from dovetail.cluster import redis_scripts as scripts
+from dovetail.cluster.envelope import NO_KEY_ID
 from dovetail.cluster.redis_channel import RedisChannel
 from dovetail.cluster.redis_connection import RedisAddress, RedisAway, close_client, open_client
 from dovetail.cluster.redis_server_check import (
@@ -49,8 +50,10 @@ class RedisLink:
         self.refusal: str | None = None
         self.settings_problem: str | None = None
         self.clock_problem: str | None = None
+        self.key_problem: str | None = None  # why this worker cannot read the data of some workers
         self.worker_count = 1
         self._prefix = prefix
+        self._key_ids: Sequence[str] = ()
         self._worker = ""
         self._timeout = timeout
         self._is_server_checked = False
@@ -59,6 +62,7 @@ class RedisLink:
         self._refused_at = 0.0
         self._warning = ThrottledWarning()
         self._clock_warning = ThrottledWarning()
+        self._key_warning = ThrottledWarning()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -74,13 +78,14 @@ class RedisLink:
         """Return another connection. Redis may wait for `block_time` before it replies to a command."""
         return RedisChannel(self._client, self._timeout + block_time, self.report_away)
 
-    async def open(self, worker: str, start_epoch: EpochCallback, *, is_required: bool) -> None:
-        """Connect to Redis and announce this worker.
+    async def open(self, worker: str, key_ids: Sequence[str], start_epoch: EpochCallback, *, is_required: bool) -> None:
+        """Connect to Redis and announce this worker. `key_ids` are the IDs of its secret keys, newest first.
 
         Raises:
             SharedStateUnavailable: Redis does not answer, or refuses this worker, and `is_required` is set.
         """
         self._worker = worker
+        self._key_ids = key_ids
         self._start_epoch = start_epoch
         self._epoch = None
         self._last_beat: ClockReading | None = None
@@ -217,21 +222,39 @@ class RedisLink:
         """Return the epoch, the number of the newest change, and its ID."""
         sent_at = time.monotonic()
         checked = "" if self._last_beat is None else f"{self._last_beat.redis_time:.6f}"
-        reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), checked)
+        reply = await self.evaluate(
+            self._heartbeats, scripts.BEAT, self._worker, create_id(), checked, self._key_ids[0]
+        )
         beat = ClockReading(sent_at, time.monotonic(), float(reply[4]))
         step = 0.0 if self._last_beat is None else compute_clock_step(self._last_beat, beat)
         self._last_beat = beat
         if step > MAX_CLOCK_STEP_S:  # Keys have expired too early.
             log.warning("the clock of %s was set forward by %.0f seconds", self.address, step)
             await self.evaluate(self._heartbeats, scripts.START_EPOCH, create_id(), checked)
-            reply = await self.evaluate(self._heartbeats, scripts.BEAT, self._worker, create_id(), reply[4])
+            reply = await self.evaluate(
+                self._heartbeats, scripts.BEAT, self._worker, create_id(), reply[4], self._key_ids[0]
+            )
         self.clock_problem = check_clock(beat.redis_time)
         if self.clock_problem is not None:
             self._clock_warning.log("%s", self.clock_problem)
         if time.monotonic() - self._refused_at > _REFUSAL_SHOWN_S:
             self.refusal = None
         self.worker_count = max(1, reply[3])
+        self._check_keys({key_id.decode() for key_id in reply[5]})
         return reply[0].decode(), int(reply[1]), reply[2].decode()
+
+    def _check_keys(self, key_ids: set[str]) -> None:
+        """Compare the keys with which all workers encrypt with the keys of this worker."""
+        unknown = key_ids.difference(self._key_ids)
+        if not unknown:
+            self.key_problem = None
+            return
+        if NO_KEY_ID in (*unknown, *self._key_ids):
+            problem = "some workers have secret keys and others do not"
+        else:
+            problem = "another worker encrypts with a secret key that this worker does not have"
+        self.key_problem = f"{problem}. Use the same secret keys on all machines"
+        self._key_warning.log("%s: %s", self.address, self.key_problem)
 
     def _update_epoch(self, epoch: str, number: int, position: str) -> None:
         if epoch == self._epoch:

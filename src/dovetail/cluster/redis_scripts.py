@@ -92,7 +92,7 @@ local function wake_followers(stream)
 end
 """
 
-# ARGV: worker, new epoch id, newest time of Redis that this worker has checked, or ''
+# ARGV: worker, new epoch id, newest time of Redis that this worker has checked, or '', ID of the newest secret key
 # This script must work even if Redis is full. Otherwise all workers would count as lost.
 BEAT: Final = f"""#!lua flags=allow-oom
 {_PRELUDE}
@@ -114,13 +114,17 @@ end
 redis.call('ZADD', workers, format_time(now + heartbeat_ttl), ARGV[2])
 redis.call('ZREMRANGEBYSCORE', workers, -(now - {_KNOWN_WORKER_S}), now - {_KNOWN_WORKER_S})
 redis.call('ZREMRANGEBYSCORE', workers, '(' .. format_time(latest), '+inf')
-for _, name in ipairs({{'epoch', 'workers', 'changes', 'change_count'}}) do
+-- The keys with which the workers encrypt, each until the last heartbeat of its workers ends.
+redis.call('ZADD', prefix .. 'key_ids', format_time(now + heartbeat_ttl), ARGV[5])
+for _, name in ipairs({{'epoch', 'workers', 'changes', 'change_count', 'key_ids'}}) do
   redis.call('EXPIRE', prefix .. name, {_IDLE_TTL_S})
 end
+redis.call('ZREMRANGEBYSCORE', prefix .. 'key_ids', '-inf', format_time(now))
 local newest_change = redis.call('XREVRANGE', prefix .. 'changes', '+', '-', 'COUNT', 1)
 return {{
   epoch, redis.call('GET', prefix .. 'change_count') or '0', newest_change[1] and newest_change[1][1] or '0-0',
-  redis.call('ZCOUNT', workers, format_time(now), format_time(latest)), format_time(now)
+  redis.call('ZCOUNT', workers, format_time(now), format_time(latest)), format_time(now),
+  redis.call('ZRANGEBYSCORE', prefix .. 'key_ids', format_time(now), format_time(latest))
 }}
 """
 

@@ -38,6 +38,11 @@ class Sealer:
         self._purpose = purpose.encode()
         self._ciphers: dict[bytes, Any] = {}  # ciphers by key ID, newest first
 
+    @property
+    def key_ids(self) -> list[str]:
+        """Return the IDs of the keys, newest first. Each encrypted value contains the ID of its key as plain text."""
+        return [key_id.hex() for key_id in self._ciphers or self._create_ciphers()]
+
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
         """Encrypt data. To decrypt the data, pass the same `context`."""
         key_id, cipher = next(iter((self._ciphers or self._create_ciphers()).items()))
