@@ -365,3 +365,29 @@ def test_every_new_name_exists():
     for full_name in {*NAMES.values(), *NAMES_BY_MODULE.values(), *ERROR_CLASS_BY_CODE.values()} - {""}:
         module, _, name = full_name.rpartition(".")
         assert hasattr(importlib.import_module(module), name), full_name
+
+
+ROUTES = """
+from fastmcp import FastMCP
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+mcp = FastMCP("shop")
+
+
+@mcp.custom_route("/health/", methods=["GET"], name="health", include_in_schema=False)
+async def health(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"ok {request.method}")
+
+
+@mcp.custom_route(path="/orders/{number:int}", methods=["POST"])
+async def order(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("stored")
+"""
+
+
+def test_routes_need_no_login_after_the_migration() -> None:
+    migrated = migrate_source(ROUTES)
+    assert '@mcp.route("/health/", methods=["GET"], allow_anonymous=True)' in migrated.text
+    assert '@mcp.route("/orders/{number:int}", methods=["POST"], allow_anonymous=True)' in migrated.text
+    assert [finding.kind for finding in migrated.findings] == ["check", "edit", "check"]

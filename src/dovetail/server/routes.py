@@ -43,7 +43,7 @@ class Route:
     def __init__(
         self, path: str, function: Callable[..., object], methods: Collection[str], rule: AccessRule | None
     ) -> None:
-        self.path = path
+        self.path = path = path.rstrip("/") or "/"  # The endpoint ignores a slash at the end, too.
         self.methods = _check_methods(methods)
         self.rule = rule  # None means that the route is open to everyone.
         self._pattern = _compile_path(path)
@@ -104,8 +104,8 @@ class Routes:
         route = Route(path, function, methods, None if allow_anonymous else build_access_rule(scopes, None))
         for other in self._routes:
             repeated = [method for method in route.methods if method in other.methods]
-            if other.path == path and repeated:
-                raise ValueError(f"the server already has a route for {repeated[0]} {path}")
+            if other.path == route.path and repeated:
+                raise ValueError(f"the server already has a route for {repeated[0]} {route.path}")
         self._routes.append(route)
 
     def find(self, path: str, method: str) -> RouteMatch | None:

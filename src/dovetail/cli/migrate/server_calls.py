@@ -38,6 +38,10 @@ _SERVER_LISTS: Final = (
     "list_tools",
 )
 _PATH_WILDCARD: Final = re.compile(r"\{(\w+)\*\}")
+_TYPED_PLACEHOLDER: Final = re.compile(r"\{\w+:\w+\}")
+_ROUTE_ADVICE: Final = (
+    "the route needs no login, as before. Functions that take or return objects of Starlette need the package starlette"
+)
 _ANONYMOUS_ADVICE: Final = (
     "other machines can call this server without a login, as before. Set auth=, and pass public_url= or "
     "allowed_hosts= if clients use another host name"
@@ -102,6 +106,8 @@ def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) 
         return _translate_app(edits, call, method, line)
     if method in ("mount", "import_server"):
         return _translate_mount(call)
+    if method == "custom_route":
+        return _translate_route(edits, call, line)
     if method == "add_middleware":
         return call.with_changes(func=call.func.with_changes(attr=cst.Name("middleware")))
     if method == "get_context":
@@ -150,6 +156,24 @@ def _translate_decorator(edits: Edits, call: cst.Call, method: str, line: int) -
             _apply_option(edits, arguments, arg.keyword.value, ITEM_OPTIONS, line)
     _write_version_as_text(arguments)
     return arguments.apply()
+
+
+def _translate_route(edits: Edits, call: cst.Call, line: int) -> cst.Call:
+    """Serve the route without authentication, as fastmcp and mcp do, also if the server has `auth=`."""
+    assert isinstance(call.func, cst.Attribute)
+    arguments = CallArguments(call)
+    arguments.unname("path")
+    arguments.name_positional(("methods",), 1)
+    for name in ("name", "include_in_schema"):
+        arguments.pop(name)
+    path = arguments.get("path", 0)
+    if isinstance(path, cst.SimpleString) and _TYPED_PLACEHOLDER.search(path.value):
+        edits.report(
+            line, get_code(call), "a placeholder of a route has no type. Write {name}, for one part of the path"
+        )
+    arguments.append(cst.Name("True"), "allow_anonymous")
+    edits.report(line, get_code(call), _ROUTE_ADVICE, "check")
+    return arguments.apply(call.func.with_changes(attr=cst.Name("route")))
 
 
 def _translate_add(call: cst.Call) -> cst.Call:
