@@ -59,7 +59,7 @@ SECTIONS: dict[str, list[str]] = {
     "Concepts": ["protocol", "schemas", "reliability", "performance", "stability", "rough-edges"],
     "Commands": ["commands/README"],
     "Reference": ["reference"],
-    "Compared": ["compared"],
+    "Compared": ["compared", "fastmcp-features"],
     "Glossary": ["glossary"],
 }
 CHILDREN = {"commands/README": ["commands/*"], "reference": ["reference/dovetail", "reference/*"]}

@@ -246,7 +246,10 @@ async def test_low_level_server(tmp_path: Path):
         ("await mcp.run_stdio_async()", "await mcp.serve()"),
         ("mcp.http_app(path='/x', stateless_http=True)", "mcp.asgi(path='/x', sessions=False)"),
         ("mcp.streamable_http_app()", "mcp.asgi()"),
+        ("await create(kind).run_stdio_async()", "await create(kind).serve()"),
         ("mcp.add_middleware(m)", "mcp.middleware(m)"),
+        ("mcp.middleware.append(m)", "mcp.middleware(m)"),
+        ("mcp.custom_route('/x', methods=['GET'])", "mcp.route('/x', methods=['GET'], allow_anonymous=True)"),
         ("await mcp.import_server(other, prefix='a')", "mcp.mount(other, prefix='a')"),
         ("mcp.mount('a', other)", "mcp.mount(other, 'a')"),
         ("mcp.add_tool(Tool.from_function(f, name='g'))", "mcp.add_tool(f, name='g')"),
@@ -262,6 +265,7 @@ async def test_low_level_server(tmp_path: Path):
 )
 def test_calls(old: str, new: str):
     header = "from fastmcp import FastMCP, Context\nfrom fastmcp.tools import Tool\n\n"
+    header += "def create(name) -> FastMCP:\n    return FastMCP(name)\n\n"
     body = "async def main(ctx: Context, kind, m, other, f, result):\n    {}\n"
     source = migrate_source(f'{header}mcp = FastMCP("x")\n\n\n{body.format(old)}')
     assert source.text.splitlines()[-1].strip() == new

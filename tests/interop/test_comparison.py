@@ -615,10 +615,24 @@ async def test_references_of_tasks() -> None:
     assert not {"reference", "dump"} & set(dir(fastmcp_tasks.ToolTask))
 
 
-def test_only_in_others() -> None:
+def test_state_of_a_session() -> None:
     assert {"get_state", "set_state"} <= set(dir(FastContext))
-    assert not {"get_state", "set_state"} & set(dir(SdkContext))
-    assert not {"get_state", "set_state"} & set(dir(Context))
+    assert not {"get_state", "set_state", "session_state"} & set(dir(SdkContext))
+    assert "session_state" in dir(Context)
+
+
+async def test_only_in_others() -> None:
+    def greet() -> str:
+        return "hello"
+
+    fast, app = FastMCP("x"), Server("x")
+    for version in ("1", "2"):
+        fast.tool(greet, version=version)
+    async with FastClient(fast) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["greet"]
+    app.add_tool(greet, version="1")
+    with pytest.raises(ValueError, match="greet"):
+        app.add_tool(greet, version="2")
 
 
 def test_installed_distributions() -> None:

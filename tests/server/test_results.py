@@ -106,6 +106,7 @@ def structured(data: Any, json: str) -> CallToolResult:
         list[str | ImageContent],
         tuple[str, ImageContent],
         tuple[ImageContent, ...],
+        Sequence[TextContent | ImageContent],
         str | ImageContent | None,
         int | ImageContent,
         ResourceContents,
@@ -174,6 +175,7 @@ def test_an_empty_list_annotated_as_blocks_has_no_content() -> None:
     assert shaped(list[ContentBlock], []) == CallToolResult(content=[])
     assert shaped(tuple[ImageContent, ...] | None, ()) == CallToolResult(content=[])
     assert shaped(list[ContentBlock], [IMAGE]) == CallToolResult(content=[IMAGE])
+    assert shaped(Sequence[ContentBlock], [IMAGE]) == CallToolResult(content=[IMAGE])
 
 
 @pytest.mark.parametrize("annotation", [Any, str, CallToolResult, Day, int, Day | CallToolResult, list[int]])

@@ -197,7 +197,7 @@ def check_read_result(value: ReadResourceResult) -> ReadResourceResult:
 
 
 def _is_block_list(annotation: Any) -> bool:
-    if typing.get_origin(annotation) not in (list, tuple):
+    if typing.get_origin(annotation) not in (list, tuple, Sequence):
         return False
     members = [
         member

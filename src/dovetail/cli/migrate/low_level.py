@@ -45,14 +45,19 @@ def create_prompt(get_prompt: Any, prompt: Prompt) -> Any:
     async def get(**arguments: str | None) -> Any:
         return await get_prompt(prompt.name, {name: value for name, value in arguments.items() if value is not None})
 
+    arguments = prompt.arguments or []
+    get.__annotations__ = {
+        argument.name: Annotated[str if argument.required else str | None, argument.description or ""]
+        for argument in arguments
+    }
     get.__signature__ = inspect.Signature(
         inspect.Parameter(
             argument.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if argument.required else None,
-            annotation=Annotated[str if argument.required else str | None, argument.description or ""],
+            annotation=get.__annotations__[argument.name],
         )
-        for argument in prompt.arguments or ()
+        for argument in arguments
     )
     return get
 '''

@@ -37,6 +37,7 @@ from dovetail.cli.migrate.usage import (
     get_code,
     get_line,
     get_module_name,
+    get_object_code,
     get_peer_name,
     strip_await,
 )
@@ -245,6 +246,7 @@ class Rewriter(cst.CSTTransformer):
                     continue
                 if self.usage.is_kind(owner, "server") and method == "tool":
                     decorator = self._expose_errors(original_node, decorator)
+                    self._check_result(original_node)
             name = self._get_peer_name(function) or ""
             if name.endswith(".lifespan.lifespan") or name == "fastmcp.server.lifespan":
                 manager = self.edits.import_expression("contextlib.asynccontextmanager")
@@ -255,6 +257,12 @@ class Rewriter(cst.CSTTransformer):
             if not decorators and lines:
                 updated_node = updated_node.with_changes(lines_after_decorators=lines)
         return updated_node.with_changes(decorators=decorators)
+
+    def _check_result(self, function: cst.FunctionDef) -> None:
+        annotation = "" if function.returns is None else get_code(function.returns.annotation).strip("\"'")
+        if annotation in self.usage.plain_classes:
+            advice = f"dovetail needs fields. Make {annotation} a dataclass, or remove the annotation"
+            self.edits.report(self._get_line(function), f"{function.name.value} -> {annotation}", advice)
 
     def _expose_errors(self, function: cst.FunctionDef, decorator: cst.Decorator) -> cst.Decorator:
         """Name the exceptions that the function raises, because dovetail hides the text of others."""
@@ -343,7 +351,7 @@ class Rewriter(cst.CSTTransformer):
         return updated
 
     def _translate_object_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
-        owner, attribute = get_code(original.value), original.attr.value
+        owner, attribute = get_object_code(original.value), original.attr.value
         if self._is_request_context(original):
             return cst.Call(self.edits.import_expression("dovetail.get_context"))
         if attribute == "fn" and owner in self.usage.item_functions:
@@ -427,6 +435,8 @@ class Rewriter(cst.CSTTransformer):
             return updated_node
         if classify_server(name):
             return updated_node.value
+        if name.endswith((".ServerRequestContext", ".ServerMiddleware")):
+            return updated_node.value
         if name.endswith(".Context"):
             elements = updated_node.slice
             index = 1 if name.startswith("mcp.server.fastmcp") else 0
@@ -469,7 +479,7 @@ class Rewriter(cst.CSTTransformer):
     ) -> cst.BaseExpression | None:
         assert isinstance(updated.func, cst.Attribute)
         owner, method = function.value, function.attr.value
-        kind = self.usage.objects.get(get_code(owner))
+        kind = self.usage.objects.get(get_object_code(owner))
         if self._is_context(owner):
             is_awaited = original in self._awaited
             context = updated.func.value
@@ -479,6 +489,13 @@ class Rewriter(cst.CSTTransformer):
             return translate_session_call(self.edits, updated, updated.func.value.value, method)
         if kind == "server":
             return translate_server_call(self.edits, updated, method, line)
+        if (
+            method == "append"
+            and isinstance(owner, cst.Attribute)
+            and owner.attr.value == "middleware"
+            and self.usage.is_kind(get_code(owner.value), "server")
+        ):
+            return updated.with_changes(func=updated.func.value)
         if kind == "client" and method == "call_tool":
             arguments = CallArguments(updated)
             arguments.pop("raise_on_error")

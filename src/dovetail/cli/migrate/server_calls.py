@@ -110,6 +110,8 @@ def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) 
         return _translate_route(edits, call, line)
     if method == "add_middleware":
         return call.with_changes(func=call.func.with_changes(attr=cst.Name("middleware")))
+    if method == "custom_route":
+        return _translate_route(edits, call, line)
     if method == "get_context":
         return cst.Call(edits.import_expression("dovetail.get_context"))
     if method in _SERVER_LISTS:
@@ -233,6 +235,17 @@ def _translate_mount(call: cst.Call) -> cst.Call:
         arguments.rename(name, "prefix")
     arguments.unname("server")
     return arguments.apply(call.func.with_changes(attr=cst.Name("mount")))
+
+
+def _translate_route(edits: Edits, call: cst.Call, line: int) -> cst.Call:
+    assert isinstance(call.func, cst.Attribute)
+    arguments = CallArguments(call)
+    for name in ("name", "include_in_schema"):
+        arguments.pop(name)
+    arguments.unname("path")
+    arguments.append(cst.Name("True"), "allow_anonymous")
+    edits.report(line, get_code(call), "the function now gets a RouteRequest of dovetail.types", "check")
+    return arguments.apply(call.func.with_changes(attr=cst.Name("route")))
 
 
 def _translate_run(edits: Edits, call: cst.Call, method: str, line: int) -> cst.BaseExpression:

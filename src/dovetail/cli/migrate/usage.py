@@ -47,6 +47,7 @@ class Usage:
     elicitations: set[str] = field(default_factory=set[str])  # variables with the answer to an elicitation
     samples: set[str] = field(default_factory=set[str])  # variables with the result of ctx.sample
     lists: set[str] = field(default_factory=set[str])  # variables with a result of a list method of mcp's clients
+    plain_classes: set[str] = field(default_factory=set[str])  # classes of the file without base and decorator
     bound_names: set[str] = field(default_factory=set[str])  # names that the file itself defines or imports
     servers: list[str] = field(default_factory=list[str])  # the names of the variables with servers
 
@@ -70,6 +71,13 @@ def get_peer_name(names: Collection[metadata.QualifiedName]) -> str | None:
 def get_code(node: cst.CSTNode) -> str:
     """Return the source code of a node."""
     return cst.Module([]).code_for_node(node)
+
+
+def get_object_code(node: cst.CSTNode) -> str:
+    """Return the code that identifies an object. The arguments of a function that returns it do not matter."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+        return f"{node.func.value}()"
+    return get_code(node)
 
 
 def get_module_name(node: cst.BaseExpression | None) -> str:
@@ -164,6 +172,8 @@ class UsageCollector(cst.CSTVisitor):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self.usage.bound_names.add(node.name.value)
+        if not node.bases and not node.decorators:
+            self.usage.plain_classes.add(node.name.value)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
         self._functions.pop()
@@ -203,8 +213,9 @@ class UsageCollector(cst.CSTVisitor):
         if name is not None:
             self._add_created(code, name)
             return
-        if self.usage.is_kind(get_code(call), "server", "low-level server"):
-            self._add_object(code, self.usage.objects[get_code(call)], self.usage.packages[get_code(call)])
+        created = get_object_code(call)
+        if self.usage.is_kind(created, "server", "low-level server"):
+            self._add_object(code, self.usage.objects[created], self.usage.packages[created])
         if isinstance(call.func, cst.Attribute):
             self._add_result(code, get_code(call.func.value), call.func.attr.value)
 
