@@ -51,10 +51,12 @@ def test_every_field_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer == {"row": 3, "place": "aisle", "meals": ["fish", "fruit"], "class": "b", "quiet": False}
     assert "Row\\x1b[2J: " in shown
     assert re.search(r"\brow .*integer", shown)
-    assert "window, aisle" in shown
+    assert "1 window" in shown
+    assert "2 b  Second" in shown
     assert "Place" not in shown
     assert "place [window]: " in shown
-    assert shown.count("[Y/n]") == 2
+    assert "quiet [Y/n]: " in shown
+    assert shown.count("Send this? [Y/n]") == 2
 
 
 def test_defaults_and_answers_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

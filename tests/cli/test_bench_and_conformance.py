@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.command_process import ROOT, SAMPLE_SERVER, RunCommand
+from cli.command_process import ROOT, SAMPLE_SERVER, TIMEOUT_S, RunCommand
+from cli.terminal import open_terminal
 from dovetail.cli.commands.conformance import find_suite_command
 
 
@@ -26,7 +29,21 @@ def test_bench_tells_of_failures(run: RunCommand, url: str) -> None:
     assert run(*words).code == 5
     said = run(*words, "--json")
     assert said.code == 5
-    assert [*said.json["errors"].values()] == [7]
+    assert said.json["errors"] == {"ToolError": 7}
+    assert [(failure["count"], failure["message"]) for failure in said.json["failures"]] == [
+        (7, "no\x1b[31m way\u202e")
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="platform: another signal")
+def test_bench_prints_its_figures_after_an_interrupt(url: str, environment: dict[str, str]) -> None:
+    with open_terminal(environment, "bench", url, "add", "a=1", "-d", "60", columns=50) as at:
+        at.wait_for("per second")
+        at.process.send_signal(signal.SIGINT)
+        screen = at.read_screen()
+        assert at.process.wait(TIMEOUT_S) == 130
+    assert not screen.wrapped
+    assert re.match(r"\d+ calls in [\d.]+ s: \d+ per second\n\np50 ", screen.text)
 
 
 SUITE = Path("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")

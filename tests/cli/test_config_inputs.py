@@ -34,7 +34,7 @@ def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone
     with open_terminal(alone, "servers", str(path), "--json") as at:
         at.until_match(r"(?s)The key of the sums.*: $")
         at.type("open sesame\n")
-        at.wait_for("here, there")
+        at.wait_for("2 there")
         at.wait_for("Where [here]: ")
         at.type("elsewhere\n")
         at.wait_for("'elsewhere'")

@@ -62,7 +62,7 @@ def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
         (["bench", "-d", "-1", "--", "true"], "--duration"),
         (["bench", "--rate", "-5", "--", "true"], "--rate"),
         (["ping", "surplus", "--", "true"], "surplus"),
-        (["info", "-m", "module", "surplus"], "surplus"),
+        (["ping", "-m", "module", "surplus"], "surplus"),
         (["lint", SAMPLE_SERVER, "surplus"], "surplus"),
         (["doctor", SAMPLE_SERVER, "surplus"], "surplus"),
         (["run", SAMPLE_SERVER, "surplus"], "surplus"),

@@ -17,6 +17,8 @@ from cli.command_process import RunCommand
 from dovetail.cli.answers import AnswerProvider
 from dovetail.cli.commands.diff import compare_items
 from dovetail.cli.commands.lint import lint_tools
+from dovetail.cli.item_page import format_item
+from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.tool_arguments import read_arguments
 from dovetail.errors import InputRequestError
 from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, fit_schema
@@ -51,6 +53,7 @@ def test_no_schema_is_stumbled_over(schema: dict[str, Any], other: dict[str, Any
         with contextlib.suppress(click.UsageError):
             assert "a" in read_arguments(words, schema)
     assert lint_tools([tool], tuple(PROVIDER_RULES))
+    assert format_item(tool, TargetOptions(args=("s.py", "t"))).startswith("t\n")
     for profile in PROFILES:
         assert fit_schema(profile, schema)["type"] == "object"
     old, new = ({"t": {"inputSchema": one, "outputSchema": one}} for one in (schema, other))

@@ -17,7 +17,7 @@ from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequ
 from dovetail.protocol.safe_text import quote_lines
 from dovetail.schemas.reader import as_object, get_mapping, get_required
 from dovetail.terminal import output
-from dovetail.terminal.form import confirm, fill_form, list_choices, parse_answer
+from dovetail.terminal.form import confirm, fill_form, is_yes_no_form, list_choices, parse_answer
 from dovetail.terminal.line_reader import LineReader
 from dovetail.wire.elicitation import ElicitRequestParams
 
@@ -61,7 +61,8 @@ class AnswerProvider:
         with self._hide_progress(), LineReader() as lines:
             _print_message(lines, request)
             values = fill_form(lines, schema, answer)
-            if not confirm(lines, "Send this?", default=True):
+            # The user has just answered yes or no, and would answer the same again.
+            if not is_yes_no_form(schema) and not confirm(lines, "Send this?", default=True):
                 raise ElicitationDeclined
         return values
 

@@ -59,7 +59,9 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
     if definition.get("password"):
         lines.write_quoted(output.escape_line(label))
         return getpass.getpass("  value (not shown): ", sys.stderr)
-    schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
+    schema: dict[str, Any] = {"type": "string", "title": label, "default": definition.get("default")}
+    if options := _list_options(definition):
+        schema["enum"] = options
     return str(ask_field(lines, definition["id"], schema, is_required=True))
 
 

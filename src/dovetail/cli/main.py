@@ -31,7 +31,7 @@ COMMAND_GROUPS = {
         "complete": "Complete an argument of a prompt or template.",
         "listen": "Print change notifications as they arrive.",
         "skills": "List, show, verify and download skills.",
-        "info": "Show name, version and capabilities of a server.",
+        "info": "Show a server, or one of its tools.",
         "stubs": "Write a typed client for a server.",
         "ping": "Measure the response time of a server.",
         "auth": "Manage logins.",

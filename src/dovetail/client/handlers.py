@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 
 from dovetail.callbacks import run_callback, type_name
 from dovetail.client.option_checks import is_file_uri
-from dovetail.client.validator import UnusableSchema, apply_defaults, compile_schema
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ElicitationCancelled,
@@ -23,6 +22,7 @@ from dovetail.errors import (
     ProtocolError,
 )
 from dovetail.protocol.http_checks import is_safe_url
+from dovetail.schemas.validator import UnusableSchema, apply_defaults, compile_schema
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from dovetail.client.pagination import ListMethod
-from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.error_context import clip, make_name_hint
 from dovetail.errors import InvalidResult
 from dovetail.log import log
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
+from dovetail.schemas.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import copy_value
 from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult, Tool

@@ -7,8 +7,8 @@ imitate a line of dovetail.
 import json
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -21,6 +21,8 @@ from dovetail.schemas.reader import (
     get_types,
     resolve_schema,
 )
+from dovetail.schemas.summary import describe_bounds
+from dovetail.schemas.validator import UnusableSchema, compile_schema
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
@@ -136,66 +138,172 @@ def confirm(lines: LineReader, prompt: str, *, default: bool) -> bool:
 def fill_form(lines: LineReader, schema: Mapping[str, Any], answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Ask the user for all form fields that are not in `answers`, and return all values.
 
-    Raise EOFError at the end of the input.
+    Ask again if the values do not match the schema together. Raise EOFError at the end of the input.
     """
-    values, required_names = {**(answers or {})}, get_required(schema)
-    for name, field_schema in get_mapping(schema).items():
-        if name not in values:
-            value = ask_field(lines, name, as_object(field_schema), name in required_names)
+    given, required_names = {**(answers or {})}, get_required(schema)
+    asked = {name: as_object(field) for name, field in get_mapping(schema).items() if name not in given}
+    while True:
+        values = dict(given)
+        for name, field_schema in asked.items():
+            value = ask_field(lines, name, field_schema, name in required_names)
             values |= {} if value is None else {name: value}
-    return values
+        problem = _find_problem(schema, values) if asked else None
+        if problem is None:
+            return values
+        lines.write_quoted(output.escape_full_line(problem))
 
 
 def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
     """Ask until the user enters a valid value. Return None if the user skips an optional field."""
-    label = output.escape_line(str(schema.get("title") or name))
+    choices = _read_choices(schema)
     if schema.get("description"):
         lines.write_quoted(output.escape_line(str(schema["description"])))
-    choices = list_choices(schema)
-    if choices:
-        lines.write_quoted(f"one of: {', '.join(output.escape_line(choice) for choice in choices)}")
+    for number, choice in enumerate(choices, 1):
+        # Values that are numbers would be confused with the numbers of a menu.
+        mark = "-" if _has_numbers(choices) else f"{number:>2}"
+        title = f"  {output.escape_line(choice.title)}" if choice.title else ""
+        lines.write_quoted(f"{mark} {output.escape_line(choice.text)}{title}")
+    prompt = f"{_format_label(name, schema)}{_format_suffix(schema, choices, is_required)}: "
     default = schema.get("default")
-    # An empty line sends the default value, so the whole value is shown.
-    suffix = (
-        f" [{output.escape_full_line(_format_value(default))}]"
-        if default is not None
-        else ""
-        if is_required
-        else " (optional)"
-    )
     while True:
-        lines.write_quoted(f"{label}{suffix}: ", end="")
+        lines.write_quoted(prompt, end="")
         typed = lines.read_line()
-        if not typed and default is not None:
-            return default
-        if not typed and not is_required:
+        if not typed and default is None and not is_required:
             return None
-        if not typed and "string" not in list_types(schema):
+        if not typed and default is None and not _is_boolean(schema) and (choices or not _allows_text(schema)):
             lines.write_quoted("a value is required")
             continue
         try:
-            return parse_answer(name, typed, schema)
+            value = parse_answer(name, typed, schema) if typed else _get_empty_value(schema)
         except click.UsageError as exc:
             lines.write_quoted(output.escape_full_line(exc.message))
+            continue
+        if (problem := _find_problem(schema, value)) is None:
+            return value
+        lines.write_quoted(f"{output.escape_line(name)}: {output.escape_full_line(problem)}")
+
+
+def is_yes_no_form(schema: Mapping[str, Any]) -> bool:
+    """Return whether a form has one field, which is a yes-or-no question."""
+    fields = [*get_mapping(schema).values()]
+    return len(fields) == 1 and _is_boolean(as_object(fields[0]))
+
+
+def _get_empty_value(schema: Mapping[str, Any]) -> Any:
+    """Return the value of a field that the user leaves empty."""
+    default = schema.get("default")
+    return default if default is not None else False if _is_boolean(schema) else ""
+
+
+def _allows_text(schema: Mapping[str, Any]) -> bool:
+    return "string" in list_types(schema)
+
+
+def _is_boolean(schema: Mapping[str, Any]) -> bool:
+    return list_types(schema) == {"boolean"}
+
+
+def _format_label(name: str, schema: Mapping[str, Any]) -> str:
+    # A server that asks for one value calls its field "value", which says nothing to a user.
+    return output.escape_line(str(schema.get("title") or ("answer" if name == "value" else name)))
+
+
+def _format_suffix(schema: Mapping[str, Any], choices: Sequence["Choice"], is_required: bool) -> str:
+    default = schema.get("default")
+    note = "" if is_required or default is not None else " (optional)"
+    if _is_boolean(schema):
+        letters = "Y/n" if default is True else "y/N" if default is False or is_required else "y/n"
+        return f"{note} [{letters}]"
+    bounds = describe_bounds(schema)
+    hint = f" ({output.escape_line(bounds)})" if bounds and not choices else ""
+    # An empty line sends the default value, so the whole value is shown.
+    return f"{hint}{note}" + (f" [{output.escape_full_line(_format_value(default))}]" if default is not None else "")
 
 
 def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:
-    """Convert the typed text to the type in the schema. Raise UsageError if the result is not one of the choices."""
-    value, choices = coerce(name, typed, schema), list_choices(schema)
-    for item in value if isinstance(value, list) else [value]:
-        if choices and _format_value(item) not in choices:
-            allowed = ", ".join(output.escape_line(choice) for choice in choices)
-            raise click.UsageError(f"{output.escape_line(name)} must be one of {allowed}, not {_format_value(item)!r}")
-    return value
+    """Convert the typed text to the type in the schema. Raise UsageError if the result is not one of the choices.
+
+    A choice can be typed as its value, its title or its number in the menu.
+    """
+    choices = _read_choices(schema)
+    if not choices:
+        return coerce(name, typed, schema)
+    if "array" in list_types(schema):
+        return [_find_choice(name, part.strip(), choices) for part in typed.split(",")] if typed else []
+    return _find_choice(name, typed, choices)
+
+
+class Choice(NamedTuple):
+    """A value that a field allows."""
+
+    value: Any
+    text: str
+    title: str = ""
+
+
+def _find_choice(name: str, typed: str, choices: Sequence["Choice"]) -> Any:
+    for choice in choices:
+        if typed == choice.text:
+            return choice.value
+    for choice in choices:
+        if typed.lower() in (choice.text.lower(), choice.title.lower()):
+            return choice.value
+    if typed.isdecimal() and 1 <= int(typed) <= len(choices) and not _has_numbers(choices):
+        return choices[int(typed) - 1].value
+    allowed = ", ".join(output.escape_line(choice.text) for choice in choices)
+    raise click.UsageError(f"{output.escape_line(name)} must be one of {allowed}, not {typed!r}")
+
+
+def _has_numbers(choices: Sequence["Choice"]) -> bool:
+    return any(text.isdecimal() for choice in choices for text in (choice.text, choice.title))
+
+
+def _read_choices(schema: Mapping[str, Any]) -> list[Choice]:
+    item_schema = as_object(schema["items"]) if schema.get("items") else schema
+    values, titles = get_list(item_schema, "enum"), get_list(item_schema, "enumNames")
+    if values:
+        titles = titles if len(titles) == len(values) else [""] * len(values)
+        return [Choice(value, _format_value(value), str(title)) for value, title in zip(values, titles, strict=True)]
+    alternatives = map(as_object, get_list(item_schema, "oneOf") or get_list(item_schema, "anyOf"))
+    return [
+        Choice(alternative["const"], _format_value(alternative["const"]), str(alternative.get("title") or ""))
+        for alternative in alternatives
+        if "const" in alternative
+    ]
 
 
 def list_choices(schema: Mapping[str, Any]) -> list[str]:
-    item_schema = as_object(schema["items"]) if schema.get("items") else schema
-    alternatives = [
-        as_object(alternative) for alternative in (get_list(item_schema, "oneOf") or get_list(item_schema, "anyOf"))
-    ]
-    constants = [alternative["const"] for alternative in alternatives if "const" in alternative]
-    return [_format_value(choice) for choice in (get_list(item_schema, "enum") or constants)]
+    """Return the values that a field allows, as text. Return an empty list if it allows others, too."""
+    return [choice.text for choice in _read_choices(schema)]
+
+
+def _find_problem(schema: Mapping[str, Any], value: Any) -> str | None:
+    """Return why a value does not match the schema of its field, or None."""
+    try:
+        return compile_schema({**schema}).find_error(value) or _find_format_problem(schema, value)
+    except UnusableSchema:
+        return None  # The server has to check the value.
+
+
+def _find_format_problem(schema: Mapping[str, Any], value: Any) -> str | None:
+    pattern = _FORMAT_PATTERNS.get(str(schema.get("format")))
+    if pattern is None or not isinstance(value, str) or pattern.fullmatch(value):
+        return None
+    return f"invalid {schema['format']}, for example {_FORMAT_EXAMPLES[str(schema['format'])]}"
+
+
+_FORMAT_EXAMPLES: Final = {
+    "date": "2026-07-28",
+    "date-time": "2026-07-28T09:30:00Z",
+    "email": "ada@example.com",
+    "uri": "https://example.com",
+}
+_FORMAT_PATTERNS: Final = {
+    "date": re.compile(r"\d{4}-\d\d-\d\d", re.ASCII),
+    "date-time": re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII),
+    "email": re.compile(r"[^@\s]+@[^@\s]+"),
+    "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+}
 
 
 def _format_value(value: Any) -> str:

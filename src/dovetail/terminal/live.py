@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveDisplay", "ProgressBar", "print_above"]
 
-_FRAMES_PER_S: Final = 10
+_FRAMES_PER_S: Final = 8
 _START_DELAY_S: Final = 0.4  # Fast commands show nothing.
 _ELAPSED_AFTER_S: Final = 2.0
 _MAX_BAR_COLUMNS: Final = 32
@@ -49,12 +49,10 @@ class LiveDisplay:
         self._live: Live | None = None
 
     def show(self) -> None:
-        """Draw the display, or draw it again."""
+        """Draw the display. The next frame shows what has changed."""
         with _lock:
             if self._live is None:
                 self._start()
-            else:
-                self._live.refresh()
 
     def hide(self) -> None:
         """Remove the display from the screen."""
@@ -109,6 +107,7 @@ class ProgressBar:
         self._done: float | None = None
         self._total: float | None = None
         self._message = ""
+        self._unit = ""
         self._detail = ""
 
     def start(self, title: str) -> None:
@@ -119,9 +118,17 @@ class ProgressBar:
             self._timer.daemon = True
             self._timer.start()
 
-    def draw(self, done: float, total: float | None = None, message: str | None = None, *, detail: str = "") -> None:
+    def draw(
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
+        *,
+        unit: str = "",
+        detail: str = "",
+    ) -> None:
         """Draw the current progress. `detail` is text of dovetail, `message` is text of a server."""
-        self._done, self._total, self._detail = done, total, detail
+        self._done, self._total, self._unit, self._detail = done, total, unit, detail
         self._message = escape_line(message or "", _MAX_MESSAGE_CHARS)
         self._show()
 
@@ -190,8 +197,8 @@ class ProgressBar:
             )
         if self._done is not None:
             numbers = f"{self._done:g}" + (f" of {self._total:g}" if self._total is not None else "")
-            cells.append(Text(numbers, no_wrap=True))
-        if elapsed_s >= _ELAPSED_AFTER_S:
+            cells.append(Text(f"{numbers} {self._unit}".rstrip(), no_wrap=True))
+        if elapsed_s >= _ELAPSED_AFTER_S and not self._unit:
             cells.append(Text(f"{elapsed_s:.0f} s", "quiet", no_wrap=True))
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_row(*cells)

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import click
@@ -103,12 +103,14 @@ def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 Rows: TypeAlias = Sequence[tuple[str, ...]]
+Section: TypeAlias = str | Rows | Mapping[str, Any]
 
 
-def format_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, str | Rows]]) -> str:
+def format_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, Section]]) -> str:
     """Format a page about one thing: its name, its title, its description as Markdown, and named sections.
 
-    A section is a text or a list of rows. The cells of a row are a name, a type, a note and a description.
+    A section is a text, a list of rows, or a JSON object, which is shown as a tree. The cells of a row are a name, a
+    type, a note and a description. Some of them can be left out.
     """
     if sys.stdout.isatty():
         from dovetail.terminal.renderer import lay_out_page
@@ -117,8 +119,14 @@ def format_page(title: str, subtitle: str, description: str, sections: Sequence[
     parts = ["  ".join(escape_line(text) for text in (title, subtitle) if text)]
     parts += [_indent(escape_text(description))] if description else []
     for heading, content in sections:
-        parts += ["", heading, _indent(escape_text(content) if isinstance(content, str) else _format_rows(content))]
+        parts += ["", heading, _indent(_format_section(content))]
     return "\n".join(parts)
+
+
+def _format_section(content: Section) -> str:
+    if isinstance(content, str):
+        return escape_text(content)
+    return dump_json(content) if isinstance(content, Mapping) else _format_rows(content)
 
 
 def _format_rows(rows: Rows) -> str:
@@ -171,6 +179,19 @@ def fit_to_stdout(text: str) -> str:
 
 def _fit_to_stderr(text: str) -> str:
     return safe_text.wrap_lines(text, LineReader().get_columns()) if sys.stderr.isatty() else text
+
+
+def wrap_command(words: Sequence[str], indent: int = 2) -> str:
+    """Join the quoted words of a command. In a terminal, break it into lines that can still be copied."""
+    if not sys.stdout.isatty():
+        return " ".join(words)
+    lines = [words[0]]
+    for word in words[1:]:
+        if get_text_width(f"{lines[-1]} {word} \\") > get_terminal_width() - indent:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(lines)
 
 
 def refuse_overwriting(file: str, force: bool) -> None:

@@ -7,8 +7,8 @@ each line is escaped again after the layout. No line is wider than the terminal,
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,6 +18,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
+from rich.tree import Tree
 
 from dovetail.protocol.safe_text import cut_line, escape_line, escape_text, get_max_width, get_text_width
 from dovetail.terminal.style import get_state_colour
@@ -233,19 +234,44 @@ def _style_cell(cell: str, header: str, index: int) -> Text:
 
 
 def lay_out_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, Any]]) -> RenderableType:
-    """Lay out a page about one item. A section is a text or a list of rows."""
+    """Lay out a page about one item. A section is a text, a list of rows, or a mapping, which becomes a tree."""
     heading = Text.assemble(make_line(title, "name"), *([("  ", ""), make_line(subtitle, "bold")] if subtitle else []))
     parts: list[RenderableType] = [heading]
     if description:
         parts.append(Padding(lay_out_markdown(description), (0, 0, 0, 2)))
     for name, content in sections:
         parts += [Text(""), make_line(name, "bold")]
-        body = make_text(content) if isinstance(content, str) else _RowsLayout(content)
-        parts.append(Padding(body, (0, 0, 0, 2)))
+        parts.append(Padding(_lay_out_section(content), (0, 0, 0, 2)))
     return Group(*parts)
 
 
-_ROW_STYLES: Final = ("cyan", "green", "yellow", "")
+def _lay_out_section(content: Any) -> RenderableType:
+    if isinstance(content, str):
+        return make_text(content)
+    if not isinstance(content, Mapping):
+        return _RowsLayout(content)
+    tree = Tree("", hide_root=True, guide_style="quiet")
+    _add_branches(tree, cast("Mapping[str, Any]", content))
+    return tree
+
+
+_MAX_BRANCHES: Final = 100
+_MAX_TREE_DEPTH: Final = 5
+
+
+def _add_branches(tree: Tree, values: Mapping[str, Any], depth: int = 0) -> None:
+    for name, value in [*values.items()][:_MAX_BRANCHES]:
+        label = make_line(str(name)[:_MAX_LABEL_CHARS], "" if depth else "cyan")
+        if isinstance(value, Mapping):
+            branch = tree.add(label)
+            if depth < _MAX_TREE_DEPTH:
+                _add_branches(branch, cast("Mapping[str, Any]", value), depth + 1)
+        elif value is not False and value is not None:
+            tree.add(label if value is True else Text.assemble(label, " ", make_line(str(value)[:_MAX_LABEL_CHARS])))
+
+
+_MAX_LABEL_CHARS: Final = 300
+_ROW_STYLES: Final = ("cyan", "green", "yellow")
 
 
 class _RowsLayout:
@@ -262,7 +288,8 @@ class _RowsLayout:
                 yield from _stack_cells(row)
             return
         grid = Table.grid(padding=(0, _GAP_COLUMNS, 0, 0))
-        for width, style in zip(_fit_widths(natural, available), _ROW_STYLES, strict=False):
+        styles = [*_ROW_STYLES[: len(natural) - 1], ""]
+        for width, style in zip(_fit_widths(natural, available), styles, strict=True):
             grid.add_column(width=width, style=style, overflow="fold")
         for row in self._rows:
             grid.add_row(*map(make_text, row))

@@ -1,6 +1,7 @@
 """`dovetail call`: call a tool."""
 
 import base64
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.error_report import BRIDGE_HINT, translate_options
+from dovetail.cli.item_page import print_item
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
 from dovetail.client.result_values import extract_value
@@ -19,17 +21,34 @@ from dovetail.errors import InvalidResult, NotSupported, RemoteError, ToolError
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.protocol.client_messages import find_elicitation_obstacle
 from dovetail.terminal import output as text
-from dovetail.wire.base import UNSET
+from dovetail.wire.base import UNSET, replace
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.revisions import STATELESS_REVISIONS
 from dovetail.wire.tools import CallToolResult, Tool
 
+_SHOWS_TOOL: Final = "dovetail.shows_tool"
 _UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these codes for an unknown tool.
 _MASKED_ERROR_TEXT: Final = " has the details under "
 _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicitation"
 
 
-@click.command("call")
+class _CallCommand(click.Command):
+    """Shows the tool if --help follows the name of a tool."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and remember whether to show the tool."""
+        other_args = [arg for arg in args if arg not in ("-h", "--help")]
+        if len(other_args) < len(args):
+            with contextlib.suppress(click.UsageError):
+                rest = super().parse_args(ctx, [*other_args])
+                has_target = ctx.obj or ctx.params["module"] is not None
+                if len(ctx.params["args"]) > (0 if has_target else 1):
+                    ctx.meta[_SHOWS_TOOL] = True
+                    return rest
+        return super().parse_args(ctx, args)
+
+
+@click.command("call", cls=_CallCommand)
 @target_options("TOOL", "[NAME=VALUE]...")
 @click.option("--arguments", "arguments_json", metavar="JSON", help="Arguments as JSON, @FILE, or - for stdin.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result to a file.")
@@ -49,18 +68,24 @@ def command(
     """Call a tool.
 
     Values are converted as the schema of the tool requires. NAME:=JSON passes a value as JSON, NAME=@FILE the text of a
-    file. If the server asks a question, answer it at the terminal or with --answer.
+    file. If the server asks a question, answer it at the terminal or with --answer. --help after the name of a tool
+    shows its arguments.
 
     With --detach, the tool continues as a task on the server. --attach waits for the result, also in another process.
 
     \b
     dovetail call server.py forecast city=Oslo days=3
+    dovetail call server.py forecast --help
     dovetail call https://example.com/mcp search query=@question.txt limit:=5
     dovetail call plot.py chart kind=bar -o chart.png
     dovetail call convert_time time=12:00 -- uvx mcp-server-time
     dovetail call https://example.com/mcp report month=11 --detach
     dovetail call https://example.com/mcp --attach REFERENCE
     """
+    if _SHOWS_TOOL in ctx.meta:
+        options = read_target_options(ctx, **params)
+        name_index = 0 if options.command or options.module is not None else 1
+        return print_item(replace(options, args=options.args[: name_index + 1]), ["tools"])
     if reference is not None and (detach or arguments_json is not None):
         raise click.UsageError(f"--attach cannot be used with {'--detach' if detach else '--arguments'}")
     if output is not None:

@@ -1,24 +1,33 @@
-"""`dovetail info`: show name, version and capabilities of a server."""
+"""`dovetail info`: show name, version and capabilities of a server, or one of its items."""
 
+import sys
 from typing import Any
 
 import click
 
 from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.item_page import print_item
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.terminal import output
 from dovetail.wire.codec import to_plain
 
 
 @click.command("info")
-@target_options()
+@target_options("[NAME]")
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Show name, version and capabilities of a server.
+    """Show a server, or one of its tools.
+
+    Without NAME, shows the name, version and capabilities of the server. NAME is the name of a tool or a prompt, or the
+    URI of a resource. Then shows its arguments, its result and an example to copy.
 
     \b
     dovetail info https://example.com/mcp
+    dovetail info server.py forecast
     """
+    options = read_target_options(ctx, **params)
+    if len(options.args) > (0 if options.command or options.module is not None else 1):
+        return print_item(options)
 
     async def execute(command_run: CommandRun) -> None:
         client = command_run.client
@@ -34,10 +43,22 @@ def command(ctx: click.Context, **params: Any) -> int:
         }
         command_run.print_result(info, lambda: _format_info(info))
 
-    return run_command(read_target_options(ctx, **params), execute)
+    return run_command(options, execute)
 
 
 def _format_info(info: dict[str, Any]) -> str:
+    if sys.stdout.isatty():
+        versions = [version for version in info["supported_versions"] if version != info["protocol_version"]]
+        facts = [("version", info["protocol_version"]), ("also", ", ".join(versions))]
+        return output.format_page(
+            info["name"] or "unnamed server",
+            info["version"] or "",
+            info["instructions"] or "",
+            [
+                ("Protocol", [fact for fact in facts if fact[1]]),
+                ("Capabilities", info["capabilities"]),
+            ],
+        )
     rows = [(name, _format_field(name, value)) for name, value in info.items() if value not in (None, "", {})]
     lines = [f"{name.replace('_', ' ') + ':':<19} {value}" for name, value in rows]
     return output.fit_to_stdout("\n".join(lines))

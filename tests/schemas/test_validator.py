@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.client.validator import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
 from dovetail.error_context import clip
+from dovetail.schemas.validator import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
 from mentions import mentions
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -527,7 +527,7 @@ def test_a_form_without_defaults_adds_nothing(schema: Any) -> None:
 
 def test_the_validator_is_loaded_by_the_first_schema_only() -> None:
     program = (
-        "import sys, dovetail.client.validator as c; assert 'jsonschema_rs' not in sys.modules; "
+        "import sys, dovetail.schemas.validator as c; assert 'jsonschema_rs' not in sys.modules; "
         "c.apply_defaults({}, {}); assert 'jsonschema_rs' not in sys.modules; "
         "c.compile_schema({}); assert 'jsonschema_rs' in sys.modules"
     )

@@ -1,0 +1,223 @@
+"""A page about one tool, prompt, resource or resource template, for people: `dovetail info TARGET NAME`.
+
+The page ends with a command to copy. Names and values in it come from the server, so they are quoted for the shell, and
+a value never makes the command read a file.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from dovetail.cli.command_runner import CommandRun, list_items, run_command
+from dovetail.cli.completion_candidates import remember_items
+from dovetail.cli.target_argument import TargetOptions
+from dovetail.cli.tool_arguments import suggest_names
+from dovetail.schemas.reader import as_object, get_list, get_mapping, get_required, get_types, resolve_schema
+from dovetail.schemas.summary import FieldSummary, describe_type, list_fields
+from dovetail.terminal import output
+from dovetail.wire.base import UNSET
+from dovetail.wire.prompts import Prompt
+from dovetail.wire.resources import Resource, ResourceTemplate
+from dovetail.wire.tools import Tool
+
+_ITEM_KINDS: Final = ("tools", "prompts", "resources", "templates")
+_PLAIN_NAME_PATTERN: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_MAX_EXAMPLE_DEPTH: Final = 6
+
+
+def print_item(options: TargetOptions, kinds: Sequence[str] = _ITEM_KINDS) -> int:
+    """Print the page of an item, and return the exit code. The name is the second argument."""
+
+    async def execute(command_run: CommandRun) -> None:
+        name, *rest = command_run.args
+        if rest:
+            raise click.UsageError(f"unexpected argument: {rest[0]}")
+        items = {kind: await list_items(command_run.client, kind) for kind in kinds}
+        remember_items(options, items)
+        item = _find_item(name, items)
+        command_run.print_result(item, lambda: format_item(item, options))
+
+    return run_command(options, execute)
+
+
+def _find_item(name: str, items_by_kind: Mapping[str, list[Any]]) -> Any:
+    items = [item for kind_items in items_by_kind.values() for item in kind_items]
+    # A URI is unique. The name of a resource may also be the name of a tool.
+    for keys in ([_get_key(item) for item in items], [str(item.name) for item in items]):
+        if name in keys:
+            return items[keys.index(name)]
+    kind = "tool" if [*items_by_kind] == ["tools"] else "name"
+    raise click.UsageError(f"unknown {kind} {name!r}{suggest_names(name, [_get_key(item) for item in items])}")
+
+
+def _get_key(item: Any) -> str:
+    """Return the name with which a request names the item."""
+    return item.uri if isinstance(item, Resource) else getattr(item, "uri_template", item.name)
+
+
+def format_item(item: Any, options: TargetOptions) -> str:
+    """Return the page of an item."""
+    sections = [(heading, content) for heading, content in _list_sections(item, options) if content]
+    title = item.title if item.title not in (None, item.name) else ""
+    subtitle = title or (item.name if isinstance(item, Resource | ResourceTemplate) else "")
+    return output.format_page(_get_key(item), subtitle or "", (item.description or "").strip(), sections)
+
+
+def _list_sections(item: Any, options: TargetOptions) -> list[tuple[str, str | output.Rows]]:
+    match item:
+        case Tool():
+            return [
+                ("Arguments", _format_fields(item.input_schema, has_notes=True) or "none"),
+                ("Result", _format_result(item)),
+                ("Annotations", _format_annotations(item)),
+                ("Example", _format_command(options, "call", item.name, _find_examples(item.input_schema))),
+            ]
+        case Prompt():
+            rows = [
+                (argument.name, "required" if argument.required else "", argument.description or "")
+                for argument in item.arguments or ()
+            ]
+            examples = {argument.name: "text" for argument in item.arguments or () if argument.required}
+            return [("Arguments", rows), ("Example", _format_command(options, "prompt", item.name, examples))]
+        case Resource():
+            facts = [("type", item.mime_type or ""), ("size", f"{item.size} bytes" if item.size is not None else "")]
+            return [
+                ("Content", [fact for fact in facts if fact[1]]),
+                ("Example", _format_command(options, "read", item.uri, {})),
+            ]
+        case _:
+            return [
+                ("Content", [("type", item.mime_type)] if item.mime_type else []),
+                ("Example", _format_command(options, "read", item.uri_template, {})),
+            ]
+
+
+def _format_fields(schema: Any, *, has_notes: bool) -> output.Rows:
+    """Return a row for each field: name, type, whether it is required, and description."""
+    return [
+        (
+            f"{'  ' * field.depth}{output.escape_line(field.name)}",
+            field.type,
+            *((_format_note(field),) if has_notes else ()),
+            field.description,
+        )
+        for field in list_fields(schema)
+    ]
+
+
+def _format_note(field: FieldSummary) -> str:
+    return "required" if field.is_required else f"default {field.default}" if field.default else "optional"
+
+
+def _format_result(tool: Tool) -> str | output.Rows:
+    if tool.output_schema is None or tool.output_schema is UNSET:
+        return ""
+    schema = as_object(tool.output_schema)
+    return _format_fields(schema, has_notes=False) or describe_type(schema, schema)
+
+
+_ANNOTATION_TEXTS: Final = (
+    ("read_only_hint", "reads only", "changes something"),
+    ("destructive_hint", "can delete or overwrite", "only adds"),
+    ("idempotent_hint", "can be repeated without another effect", "each call has another effect"),
+    ("open_world_hint", "reaches other systems", "stays within the server"),
+)
+
+
+def _format_annotations(tool: Tool) -> str:
+    """Return what the server says about the tool. A client must not trust it."""
+    annotations = tool.annotations
+    values = [(getattr(annotations, name, None), texts) for name, *texts in _ANNOTATION_TEXTS]
+    return "\n".join(texts[0] if value else texts[1] for value, texts in values if isinstance(value, bool))
+
+
+# Example commands
+
+
+def _format_command(options: TargetOptions, verb: str, name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a command to copy, or an empty string if there is none that is safe."""
+    if name.startswith("-") or not all(output.escape_full_line(text) == text for text in (name, *arguments)):
+        return ""
+    target = [] if options.command else ["-m", options.module] if options.module is not None else options.args[:1]
+    words = ["dovetail", verb, *target, name, *_format_arguments(arguments)]
+    words += ["--", *options.command] if options.command else []
+    return output.wrap_command([shlex.quote(word) for word in words])
+
+
+def _format_arguments(arguments: Mapping[str, Any]) -> list[str]:
+    if not all(map(_PLAIN_NAME_PATTERN.fullmatch, arguments)):
+        # Another name could be read as an option.
+        return [f"--arguments={_dump(arguments)}"]
+    return [_format_argument(name, value) for name, value in arguments.items()]
+
+
+def _format_argument(name: str, value: Any) -> str:
+    # `call` would replace a text that starts with @ by the content of a file.
+    if isinstance(value, str) and not value.startswith("@") and output.escape_full_line(value) == value:
+        return f"{name}={value}"
+    return f"{name}={_dump(value)}" if isinstance(value, bool | int | float) else f"{name}:={_dump(value)}"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def _find_examples(schema: Any) -> dict[str, Any]:
+    """Return a value for each required argument, or for the first one if none is required."""
+    root = as_object(schema)
+    resolved = resolve_schema(schema, root)
+    properties = get_mapping(resolved)
+    names = [name for name in get_required(resolved) if name in properties] or [*properties][:1]
+    return {name: _find_example(properties[name], root, 0) for name in names}
+
+
+def _find_example(schema: Any, root: Any, depth: int) -> Any:
+    resolved = resolve_schema(schema, root)
+    alternatives = [*get_list(resolved, "anyOf"), *get_list(resolved, "oneOf")]
+    candidates = [
+        *get_list(resolved, "examples"),
+        *(resolved[name] for name in ("default", "const") if resolved.get(name) is not None),
+        *get_list(resolved, "enum"),
+    ]
+    if candidates:
+        return candidates[0]
+    if depth >= _MAX_EXAMPLE_DEPTH:
+        return None
+    if alternatives and not get_types(resolved):
+        return _find_example(alternatives[0], root, depth + 1)
+    match (get_types(resolved) or ["string"])[0]:
+        case "integer" | "number":
+            return _find_number(resolved)
+        case "boolean":
+            return True
+        case "array":
+            return [_find_example(resolved.get("items", {}), root, depth + 1)]
+        case "object":
+            properties = get_mapping(resolved)
+            names = [name for name in get_required(resolved) if name in properties]
+            return {name: _find_example(properties[name], root, depth + 1) for name in names}
+        case "null":
+            return None
+        case _:
+            return _FORMAT_EXAMPLES.get(str(resolved.get("format")), "text")
+
+
+_FORMAT_EXAMPLES: Final = {
+    "date": "2026-07-28",
+    "date-time": "2026-07-28T09:30:00Z",
+    "time": "09:30:00",
+    "email": "ada@example.com",
+    "uri": "https://example.com",
+}
+
+
+def _find_number(schema: Mapping[str, Any]) -> float:
+    for name, step in (("minimum", 0), ("exclusiveMinimum", 1), ("maximum", 0), ("exclusiveMaximum", -1)):
+        bound = schema.get(name)
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            return bound + step
+    return 1

@@ -1,0 +1,152 @@
+"""Describe untrusted JSON Schemas in a few words, such as "integer, 1 to 14". The result is not escaped."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from dovetail.schemas.reader import (
+    NEVER_SCHEMA,
+    Schema,
+    as_object,
+    get_list,
+    get_mapping,
+    get_required,
+    get_types,
+    resolve_schema,
+)
+
+_MAX_DEPTH: Final = 4
+_MAX_ALTERNATIVES: Final = 8
+_MAX_VALUE_CHARS: Final = 60
+_MAX_FIELDS: Final = 200
+
+
+class FieldSummary(NamedTuple):
+    """A field of an object, in words."""
+
+    name: str
+    depth: int  # 0 for a field of the object itself, 1 for a field of one of its fields
+    type: str
+    is_required: bool
+    default: str  # the default as JSON, or an empty string
+    description: str
+
+
+def list_fields(schema: Any) -> list[FieldSummary]:
+    """Return the fields of an object, each followed by the fields in it."""
+    fields: list[FieldSummary] = []
+    for field in _iter_fields(schema, as_object(schema), 0):
+        if len(fields) == _MAX_FIELDS:
+            break
+        fields.append(field)
+    return fields
+
+
+def _iter_fields(schema: Any, root: Schema, depth: int) -> Iterator[FieldSummary]:
+    resolved = resolve_schema(schema, root)
+    required = get_required(resolved)
+    for name, field_schema in get_mapping(resolved).items():
+        field = resolve_schema(field_schema, root)
+        yield FieldSummary(
+            str(name),
+            depth,
+            describe_type(field, root),
+            name in required,
+            _format_value(field["default"]) if field.get("default") is not None else "",
+            " ".join(str(field.get("description") or field.get("title") or "").split()),
+        )
+        if depth + 1 < _MAX_DEPTH:
+            yield from _iter_fields(_find_object(field, root), root, depth + 1)
+
+
+def _find_object(schema: Schema, root: Schema) -> Any:
+    """Return the schema with the fields of a value: of the object itself, of the items of a list, or of the one
+    alternative that is not null.
+    """
+    if get_mapping(schema):
+        return schema
+    if "items" in schema:
+        return resolve_schema(schema["items"], root)
+    objects = [alternative for alternative in _list_alternatives(schema, root) if get_types(alternative) != ["null"]]
+    return resolve_schema(objects[0].get("items", objects[0]), root) if len(objects) == 1 else {}
+
+
+def describe_type(schema: Any, root: Schema, depth: int = 0) -> str:
+    """Return the type of a value, with its bounds."""
+    resolved = resolve_schema(schema, root)
+    bounds = describe_bounds(resolved)
+    name = _name_type(resolved, root, depth)
+    return f"{name}, {bounds}" if bounds else name
+
+
+def _name_type(schema: Schema, root: Schema, depth: int) -> str:
+    if "const" in schema:
+        return _format_value(schema["const"])
+    if values := get_list(schema, "enum"):
+        return _join([_format_value(value) for value in values], " | ")
+    alternatives = _list_alternatives(schema, root)
+    if alternatives and depth < _MAX_DEPTH:
+        names = dict.fromkeys(describe_type(alternative, root, depth + 1) for alternative in alternatives)
+        separator = " | " if all("const" in alternative for alternative in alternatives) else " or "
+        return _join([*names], separator)
+    names = [_name_simple_type(type_name, schema, root, depth) for type_name in get_types(schema)]
+    return " or ".join(names) or ("object" if get_mapping(schema) else "any value")
+
+
+def _name_simple_type(type_name: str, schema: Schema, root: Schema, depth: int) -> str:
+    if type_name == "array":
+        has_items = isinstance(schema.get("items"), dict) and depth < _MAX_DEPTH
+        return f"list of {describe_type(schema['items'], root, depth + 1)}" if has_items else "list"
+    return type_name
+
+
+def _list_alternatives(schema: Schema, root: Schema) -> list[Schema]:
+    return [
+        resolve_schema(alternative, root)
+        for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
+        if as_object(alternative) != NEVER_SCHEMA
+    ]
+
+
+def describe_bounds(schema: Schema) -> str:
+    """Return the limits of a value, for example "1 to 14" or "at most 20 characters", or an empty string."""
+    parts = [
+        _describe_range(schema, "minimum", "maximum", ""),
+        _describe_exclusive(schema, "exclusiveMinimum", "more than"),
+        _describe_exclusive(schema, "exclusiveMaximum", "less than"),
+        _describe_range(schema, "minLength", "maxLength", " characters"),
+        _describe_range(schema, "minItems", "maxItems", " items"),
+        f"a multiple of {schema['multipleOf']}" if _is_number(schema.get("multipleOf")) else "",
+        str(schema["format"]) if isinstance(schema.get("format"), str) else "",
+        f"matching {schema['pattern']}" if isinstance(schema.get("pattern"), str) else "",
+    ]
+    return ", ".join(_shorten(part) for part in parts if part)
+
+
+def _describe_range(schema: Schema, minimum_name: str, maximum_name: str, unit: str) -> str:
+    minimum, maximum = schema.get(minimum_name), schema.get(maximum_name)
+    if _is_number(minimum) and _is_number(maximum):
+        return f"{minimum:g}{unit}" if minimum == maximum else f"{minimum} to {maximum}{unit}"
+    if _is_number(minimum) and not (unit and minimum == 0):
+        return f"at least {minimum}{unit}"
+    return f"at most {maximum}{unit}" if _is_number(maximum) else ""
+
+
+def _describe_exclusive(schema: Schema, name: str, words: str) -> str:
+    return f"{words} {schema[name]}" if _is_number(schema.get(name)) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _format_value(value: Any) -> str:
+    return _shorten(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
+
+
+def _join(names: list[str], separator: str) -> str:
+    return separator.join([*names[:_MAX_ALTERNATIVES], *(["…"] if len(names) > _MAX_ALTERNATIVES else [])])
