@@ -384,6 +384,26 @@ async def test_routes_of_mounted_servers() -> None:
     assert (await send(endpoint, "GET", "/shopstock", ADA)).status == 404
 
 
+async def test_a_mounted_server_stops_with_the_outer_server() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[str]:
+        events.append("open")
+        yield "database"
+        events.append("closed")
+
+    shop, middle, app = Server("shop", lifespan=lifespan), Server("middle"), Server("x")
+    shop.route("/stock")(lambda: get_context().lifespan)
+    await app.start()
+    middle.mount(shop)
+    app.mount(middle, "shop")
+    assert (await send(app.asgi(), "GET", "/shop/stock")).body == b"database"
+    assert events == ["open"]
+    await app.stop()
+    assert events == ["open", "closed"]
+
+
 async def test_a_mount_with_a_function_hides_routes() -> None:
     shop, app = Server("shop"), Server("x", auth=TOKENS)
     shop.route("/stock")(lambda: "3")

@@ -33,6 +33,11 @@ def read_weather(city: str, ctx: Context) -> str:
     return f"{city} {ctx.no_such_member}"  # error
 
 
+@app.route("/page", method=["GET"])  # error
+def show_page() -> str:
+    return "text"
+
+
 @app.tool
 async def charge(ctx: Context) -> int:
     receipt = await ctx.once("charge", lambda: "R1")

@@ -13,6 +13,8 @@ from dovetail import (
     Context,
     Depends,
     Host,
+    RouteRequest,
+    RouteResponse,
     Server,
     ServerLimits,
     SyncClient,
@@ -149,6 +151,14 @@ async def use_host(host: Host) -> None:
     assert_type(await host.call("weather.plain", {"city": "Oslo"}, wait=False), CallToolResult | CallAwaitingConsent)
 
 
+@app.route("/days/{id}", methods=["POST"], allow_anonymous=True)
+async def receive_day(request: RouteRequest) -> RouteResponse:
+    assert_type(request.json(Day), Day)
+    assert_type(request.path_params["id"], str)
+    return RouteResponse({"stored": request.text}, 201)
+
+
+assert_type(Server("many", search=True, resource_tools=True, prompt_tools=True), Server)
 app.restrict("named", tags=["a"], visible_to=lambda principal: principal is not None)
 with testing.override(rate, lambda: 2.0):
     app.run("http", port=8000, sessions=False)

@@ -180,8 +180,19 @@ class MountedServers:
             match = mount.target.server.find_route(path[len(prefix) :], method)
             if match is not None:
                 rules = () if mount.access_rule is None else (mount.access_rule,)
-                return replace(match, mount_rules=(*match.mount_rules, *rules))
+                handle = partial(self._run_route, mount, match.handle)
+                return replace(match, handle=handle, mount_rules=(*match.mount_rules, *rules))
         return None
+
+    async def _run_route(self, mount: Mount, handle: Handler, exchange: IncomingExchange) -> Any:
+        """Run a route at a mounted server, with the limits of that server."""
+        await mount.target.start()
+        exchange.mount_path += (self._server.name, mount.name_map.prefix)
+        mount.active_exchanges += 1
+        try:
+            return await handle(exchange)
+        finally:
+            self._end_forwarding(mount, exchange, exchange.params)
 
     def _make_change_handler(self, name_map: NameMap) -> ChangeCallback:
         def on_change(method: str, uri: str | None) -> None:
