@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from dovetail import Client, Server
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.middleware import ResponseCache
@@ -201,3 +203,26 @@ async def test_a_change_clears_list_pages_and_cached_responses_of_other_workers(
             await wait_for(lambda: second._registry._page_cache.current is not pages)
             await client.call("cached")
             assert len(calls) == 2
+
+
+async def test_a_tool_that_is_added_at_run_time_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def lifespan(app: Server) -> AsyncIterator[None]:
+        app.add_tool(lambda: "text", name="everywhere")
+        yield
+
+    app = Server("test", cluster=MemoryBackend(), secret_keys=KEYS, lifespan=lifespan)
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["everywhere"]
+        assert not caplog.records
+        app.add_tool(lambda: "text", name="late")
+        app.disable("late")
+        app.remove_tool("late")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_one_process_may_add_tools_at_run_time(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("test")
+    async with Client(app):
+        app.add_tool(lambda: "text", name="late")
+    assert not caplog.records

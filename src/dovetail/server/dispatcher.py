@@ -118,6 +118,7 @@ class Dispatcher:
         self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
+        self._warns_of_local_changes = self._has_warned_of_local_change = False
         # These attributes are None if the server is not in a cluster.
         self._call_places: CallPlaces | None = None
         self._subscription_places: CallPlaces | None = None
@@ -504,6 +505,19 @@ class Dispatcher:
         except BaseException:
             await self._release_user(state, self if user is None else user)
             raise
+        # Each worker runs the lifespan, so all workers have the items that were added until now.
+        self._warns_of_local_changes = self.cluster is not None and not self._has_warned_of_local_change
+
+    def warn_local_change(self) -> None:
+        """Log a warning once if the author changes items after this worker has joined a cluster."""
+        if self._warns_of_local_changes:
+            self._warns_of_local_changes, self._has_warned_of_local_change = False, True
+            log.warning(
+                "%s changed its tools, resources or prompts at run time. Other workers of the cluster do not have this "
+                "change, so clients see it only sometimes. Make such changes before the server starts or in its "
+                "lifespan, or at each worker",
+                self.name,
+            )
 
     async def _join_cluster(self, cluster: "ClusterWorker") -> None:
         loop = asyncio.get_running_loop()

@@ -275,6 +275,7 @@ class Server:
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool. This method takes the same options as `tool`."""
+        self._dispatcher.warn_local_change()
         if not options.get("task"):
             self._registry.add_tool(function, **options)
             return
@@ -326,6 +327,7 @@ class Server:
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool."""
+        self._dispatcher.warn_local_change()
         self._registry.remove("tool", name)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -346,10 +348,12 @@ class Server:
 
     def add_resource(self, function: Callable[..., object], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a function as a resource or a template. This method takes the same options as `resource`."""
+        self._dispatcher.warn_local_change()
         self._registry.add_resource(function, uri, **options)
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource or a template."""
+        self._dispatcher.warn_local_change()
         self._registry.remove("resource template" if "{" in uri else "resource", uri)
 
     @overload
@@ -368,10 +372,12 @@ class Server:
 
     def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
         """Register a function as a prompt. This method takes the same options as `prompt`."""
+        self._dispatcher.warn_local_change()
         self._registry.add_prompt(function, **options)
 
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""
+        self._dispatcher.warn_local_change()
         self._registry.remove("prompt", name)
 
     @overload
@@ -483,6 +489,7 @@ class Server:
         Args:
             tags: Enables all items that have one of these tags.
         """
+        self._dispatcher.warn_local_change()
         self._registry.set_enabled(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
@@ -491,6 +498,7 @@ class Server:
         Args:
             tags: Disables all items that have one of these tags.
         """
+        self._dispatcher.warn_local_change()
         self._registry.set_enabled(names, tags, enabled=False)
 
     def restrict(
