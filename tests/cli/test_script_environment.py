@@ -85,7 +85,7 @@ def offline(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     cache = tmp_path_factory.mktemp("cache")
     settings = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(wheels), "UV_PYTHON_DOWNLOADS": "never"}
     folders = {"UV_CACHE_DIR": str(cache / "uv"), "XDG_CACHE_HOME": str(cache)}
-    return environment | settings | folders
+    return environment | settings | folders | {"UV": str(UV)}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,14 @@ async def show(*arguments: object, env: dict[str, str], cwd: Path | None = None)
     command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
     async with Client(CommandTarget(command, env=env), cwd=cwd) as client:
         return await client.call("show")
+
+
+def read_url(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r" is at (http://\S+)", line):
+            return found[1]
+    raise AssertionError("the server did not start")
 
 
 def test_a_script_runs_with_its_dependencies(script: Path, offline: dict[str, str]) -> None:
@@ -121,8 +129,7 @@ def test_the_process_is_replaced(script: Path, offline: dict[str, str]) -> None:
         text=True,
     )
     with process:
-        assert process.stderr is not None
-        url = process.stderr.readline().split()[-1]
+        url = read_url(process)
 
         async def call() -> dict[str, object]:
             async with Client(url) as client:
@@ -141,8 +148,7 @@ def test_workers_use_the_environment(script: Path, offline: dict[str, str]) -> N
         text=True,
     )
     with process:
-        assert process.stderr is not None
-        url = re.findall(r"http://\S+", process.stderr.readline())[-1]
+        url = read_url(process)
 
         async def call() -> dict[str, object]:
             async with Client(url) as client:
@@ -213,6 +219,7 @@ def test_problems_are_explained(run: RunCommand, script: Path, offline: dict[str
     refused = run("run", "https://x.example/mcp", "--with", "tinydep", **offline)
     assert (refused.code, "--with" in refused.err) == (2, True)
     assert run("dev", "--with", "tinydep", "--", "node", "x.js", **offline).code == 2
+    assert run("run", script, "--with", "--index-url", **offline).code == 2
 
 
 @pytest.fixture

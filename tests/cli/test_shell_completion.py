@@ -38,6 +38,19 @@ def test_commands_and_options(complete: Complete) -> None:
     assert complete("dovetail call --p") == ["--protocol-version"]
     assert complete("dovetail lint --profile openai-s") == ["openai-strict"]
     assert complete("dovetail nothing ") == []
+    assert complete("dovetail uni") == ["uninstall"]
+    assert complete("dovetail run --ch") == ["--check", "--check-lifespan"]
+    assert complete("dovetail dev --wi") == ["--with"]
+    assert complete("dovetail worker --log-level d") == ["debug"]
+    assert complete("dovetail uninstall x --from cu") == ["cursor"]
+
+
+def test_ambiguous_names_have_their_source(complete: Complete, run: RunCommand, at_home: dict[str, str]) -> None:
+    for host in ("cursor", "gemini"):
+        run("install", "--to", host, "--name", "hello", "--", "some-program", **at_home).check_success()
+    assert complete("dovetail call ", **at_home) == ["cursor:hello", "gemini:hello"]
+    assert complete("dovetail uninstall cur", **at_home) == ["cursor:hello"]
+    assert complete("dovetail uninstall cursor:h", shell="bash", **at_home) == ["hello"]
 
 
 def test_targets(complete: Complete, tmp_path: Path) -> None:

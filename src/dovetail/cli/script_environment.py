@@ -109,10 +109,12 @@ def find_uv(environment: EnvironmentSpec) -> str:
     candidates = (os.environ.get("UV"), shutil.which("uv"), *(str(folder / name) for folder in folders))
     uv = next((candidate for candidate in candidates if candidate and os.path.isfile(candidate)), None)
     if uv is None:
-        reason = "has script metadata (PEP 723)" if environment.script is not None else "needs --with or --python"
+        reason = (
+            "the script lists its dependencies" if environment.script is not None else "--with and --python need uv"
+        )
         raise click.UsageError(
-            f"{environment.target} {reason}, and uv was not found. Install uv with `pip install uv`, or install the "
-            "dependencies yourself and run the file with Python"
+            f"cannot create an environment for {environment.target}: {reason}, and uv was not found. Install uv with "
+            "`pip install uv`, or install the dependencies yourself and run the file with Python"
         )
     return os.path.abspath(uv)
 

@@ -198,6 +198,8 @@ def target_options(
 
 def _resolve_packages(ctx: click.Context, param: click.Parameter, packages: tuple[str, ...]) -> tuple[str, ...]:
     """Make the paths of local packages absolute, because the server may start in another directory."""
+    if invalid := next((package for package in packages if package.startswith("-")), None):
+        raise click.BadParameter(f"{invalid!r} is not a package", ctx, param)
     is_path = re.compile(r"[./~]|[A-Za-z]:[\\/]").match
     return tuple(str(Path(package).expanduser().resolve()) if is_path(package) else package for package in packages)
 
