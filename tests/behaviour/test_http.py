@@ -425,13 +425,12 @@ async def test_a_request_for_another_host_is_misdirected(revision: str, transpor
             f"evil.example:{port}",
             f"127.0.0.1.evil.example:{port}",
             f"localhost.evil.example:{port}",
-            f"localhost:{port}@evil.example",
             f"127.0.0.2:{port}",
-            "localhost:x",
-            "[::1",
         ):
             reply = await post(peer, echo(peer), host=wrong)
             assert (reply.status, reply.code) == (421, -32600), wrong
+        for malformed in (f"localhost:{port}@evil.example", "localhost:x", "[::1"):
+            assert (await post(peer, echo(peer), host=malformed)).status == 400, malformed
         for right in (f"127.0.0.1:{port}", f"localhost:{port}", f"LOCALHOST:{port}", "localhost", f"[::1]:{port}"):
             assert (await post(peer, echo(peer), host=right)).status == 200, right
 

@@ -23,7 +23,9 @@ from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
 from dovetail.transports.http_server.http_request import JSON_HEADERS, Headers, Scope
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-_KEEP_ALIVE_TIMEOUT_S: Final = 5.0  # the time after which an idle connection is closed
+# The time after which an idle connection is closed. nginx and cloud load balancers close their idle connections after
+# 60 seconds. They must close first, because a request on a connection that the server is closing would be lost.
+_KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
 # A rejected client has this time and this many bytes to notice the error. Closing at once could destroy the response.
@@ -32,13 +34,18 @@ _MAX_LINGER_BYTES: Final = 1024 * 1024
 _MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more is unread, the connection stops reading.
 _MAX_HELD_BYTES: Final = 16 * 1024  # Responses above this size are written immediately.
 _CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of a chunk that do not count as chunk extensions
+_HEADER_OVERHEAD_BYTES: Final = 4  # of each header: the colon, a space and the end of the line
 _LONE_READS: Final = 8  # After this many iterations with one request each, requests are handled without a batch.
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _INVALID_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _INVALID_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+_MAX_KNOWN_HOSTS: Final = 256
 _AUTHORITY_END: Final = re.compile(rb"[/?]")
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 _METHODS: Final = {name.encode(): name for name in ("POST", "GET", "DELETE", "OPTIONS", "HEAD")}
 
@@ -64,6 +71,7 @@ class ServerState:
         self.starter = EagerTaskStarter()
         self.connections: set[HTTP1Protocol] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # the requests that wait
+        self.known_hosts: set[bytes] = set()  # valid Host headers of earlier requests
         self.closes_connections = False  # True if each response closes its connection
         self.is_in_batch = False
         self._batch: list[tuple[HTTP1Protocol, bytes]] = []
@@ -80,9 +88,16 @@ class ServerState:
         """Return the Date header of a response. RFC 9110, section 6.6.1"""
         now = self.loop.time()
         if now >= self._date_valid_until:
-            self._date = time.strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", time.gmtime()).encode()
+            self._date = _format_date(time.gmtime())
             self._date_valid_until = now + 1.0
         return self._date
+
+    def check_host(self, host: bytes) -> None:
+        """Reject an invalid Host header. RFC 9112, section 3.2"""
+        if _HOST.fullmatch(host) is None:
+            raise _BadRequest(400)
+        if len(self.known_hosts) < _MAX_KNOWN_HOSTS:
+            self.known_hosts.add(host)
 
     def receive(self, connection: "HTTP1Protocol", data: bytes) -> None:
         """Handle data at the end of the loop iteration. If only one client is active, handle it now."""
@@ -104,7 +119,11 @@ class ServerState:
         self.is_in_batch = True
         try:
             for connection, data in batch:
-                connection.handle_data(data)
+                try:
+                    connection.handle_data(data)
+                except Exception as exc:  # The data of the other connections must still be handled.
+                    log.error("a connection failed", exc_info=exc)
+                    connection.abort()
         finally:
             self.is_in_batch = False
             self._flush()
@@ -183,6 +202,11 @@ class HTTP1Request:
     def unique_headers(self) -> dict[bytes, bytes] | None:
         """The headers by name, or None if a name is repeated."""
         return None if self._repeated else self._fields
+
+    def get_framing(self) -> bytes:
+        """Return the header lines that determine the length of the body."""
+        names = (b"content-length", b"transfer-encoding")
+        return b"".join(b"%b: %b\r\n" % (name, self._fields[name]) for name in names if name in self._fields)
 
     @property
     def headers(self) -> Headers:
@@ -431,6 +455,8 @@ class HTTP1Protocol(asyncio.Protocol):
 
     _current: HTTP1Request | None = None  # the request that is being handled
     _parsed: HTTP1Request | None = None  # the request whose body is being received
+    _upgrading: HTTP1Request | None = None  # a request with an Upgrade header, until its body is read
+    _resumed: HTTP1Request | None = None  # a request whose headers another parser has read
     _pending_error: int | None = None  # the status to send after the queued requests
     _linger_bytes: int | None = None  # the bytes since the connection was rejected
     _is_starting = False
@@ -552,13 +578,29 @@ class HTTP1Protocol(asyncio.Protocol):
             self.deadline = self.server.loop.time() + timeout
 
     def _parse(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as exc:
-            self._ignore_upgrade(data[exc.args[0] :])
-        except httptools.HttpParserError as exc:
-            cause = exc.__context__
-            self._fail(cause.status if isinstance(cause, _BadRequest) else 400)
+        rest = memoryview(data)
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as exc:
+                rest = rest[exc.args[0] :]
+                self._ignore_upgrade()
+            except httptools.HttpParserError as exc:
+                cause = exc.__context__
+                self._fail(cause.status if isinstance(cause, _BadRequest) else 400)
+                return
+
+    def _ignore_upgrade(self) -> None:
+        """Handle a request for another protocol as an ordinary request. RFC 9110, section 7.8
+
+        The parser stops after the headers of such a request, so another parser reads the body.
+        """
+        request, self._upgrading = self._upgrading, None
+        assert request is not None  # The parser stops only after the headers that `on_headers_complete` has checked.
+        self._resumed = request
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % request.get_framing())
 
     def _discard(self, data: bytes) -> None:
         if self._linger_bytes is not None:
@@ -592,6 +634,9 @@ class HTTP1Protocol(asyncio.Protocol):
         self._is_reading_head, self._is_reading_body = False, True
         self._overhead_bytes = 0
         self.deadline = inf
+        if self._resumed is not None:
+            self._parsed, self._resumed = self._resumed, None
+            return
         parser, fields, repeated, target = self._parser, self._fields, self._repeated, self._url
         # If all headers together are smaller than the limit for one header, no check is needed.
         # If `head_bytes` is 0, the size is unknown, because the headers arrived with the previous request.
@@ -599,6 +644,11 @@ class HTTP1Protocol(asyncio.Protocol):
             _check_sizes(target, [*fields.items(), *repeated], self.server.limits)
         version = parser.get_http_version()
         method = _METHODS.get(name := parser.get_method()) or name.decode()
+        if method == "CONNECT":
+            raise _BadRequest(501)
+        host = fields.get(b"host")
+        if host is not None and host not in self.server.known_hosts:
+            self.server.check_host(host)
         if version != "1.1" or b"host" not in fields or repeated or b"transfer-encoding" in fields:
             _check_framing(version, fields, repeated)
         if target[:1] != b"/":
@@ -615,6 +665,8 @@ class HTTP1Protocol(asyncio.Protocol):
             if fields[b"expect"].lower() != b"100-continue":
                 raise _BadRequest(417)
             request.awaits_continue = True
+        if b"upgrade" in fields and parser.should_upgrade():
+            self._upgrading = request
         self._parsed = request
         self._queue.append(request)
         # Trailers must not count as headers, because no proxy or guard has checked them.
@@ -628,6 +680,8 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Handle the end of a request."""
+        if self._upgrading is not None:
+            return
         if self._fields:  # trailers
             _check_sizes(b"", [*self._fields.items(), *self._repeated], self.server.limits)
         self._is_reading_body = False
@@ -638,25 +692,6 @@ class HTTP1Protocol(asyncio.Protocol):
             request.end_body()
             if request.is_complete and self._current is None:
                 self._start_idle_time()
-
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Handle a request for another protocol as an ordinary request. RFC 9110, section 7.8
-
-        The parser ends such a message after its headers, so it gets the request again without the Upgrade header.
-        """
-        request, self._parsed = self._parsed, None
-        if request is None or request not in self._queue or request.method == "CONNECT":
-            self._fail(501)
-            return
-        self._queue.remove(request)
-        hidden = (b"upgrade", b"connection", b"http2-settings")
-        lines = [b"%b: %b\r\n" % (name, value) for name, value in request.headers if name not in hidden]
-        if not request.keep_alive:
-            lines.append(b"connection: close\r\n")
-        target = request.raw_path + (b"?" + request.query if request.query else b"")
-        self._parser = httptools.HttpRequestParser(self)
-        self._is_reading_head, self._is_reading_body = True, False
-        self._parse(b"%b %b HTTP/1.1\r\n%b\r\n%b" % (request.method.encode(), target, b"".join(lines), rest))
 
     def _start_requests(self) -> None:
         """Start the next request. A request that does not wait ends at once, so that another one can follow."""
@@ -700,7 +735,7 @@ class HTTP1Protocol(asyncio.Protocol):
     def _continue(self) -> None:
         if not self._is_starting and self._current is None:
             self._start_requests()
-            if self._current is None and not self._queue:
+            if not self._queue:
                 self.resume_reading()
 
     def _start_idle_time(self) -> None:
@@ -816,7 +851,7 @@ class HTTP1Protocol(asyncio.Protocol):
 
 
 def _check_sizes(target: bytes, headers: Headers, limits: ServerLimits) -> None:
-    sizes = [len(name) + len(value) for name, value in headers]
+    sizes = [len(name) + len(value) + _HEADER_OVERHEAD_BYTES for name, value in headers]
     if max(sizes, default=0) > limits.max_header_bytes or len(target) + sum(sizes) > limits.max_header_block_bytes:
         raise _BadRequest(431)
 
@@ -843,8 +878,6 @@ def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> b
     """
     if target == b"*" and method == "OPTIONS":
         return target
-    if method == "CONNECT":
-        raise _BadRequest(501)
     scheme, separator, rest = target.partition(b"://")
     authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]
     if (
@@ -855,6 +888,13 @@ def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> b
         raise _BadRequest(400)
     path = rest[len(authority) :]
     return path if path[:1] == b"/" else b"/" + path
+
+
+def _format_date(moment: time.struct_time) -> bytes:
+    """Return a Date header. `strftime` would use the language of the process."""
+    day, month = _DAYS[moment.tm_wday], _MONTHS[moment.tm_mon - 1]
+    clock = f"{moment.tm_hour:02}:{moment.tm_min:02}:{moment.tm_sec:02}"
+    return f"date: {day}, {moment.tm_mday:02} {month} {moment.tm_year} {clock} GMT\r\n".encode()
 
 
 def _parse_socket_name(name: Any) -> tuple[str, int] | None:

@@ -1,0 +1,140 @@
+"""nginx, Caddy and HAProxy in front of a server.
+
+Each proxy adds the header X-Front with the method and target that it has read. It is configured to forward as much as
+possible, so that the server decides.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from http_server.raw_connection import START_TIMEOUT_S, RunningServer
+
+_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+PROGRAMS = {name: shutil.which(name, path=_PATH) for name in ("nginx", "caddy", "haproxy")}
+
+_NGINX = """
+worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr crit;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    ignore_invalid_headers off;
+    underscores_in_headers on;
+    upstream server {{
+        server 127.0.0.1:{backend};
+        keepalive 8;
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        client_max_body_size 16m;
+        location / {{
+            proxy_pass http://server;
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_set_header Connection "";
+            proxy_set_header X-Front "$request_method $request_uri";
+            proxy_buffering off;
+            proxy_request_buffering off;
+            proxy_next_upstream off;
+        }}
+    }}
+}}
+"""
+
+_CADDY = """
+{{
+    admin off
+    auto_https off
+    grace_period 100ms
+    log {{
+        level ERROR
+    }}
+}}
+http://127.0.0.1:{port}, http://localhost:{port} {{
+    bind 127.0.0.1
+    reverse_proxy 127.0.0.1:{backend} {{
+        header_up X-Front "{{http.request.method}} {{http.request.orig_uri}}"
+    }}
+}}
+"""
+
+_HAPROXY = """
+global
+    maxconn 4096
+    nbthread 1
+defaults
+    mode http
+    timeout connect 10s
+    timeout client 60s
+    timeout server 60s
+    http-reuse always
+    option abortonclose
+frontend front
+    bind 127.0.0.1:{port}
+    option accept-invalid-http-request
+    http-request set-header X-Front "%[method] %[pathq]"
+    default_backend back
+backend back
+    option accept-invalid-http-response
+    server server 127.0.0.1:{backend}
+"""
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _build_command(kind: str, folder: Path, port: int, backend: int) -> list[str]:
+    program = PROGRAMS[kind]
+    assert program is not None, f"{kind} is not installed"
+    template = {"nginx": _NGINX, "caddy": _CADDY, "haproxy": _HAPROXY}[kind]
+    configuration = folder / f"{kind}.conf"
+    configuration.write_text(template.format(folder=folder, port=port, backend=backend))
+    return {
+        "nginx": [program, "-c", str(configuration), "-p", str(folder), "-e", "stderr"],
+        "caddy": [program, "run", "--adapter", "caddyfile", "--config", str(configuration)],
+        "haproxy": [program, "-q", "-f", str(configuration)],
+    }[kind]
+
+
+@contextlib.contextmanager
+def run_proxy(kind: str, folder: Path, backend: int) -> Iterator[RunningServer]:
+    """Run a proxy in front of a port."""
+    port, log_path = _find_free_port(), folder / f"{kind}.log"
+    environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    with log_path.open("wb") as log:
+        command = _build_command(kind, folder, port, backend)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    proxy = RunningServer(process, log_path, port)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _is_listening(port):
+            assert process.poll() is None, proxy.log
+            assert time.monotonic() < deadline, f"{kind} does not listen: {proxy.log}"
+            time.sleep(0.01)
+        yield proxy
+    finally:
+        proxy.close()
+        process.terminate()
+        process.wait(START_TIMEOUT_S)
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(1.0)
+        return client.connect_ex(("127.0.0.1", port)) == 0
