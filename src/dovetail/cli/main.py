@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dovetail.cli.help_formatter import HelpContext
 from dovetail.version import VERSION
 
 # This table contains the help text of each command, so that `dovetail --help` does not import all commands.
@@ -75,11 +76,14 @@ def load_command(name: str) -> click.Command:
     subcommands = command.commands.values() if isinstance(command, click.Group) else ()
     for documented_command in (command, *subcommands):
         _add_help_option(documented_command)
+        documented_command.context_class = HelpContext
     return command
 
 
 class LazyGroup(click.Group):
     """A click group that imports a command only when it is used."""
+
+    context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands in the order of the help text."""
