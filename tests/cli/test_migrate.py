@@ -154,6 +154,11 @@ def leaves(path: str) -> str:
 async def visit() -> list[str]:
     async with Client(app) as client:
         return [tool.name for tool in await client.list_tools()]
+
+
+async def look() -> list[str]:
+    templates = await app.get_resource_templates()
+    return [tool.name for tool in await app.list_tools()] + [template.name for template in templates.values()]
 """
 
 
@@ -214,6 +219,7 @@ async def test_server_of_fastmcp(load: Any):
         assert client.server_info is not None
         assert client.server_info.version == "2"
     assert {*module.count.tools} == {"brew", "math_add", "report", "fail"}
+    assert sorted(await module.look()) == ["brew", "fail", "leaves", "math_add", "report"]
     assert sorted(await module.visit()) == ["brew", "fail", "math_add", "report"]
 
 

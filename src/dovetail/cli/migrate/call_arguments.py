@@ -113,6 +113,7 @@ class CallArguments:
             self._args[-1] = self._args[-1].with_changes(comma=arg.comma, whitespace_after_arg=arg.whitespace_after_arg)
 
 
+COMMA: Final = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _EQUAL: Final = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
 
 
@@ -125,4 +126,4 @@ def _pick_separator(args: Sequence[cst.Arg]) -> cst.Comma:
     """Return the comma between the first two arguments, so that a new argument gets the same layout."""
     if len(args) > 1 and isinstance(args[0].comma, cst.Comma):
         return args[0].comma
-    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return COMMA

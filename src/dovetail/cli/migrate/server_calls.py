@@ -6,7 +6,7 @@ from typing import Final
 
 import libcst as cst
 
-from dovetail.cli.migrate.call_arguments import CallArguments
+from dovetail.cli.migrate.call_arguments import COMMA, CallArguments
 from dovetail.cli.migrate.edits import Edits
 from dovetail.cli.migrate.names import (
     HTTP_OPTIONS,
@@ -37,6 +37,17 @@ _SERVER_LISTS: Final = (
     "list_resources",
     "list_tools",
 )
+_LIST_ITEMS: Final = '''\
+async def list_items(server: {any}, kind: str) -> list[{any}]:
+    """Return the tools, resources, resource_templates or prompts of a server."""
+    async with {client}(server) as client:
+        return await getattr(client, f"list_{{kind}}")()
+'''
+_GET_ITEMS: Final = '''\
+async def get_items(server: {any}, kind: str) -> dict[str, {any}]:
+    """Return the tools, resources, resource_templates or prompts of a server by their names or URIs."""
+    return {{getattr(item, "uri", None) or item.name: item for item in await list_items(server, kind)}}
+'''
 _PATH_WILDCARD: Final = re.compile(r"\{(\w+)\*\}")
 _TYPED_PLACEHOLDER: Final = re.compile(r"\{\w+:\w+\}")
 _ROUTE_ADVICE: Final = (
@@ -110,14 +121,21 @@ def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) 
         return _translate_route(edits, call, line)
     if method == "add_middleware":
         return call.with_changes(func=call.func.with_changes(attr=cst.Name("middleware")))
-    if method == "custom_route":
-        return _translate_route(edits, call, line)
     if method == "get_context":
         return cst.Call(edits.import_expression("dovetail.get_context"))
     if method in _SERVER_LISTS:
-        edits.report(line, get_code(call), "list the items with a client: async with Client(app) as client")
-        return call
+        return _translate_list(edits, call.func.value, method)
     return None
+
+
+def _translate_list(edits: Edits, server: cst.BaseExpression, method: str) -> cst.Call:
+    """Return a call of a helper, because a server of dovetail has no methods that list its items."""
+    verb, _, kind = method.partition("_")
+    client, any_type = edits.import_name("dovetail.Client"), edits.import_name("typing.Any")
+    edits.helpers["list_items"] = _LIST_ITEMS.format(client=client, any=any_type)
+    if verb == "get":
+        edits.helpers["get_items"] = _GET_ITEMS.format(any=any_type)
+    return cst.Call(cst.Name(f"{verb}_items"), [cst.Arg(server, comma=COMMA), cst.Arg(cst.SimpleString(f'"{kind}"'))])
 
 
 def _apply_option(edits: Edits, arguments: CallArguments, name: str, rules: Mapping[str, str], line: int) -> None:
@@ -235,17 +253,6 @@ def _translate_mount(call: cst.Call) -> cst.Call:
         arguments.rename(name, "prefix")
     arguments.unname("server")
     return arguments.apply(call.func.with_changes(attr=cst.Name("mount")))
-
-
-def _translate_route(edits: Edits, call: cst.Call, line: int) -> cst.Call:
-    assert isinstance(call.func, cst.Attribute)
-    arguments = CallArguments(call)
-    for name in ("name", "include_in_schema"):
-        arguments.pop(name)
-    arguments.unname("path")
-    arguments.append(cst.Name("True"), "allow_anonymous")
-    edits.report(line, get_code(call), "the function now gets a RouteRequest of dovetail.types", "check")
-    return arguments.apply(call.func.with_changes(attr=cst.Name("route")))
 
 
 def _translate_run(edits: Edits, call: cst.Call, method: str, line: int) -> cst.BaseExpression:

@@ -133,7 +133,8 @@ class UsageCollector(cst.CSTVisitor):
                 self._add_import(node, local_name, f"{module}.{alias.evaluated_name}")
             else:
                 self.usage.bound_names.add(local_name)
-                if alias.evaluated_name in self._known_servers:
+                # Without a module, as in `from . import server`, the name is a module.
+                if node.module is not None and alias.evaluated_name in self._known_servers:
                     self._add_object(local_name, "server", "fastmcp")
         return False
 
