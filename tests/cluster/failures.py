@@ -212,6 +212,17 @@ class FailingCluster:
             case _:
                 raise ValueError(self.case)
 
+    async def wait_until_counted(self, prefix: str) -> None:
+        """Wait until both workers know of each other: each has sent a heartbeat while the other was there."""
+        with self.redis.connect() as connection:
+
+            def read_heartbeats() -> dict[bytes, float]:
+                return dict(connection.zrange(f"{{{prefix}}}:workers", 0, -1, withscores=True))
+
+            await wait_until(lambda: len(read_heartbeats()) == 2)
+            first = read_heartbeats()
+            await wait_until(lambda: all(read_heartbeats()[name] > time for name, time in first.items()))
+
     def move_to_replica(self, worker: int) -> None:
         """Connect a worker with the replica, which has become a primary."""
         self.proxies[worker].server = self._required_replica

@@ -37,6 +37,7 @@ class RateLimits(GuardedRow):
     """The user "rate-old" has used up the limit before the failure."""
 
     async def prepare(self) -> None:
+        await self.cluster.wait_until_counted("guarded")
         assert await self._count("rate-old", self.cluster.asker, 4) == 4
         assert await self._count("rate-old", self.cluster.receiver, MAX_RATE) == MAX_RATE - 4
 
@@ -90,6 +91,7 @@ class RunningCalls(GuardedRow):
             return await self._fill_both("old") == MAX_CALLS
 
         # A worker that does not know of the other one yet takes the whole limit.
+        await self.cluster.wait_until_counted("guarded")
         assert await repeat_until(is_full, 10)
 
     async def _fill(self, user: str, address: Address) -> int:

@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import random
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +20,10 @@ from typing import Any, NamedTuple
 PROGRAM = Path(__file__).with_name("cluster_server.py")
 START_TIMEOUT_S = 30.0
 BYTECODE = Path(tempfile.gettempdir(), f"dovetail-test-bytecode-{os.getuid()}")
+
+PORTS = 12_000, 32_000
+_used_ports: set[int] = set()
+_ports_lock = threading.Lock()
 
 Address = tuple[str, int]
 
@@ -177,7 +183,16 @@ def run_servers(
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return ports that are free on all addresses of this machine."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in sockets]
+    """Return ports that are free on all addresses of this machine. Each call returns different ports.
+
+    A port for outgoing connections could be taken before the server starts, so the ports are below their range.
+    """
+    ports: list[int] = []
+    with _ports_lock:
+        while len(ports) < count:
+            port = random.SystemRandom().randrange(*PORTS)
+            with contextlib.suppress(OSError), socket.create_server(("", port)):
+                if port not in _used_ports:
+                    _used_ports.add(port)
+                    ports.append(port)
+    return ports
