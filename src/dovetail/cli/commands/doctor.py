@@ -2,6 +2,7 @@
 
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -78,7 +79,8 @@ _STATUS_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def _format_result(result: CheckResult) -> str:
     hint = f"\n      try: {_indent(result.hint)}" if result.hint else ""
-    text = output.fit_to_stdout(f"{result.status}  {result.name}: {_indent(result.message)}{hint}")
+    status = f"{result.status:<4}" if sys.stdout.isatty() else result.status
+    text = output.fit_to_stdout(f"{status}  {result.name}: {_indent(result.message)}{hint}")
     return output.style(result.status, fg=_STATUS_COLOURS[result.status]) + text.removeprefix(result.status)
 
 
