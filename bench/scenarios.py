@@ -123,8 +123,8 @@ def _define_limits() -> list[Limit]:
     limits = [
         *(Limit(f"stdio-x64-{kind}", "floor-inline", most=4) for kind in (*ERAS, "add")),
         *(Limit(f"stdio-x1-{era}", "floor-task", most=1.4) for era in ERAS),
-        *(Limit(scenario, "floor-http", most=1.6) for scenario in http),
-        *(Limit(f"sse-c{width}", "floor-http", most=1.8) for width in (1, 32)),
+        *(Limit(scenario, "floor-http", most=1.0) for scenario in http),
+        *(Limit(f"sse-c{width}", "floor-http", most=1.1) for width in (1, 32)),
         Limit("http-call-1000-tools", "http-call-few-tools", most=1.1),
         Limit("stdio-call-1000-tools", "stdio-call-few-tools", most=1.1),
         Limit("http-list-1000-tools", "floor-http", most=3),
@@ -161,7 +161,7 @@ GATEWAY_LIMITS = {
 STARTUP_LIMITS = {
     "import": 1.3,
     "spawn": 1.8,
-    "spawn-http": 1.5,
+    "spawn-http": 1.2,
     "rss-idle-stdio": 1.4,
     "rss-per-session-KB": 4.0,
     "rss-100k-calls": 1.05,

@@ -46,7 +46,7 @@ OURS = "dovetail"
 _UVICORN_DEFAULTS = "uvicorn, asyncio, h11, as it comes"
 _NODE_HTTP = "Node's own HTTP server"
 IMPLEMENTATIONS = {
-    OURS: Implementation("with_dovetail.py"),
+    OURS: Implementation("with_dovetail.py", web="its own server, uvloop, httptools"),
     "mcp": Implementation("with_mcp.py", web=_UVICORN_DEFAULTS),
     "mcp-uvloop": Implementation("with_mcp.py", "fast", ("http",)),
     "fastmcp": Implementation("with_fastmcp.py", web=_UVICORN_DEFAULTS),
