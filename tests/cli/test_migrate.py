@@ -295,6 +295,13 @@ def test_unknown_names_are_kept_and_reported():
     assert _edits(source) == ["fastmcp.contrib.mixin.Mixin", "mcp.unheard_of"]
 
 
+def test_handlers_of_low_level_servers_of_mcp_2_are_reported():
+    text = (
+        "from mcp.server import Server\n\n\nasync def f(ctx, params): ...\n\n\nserver = Server('x', on_list_tools=f)\n"
+    )
+    assert _edits(migrate_source(text)) == ["on_list_tools="]
+
+
 def test_files_of_a_folder_know_each_other(tmp_path: Path):
     (tmp_path / "shop.py").write_text("from fastmcp import FastMCP\n\nmcp = FastMCP('x')\n")
     (tmp_path / "main.py").write_text("from shop import mcp\n\nmcp.run(transport='sse')  # mcp\n")

@@ -74,6 +74,9 @@ def translate_constructor(edits: Edits, call: cst.Call, class_name: str, line: i
             if value is not None:
                 edits.http_options[name] = value
             continue
+        if name not in SERVER_OPTIONS:
+            advice = "register functions with @app.tool, @app.resource and @app.prompt"
+            edits.report(line, f"{name}=", advice if name.startswith("on_") else "Server(...) has no such option")
         _apply_option(edits, arguments, name, SERVER_OPTIONS, line)
     if class_name != "Server" and arguments.get("name", 0) is None:
         arguments.insert(0, cst.SimpleString('"server"'))
