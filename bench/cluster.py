@@ -370,6 +370,10 @@ async def measure_sizing(count: int) -> Results:
             _, response = await session.send_call("climb", progress=True, token=f"s{number}", steps=3)
             await session.read_reply(response)
 
+        stateless = Caller(first)
+
+        await measure("stateless call", lambda number: stateless.call_stateless())
+        await stateless.pool.close()
         await measure("session", open_session)
         await measure("call", lambda number: session.call("echo", token="t"))
         await measure("stream with 3 progress events", climb)
@@ -390,18 +394,62 @@ async def measure_sizing(count: int) -> Results:
 
 
 async def measure_memory(count: int) -> Results:
-    """Measure the memory of a worker for each session that it has served."""
-    with run_redis() as redis, run_pool(1, cluster=redis.url, limits={"max_sessions_per_address": 10**6}) as pool:
-        connections = ConnectionPool(pool.addresses, random.Random(1))
-        process = psutil.Process(pool.workers[0].pid)
-        for _ in range(count // 4):
-            await RawSession(connections, "bench").open()
+    """Measure the memory of a worker for each session that it has served, and for each open stream."""
+    results: Results = {}
+    limits = {"max_sessions_per_address": 10**6}
+    with run_redis() as redis:
+        for place, options in (("one process", {}), ("cluster", {"cluster": redis.url})):
+            with run_pool(1, limits=limits, **options) as pool:
+                part = await measure_worker_memory(pool, count)
+            results |= {f"{name}, {place}": value for name, value in part.items()}
+    return results
+
+
+async def measure_worker_memory(pool: ServerPool, count: int) -> Results:
+    connections = ConnectionPool(pool.addresses, random.Random(1))
+    process = psutil.Process(pool.workers[0].pid)
+    sessions: list[RawSession] = []
+    streams: list[Response] = []  # They stay open until the end.
+
+    async def open_session(number: int) -> None:
+        sessions.append(RawSession(connections, "bench"))
+        await sessions[-1].open()
+
+    async def open_get_stream(number: int) -> None:
+        streams.append(await sessions[number].get())
+
+    async def listen(number: int) -> None:
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": NEWEST,
+            "mcp-method": "subscriptions/listen",
+        }
+        params = {"_meta": META, "notifications": {"toolsListChanged": True}}
+        body = {"jsonrpc": "2.0", "id": number, "method": "subscriptions/listen", "params": params}
+        response = await connections.send("POST", headers, json.dumps(body).encode())
+        assert response.is_stream, response.status
+        streams.append(response)
+
+    async def measure(work: Callable[[int], Awaitable[None]]) -> float:
+        """Return the bytes for each call of `work`. The first calls are not counted, because they fill caches."""
+        first = count // 4
+        for number in range(first):
+            await work(number)
         begin = process.memory_info().rss
-        for _ in range(count):
-            await RawSession(connections, "bench").open()
-        used = process.memory_info().rss - begin
-        await connections.close()
-    return {"session, bytes in a worker that served it": used / count}
+        for number in range(first, first + count):
+            await work(number)
+        return (process.memory_info().rss - begin) / count
+
+    results = {
+        "idle session, bytes in a worker": await measure(open_session),
+        "GET stream with its connection, bytes in a worker": await measure(open_get_stream),
+        "listen stream with its connection, bytes in a worker": await measure(listen),
+    }
+    for stream in streams:
+        stream.close()
+    await connections.close()
+    return results
 
 
 def show(results: Results) -> bool:
