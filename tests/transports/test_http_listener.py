@@ -3,15 +3,20 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certificates import write_certificate
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server import http1_protocol
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket, create_tls_context
 from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 
@@ -315,3 +320,223 @@ async def test_a_forwarded_address_counts_only_from_a_named_proxy(
         writer.write(whole(stateless_request(), **{"x-forwarded-for": "203.0.113.9"}))
         assert (await reader.readline()).split()[1] == b"200"
         assert stand.seen[0].origin == address
+
+
+# The rules of RFC 9112
+
+
+def get(*lines: str, target: str = "/mcp", method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {target} HTTP/1.1", "host: localhost", *lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"GET /mcp HTTP/1.1\r\n\r\n", 400),
+        (get("host: localhost"), 400),
+        (get("content-length: 1", "content-length: 1"), 400),
+        (get("content-length: 1", "transfer-encoding: chunked"), 400),
+        (get("transfer-encoding: chunked", "transfer-encoding: chunked"), 400),
+        (get("transfer-encoding: identity"), 501),
+        (get("x-folded: a", " b"), 400),
+        (get("x-space : a"), 400),
+        (get("expect: something"), 417),
+        (get(target="/mcp#part"), 400),
+        (get(target="localhost:80", method="CONNECT"), 501),
+        (get(target="*"), 400),
+        (b"GET /mcp HTTP/2.0\r\nhost: localhost\r\n\r\n", 505),
+        (b"GET /mcp HTTP/1.1\nhost: localhost\n\n", 400),
+        (b"NONSENSE\r\n\r\n", 400),
+    ],
+)
+async def test_a_request_that_breaks_the_rules_ends_the_connection(data: bytes, expected: int) -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(data)
+        assert await status(reader) == expected
+        await closed(reader)
+
+
+async def test_requests_before_an_invalid_one_are_answered() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(text="a")) * 2 + b"NONSENSE\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+        assert (await answer(reader))[0] == 200
+        assert await status(reader) == 400
+        await closed(reader)
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    held = PausedWork()
+    async with site(FakeService(held)) as here:
+        reader, writer = await here.connect()
+        writer.write(b"".join(whole(stateless_request(text=text)) for text in "abc"))
+        await wait_until(lambda: held.started)
+        for text in "abc":
+            held.release(text)
+        texts = [(await answer(reader))[1]["result"]["content"][0]["text"] for _ in range(3)]
+        assert texts == ["a", "b", "c"]
+
+
+async def test_thousands_of_upgrades_in_one_read_are_ignored() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(get("connection: upgrade", "upgrade: x", target="/live") * 3000 + b"NONSENSE\r\n\r\n")
+        async with asyncio.timeout(20):
+            response = await reader.read()
+        assert response.count(b"HTTP/1.1 404") == 3000
+        assert response.count(b"HTTP/1.1 400") == 1
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
+async def test_an_upgrade_is_ignored_and_the_body_is_read(upgrade: str) -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        extra = {"connection": "upgrade", "upgrade": upgrade}
+        writer.write(whole(stateless_request(text="a"), **extra) + whole(stateless_request(text="b")))
+        assert (await answer(reader))[1]["result"]["content"][0]["text"] == "a"
+        assert (await answer(reader))[1]["result"]["content"][0]["text"] == "b"
+
+
+async def test_a_client_that_expects_to_continue_is_asked_for_the_body() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        data = whole(stateless_request(), expect="100-continue")
+        end = data.index(b"\r\n\r\n") + 4
+        writer.write(data[:end])
+        assert await status(reader) == 100
+        assert await reader.readline() == b"\r\n"
+        writer.write(data[end:])
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_refused_expectation_ends_the_connection() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(head(stateless_request(), expect="100-continue").replace(b"/mcp", b"/other") + b"\r\n")
+        assert await status(reader) == 404
+        await closed(reader)
+
+
+async def test_http_1_0_gets_an_answer_and_the_end() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert (await answer(reader))[0] == 200
+        await closed(reader)
+
+
+async def test_a_head_request_has_no_body() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(get(method="HEAD") + whole(stateless_request()))
+        assert await status(reader) == 405
+        await reader.readuntil(b"\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_chunk_extensions_are_limited_in_total() -> None:
+    message = stateless_request()
+    lines = [line for line in head(message).split(b"\r\n") if line and not line.startswith(b"content-length")]
+    async with site(max_header_block_bytes=1000) as here:
+        reader, writer = await here.connect()
+        writer.write(b"\r\n".join(lines) + b"\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(10):
+            writer.write(b"1;" + b"x" * 200 + b"\r\n \r\n")
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert await status(reader) == 431
+        await closed(reader)
+
+
+async def test_an_error_can_be_read_while_the_client_still_sends() -> None:
+    async with site(max_header_block_bytes=1000) as here:
+        reader, writer = await here.connect()
+        writer.write(b"POST /mcp HTTP/1.1\r\nx-a: " + b"y" * 200_000)
+        assert await status(reader) == 431
+
+
+async def test_half_a_connection_is_enough_for_an_answer() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()))
+        writer.write_eof()
+        assert (await answer(reader))[0] == 200
+
+
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1_protocol, "_KEEP_ALIVE_TIMEOUT_S", 0.02)
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()))
+        assert (await answer(reader))[0] == 200
+        await closed(reader)
+
+
+# Other applications
+
+
+async def close_writer(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def stream_application(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        return
+    await receive()
+    if scope["path"] == "/broken":
+        raise ValueError("broken")
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": True})
+    if scope["path"] == "/cut":
+        raise ValueError("cut")
+    await send({"type": "http.response.body", "body": scope["query_string"]})
+
+
+@asynccontextmanager
+async def other_site(tls: Any = None) -> AsyncIterator[int]:
+    listener = bind_socket("127.0.0.1", 0)
+    server = HTTPServer(stream_application, ServerLimits(), tls)
+    await server.start(listener)
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        await server.abort()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a?b=c", b"transfer-encoding: chunked\r\n\r\n2\r\n/a\r\n3\r\nb=c\r\n0\r\n\r\n"),
+        ("/broken", b"Internal Server Error"),
+        ("/cut", b""),
+    ],
+)
+async def test_any_asgi_application_is_served(path: str, expected: bytes) -> None:
+    async with other_site() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(10):
+            try:
+                response = await reader.read()
+            except ConnectionError:
+                response = b""
+        assert response.endswith(expected)
+        assert (b"0\r\n\r\n" in response) == (path == "/a?b=c")
+        await close_writer(writer)
+
+
+async def test_tls(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with other_site(create_tls_context(certificate, key)) as port:
+        context = ssl.create_default_context(cafile=certificate)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        writer.write(b"GET /a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert await status(reader) == 200
+        await closed(reader)
+        await close_writer(writer)

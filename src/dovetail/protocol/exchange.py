@@ -110,6 +110,7 @@ class IncomingExchange(Exchange, eq=False):
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
     wraps: bool = False  # True if older protocol versions need the structured content as `{"result": ...}`
+    loop: Any = None  # the event loop that runs the request, or None if the transport does not know it
     task: Any = None  # the task that runs the request
     deadline: float | None = None
     time_limit: float | None = None  # the time limit in seconds, or None for the server's default limit

@@ -675,7 +675,7 @@ class Dispatcher:
         handler = self._wrapped_handlers.get(exchange.method)
         if handler is None:
             raise MethodNotFound(exchange.method)
-        loop = asyncio.get_running_loop()
+        loop = exchange.loop or asyncio.get_running_loop()
         state = self._last_state
         if state is None or state.loop is not loop:
             state = self._find_or_create_state(loop)

@@ -251,6 +251,7 @@ class DuplexServer:
             raise CallerBusy(
                 f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
             )
+        exchange.loop = self._loop
         exchange.emit = self._emit
         exchange.buffer = self._buffer
         self._running[exchange.id] = (exchange, reply)

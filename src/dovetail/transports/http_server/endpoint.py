@@ -320,6 +320,7 @@ class Endpoint:
             return
         del message
         request.message = None  # This frees memory, because the exchange has a copy of the message.
+        exchange.loop = http.loop
         exchange.emit = writer.emit
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address

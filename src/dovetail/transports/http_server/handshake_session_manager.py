@@ -134,7 +134,7 @@ class HandshakeSessionManager:
                 await _send_refusal(request, message["id"], exc, session.revision)
                 return
             writer = self._sessions.create_writer(request, session, (exchange.id,))
-            writer.watch_silence()
+            writer.watch_silence(exchange.loop)
             try:
                 try:
                     response = await self._run(exchange, session, writer)
@@ -155,6 +155,7 @@ class HandshakeSessionManager:
         # The caller is the same, but its scopes may have changed.
         if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)
+        exchange.loop = request.http.loop
         exchange.headers = request.headers
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
@@ -168,7 +169,7 @@ class HandshakeSessionManager:
     ) -> bytes | None:
         """Run a request and return its response, or None if it was cancelled."""
         writer.attach(exchange, self.is_stateful)
-        exchange.task = asyncio.current_task()
+        exchange.task = asyncio.current_task(exchange.loop)
         running = session.running_exchanges
         assert running is not None
         response: bytes | None = None

@@ -9,7 +9,6 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from math import inf
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,7 +19,8 @@ from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.log import log
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
-from dovetail.transports.http_server.http_request import JSON_HEADERS, Headers, Scope
+from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
+from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
 # The time after which an idle connection is closed. nginx and cloud load balancers close their idle connections after
@@ -31,22 +31,15 @@ _MIN_SWEEP_INTERVAL_S: Final = 0.01
 # A rejected client has this time and this many bytes to notice the error. Closing at once could destroy the response.
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1024 * 1024
-_MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more is unread, the connection stops reading.
 _MAX_HELD_BYTES: Final = 16 * 1024  # Responses above this size are written immediately.
 _CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of a chunk that do not count as chunk extensions
 _HEADER_OVERHEAD_BYTES: Final = 4  # of each header: the colon, a space and the end of the line
 _LONE_READS: Final = 8  # After this many iterations with one request each, requests are handled without a batch.
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_INVALID_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
-_INVALID_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _MAX_KNOWN_HOSTS: Final = 256
 _AUTHORITY_END: Final = re.compile(rb"[/?]")
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 _METHODS: Final = {name.encode(): name for name in ("POST", "GET", "DELETE", "OPTIONS", "HEAD")}
 
 
@@ -62,7 +55,7 @@ class ServerState:
     """What all connections of one server share: settings, the batch of received data, and the sweeper."""
 
     def __init__(
-        self, handle: "Callable[[HTTP1Request], Awaitable[None]]", limits: ServerLimits, proxies: TrustedProxies | None
+        self, handle: Callable[[HTTP1Request], Awaitable[None]], limits: ServerLimits, proxies: TrustedProxies | None
     ) -> None:
         self.handle = handle
         self.limits = limits
@@ -152,302 +145,6 @@ class ServerState:
                 connection.handle_timeout()
         if self.connections:
             self.loop.call_later(self._sweep_interval, self._sweep)
-
-
-class HTTP1Request:
-    """A request on a connection, and the response to it. It has the interface `ServerRequest`."""
-
-    # These values are in the class, because most requests never change them.
-    root_path = ""
-    body: bytes | None = None
-    awaits_continue = False
-    is_body_complete = False
-    is_started = False  # True if the response has begun
-    is_complete = False  # True if the response was sent
-    is_ended = False  # True if the function that handles the request has ended
-    _is_running = False
-    _chunks: list[bytes] | None = None
-    _unread_bytes = 0
-    _is_body_read = False
-    _is_disconnected = False
-    _has_body = True  # False if the response has no body
-    _is_chunked = False
-    _remaining_bytes: int | None = None  # of a response with Content-Length
-    _held_head = b""
-    _scope: Scope | None = None
-    _waiters: list["asyncio.Future[None]"] | None = None
-
-    def __init__(
-        self,
-        connection: "HTTP1Protocol",
-        method: str,
-        target: tuple[bytes, str, bytes],
-        fields: dict[bytes, bytes],
-        repeated: Headers,
-        http_version: str,
-        keep_alive: bool,
-    ) -> None:
-        self._connection = connection
-        self._server = connection.server
-        self.method = method
-        self.raw_path, self.path, self.query = target
-        self._fields = fields
-        self._repeated = repeated
-        self.http_version = http_version
-        self.keep_alive = keep_alive
-
-    # The request
-
-    @property
-    def unique_headers(self) -> dict[bytes, bytes] | None:
-        """The headers by name, or None if a name is repeated."""
-        return None if self._repeated else self._fields
-
-    def get_framing(self) -> bytes:
-        """Return the header lines that determine the length of the body."""
-        names = (b"content-length", b"transfer-encoding")
-        return b"".join(b"%b: %b\r\n" % (name, self._fields[name]) for name in names if name in self._fields)
-
-    @property
-    def headers(self) -> Headers:
-        """All headers, with names in lower case."""
-        return [*self._fields.items(), *self._repeated]
-
-    @property
-    def server_host(self) -> str | None:
-        """The address at which the server listens."""
-        return self._connection.server_host
-
-    @property
-    def client_host(self) -> str | None:
-        """The address of the client."""
-        client = self._find_client()
-        return None if client is None else client[0]
-
-    def _find_client(self) -> tuple[str, int] | None:
-        client, proxies = self._connection.client_address, self._server.proxies
-        return client if proxies is None else proxies.find_client(client, self.headers)
-
-    @property
-    def scope(self) -> Scope:
-        """The request as an ASGI scope."""
-        if self._scope is None:
-            connection, proxies, scheme = self._connection, self._server.proxies, self._connection.scheme
-            if proxies is not None:
-                scheme = proxies.find_scheme(connection.client_address, self.headers, scheme)
-            self._scope = {
-                "type": "http",
-                "asgi": _ASGI_VERSION,
-                "http_version": self.http_version,
-                "method": self.method,
-                "scheme": scheme,
-                "path": self.path,
-                "raw_path": self.raw_path,
-                "query_string": self.query,
-                "root_path": "",
-                "headers": self.headers,
-                "client": self._find_client(),
-                "server": connection.server_address,
-                "state": {},
-            }
-        return self._scope
-
-    def _take_body(self) -> bytes:
-        chunks, self._chunks = self._chunks, None
-        if self._unread_bytes > _MAX_UNREAD_BODY_BYTES:
-            self._connection.resume_reading()
-        self._unread_bytes = 0
-        self._is_body_read = self.is_body_complete
-        if self.body is not None:
-            body, self.body = self.body, None
-            return body
-        return b"" if chunks is None else chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    async def receive(self) -> dict[str, Any]:
-        """Return the next part of the body. After the body, wait until the client disconnects."""
-        if self.awaits_continue and not self.is_started:
-            self.awaits_continue = False
-            if not self.is_body_complete and self._chunks is None:
-                self._connection.write(_CONTINUE)
-        while not (self._is_disconnected or self.is_complete):
-            if not self._is_body_read and (self.is_body_complete or self._chunks is not None):
-                return {"type": "http.request", "body": self._take_body(), "more_body": not self._is_body_read}
-            waiter = self._server.loop.create_future()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
-            await waiter
-        return {"type": "http.disconnect"}
-
-    def feed_body(self, body: bytes) -> None:
-        """Add a part of the body. If the application does not read the body, stop reading from the connection."""
-        if self.is_complete:
-            return
-        if self._chunks is None:
-            self._chunks = [body]
-        else:
-            self._chunks.append(body)
-        self._unread_bytes += len(body)
-        if self._unread_bytes > _MAX_UNREAD_BODY_BYTES:
-            self._connection.pause_reading()
-        if self._waiters is not None:
-            self._wake()
-
-    def end_body(self) -> None:
-        """Handle the end of the body."""
-        self.is_body_complete = True
-        if not self._is_running:
-            chunks, self._chunks = self._chunks, None
-            self.body = b"" if chunks is None else chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if self._waiters is not None:
-            self._wake()
-
-    def disconnect(self) -> None:
-        """Handle the end of the connection."""
-        self._is_disconnected = True
-        self._chunks = None
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
-
-    # The response
-
-    async def run(self) -> None:
-        """Let the server handle the request."""
-        self._is_running = True
-        try:
-            await self._server.handle(self)
-            if not self.is_complete and not self._is_disconnected:
-                log.error("the application did not complete the response to %s %s", self.method, self.path)
-                await self._fail()
-        except asyncio.CancelledError:
-            if not self.is_complete:
-                self._connection.abort()
-            raise
-        except Exception as exc:
-            log.error("the application failed in %s %s", self.method, self.path, exc_info=exc)
-            await self._fail()
-        finally:
-            self.is_ended = True
-
-    async def _fail(self) -> None:
-        if self.is_started:
-            self._connection.abort()
-        else:
-            self.keep_alive = False
-            await self.respond(500, [(b"content-type", b"text/plain; charset=utf-8")], b"Internal Server Error")
-
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a complete response. This method adds the length of the body."""
-        connection, server = self._connection, self._server
-        if connection.is_write_paused:
-            await connection.drain()
-        if self._is_disconnected:
-            return
-        if self.is_started:
-            raise RuntimeError("the response has already begun")
-        if headers is JSON_HEADERS and status == 200 and self.keep_alive and not server.closes_connections:
-            self.is_started = True
-            head = b"%b%bcontent-length: %d\r\n\r\n" % (_JSON_HEAD, server.get_date(), len(body))
-        else:
-            head = self._build_head(status, headers)
-            # A response without a body has no length. RFC 9110, section 8.6
-            length = b"content-length: %d\r\n" % len(body) if self._has_body or self.method == "HEAD" else b""
-            head = b"%b%b\r\n" % (head, length)
-        connection.write(head + body if self._has_body else head)
-        self._complete()
-
-    async def send(self, message: dict[str, Any]) -> None:
-        """Send a part of the response, as an ASGI application does."""
-        connection = self._connection
-        if connection.is_write_paused:
-            await connection.drain()
-        if self._is_disconnected:
-            return
-        kind = message["type"]
-        if kind != ("http.response.body" if self.is_started else "http.response.start") or self.is_complete:
-            raise RuntimeError(f"unexpected ASGI message {kind!r} in a response")
-        if self.is_started:
-            self._write_body(message.get("body", b""), has_more=message.get("more_body", False))
-            return
-        # The headers are sent together with the first part of the body, or at the end of the loop iteration.
-        self._held_head = self._build_head(message["status"], message.get("headers", ()))
-        self._server.loop.call_soon(self._flush_head)
-
-    def _flush_head(self) -> None:
-        if self._held_head and not self._is_disconnected:
-            self._connection.write(self._take_head(None), has_more=True)
-
-    def _take_head(self, length: int | None) -> bytes:
-        """Return the held headers with the framing of the body. RFC 9112, section 6"""
-        head, self._held_head = self._held_head, b""
-        if not self._has_body or self._remaining_bytes is not None:
-            return head + b"\r\n"
-        if length is not None:
-            return b"%bcontent-length: %d\r\n\r\n" % (head, length)
-        if self.http_version == "1.0":
-            return head + b"\r\n"  # The end of the connection is the end of the body.
-        self._is_chunked = True
-        return head + b"transfer-encoding: chunked\r\n\r\n"
-
-    def _write_body(self, body: bytes, *, has_more: bool) -> None:
-        if not self._has_body:
-            body = b""
-        elif self._remaining_bytes is not None:
-            self._remaining_bytes -= len(body)
-            if self._remaining_bytes < 0 or (self._remaining_bytes and not has_more):
-                raise RuntimeError("the body of the response has another length than its Content-Length")
-        head = self._take_head(None if has_more else len(body)) if self._held_head else b""
-        if self._is_chunked:
-            data = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
-            if not has_more:
-                data += b"0\r\n\r\n"
-        else:
-            data = head + body if head else body
-        if data:
-            self._connection.write(data, has_more=has_more)
-        if not has_more:
-            self._complete()
-
-    def _build_head(self, status: int, headers: Any) -> bytes:
-        self.is_started = True
-        self._has_body = self.method != "HEAD" and status not in (204, 304)
-        awaits_continue = self.awaits_continue and not self.is_body_complete and self._chunks is None
-        if awaits_continue or self._server.closes_connections:
-            # A client that waits for status 100 may send its body or not, so the next request could not be found.
-            self.keep_alive = False
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        has_date = False
-        for name, value in headers:
-            if not name or _INVALID_NAME.search(name) or _INVALID_VALUE.search(value):
-                raise RuntimeError(f"invalid header in a response: {name!r}")
-            name = name.lower()
-            if name == b"content-length":
-                self._remaining_bytes = int(value)
-            elif name == b"connection":
-                self.keep_alive = self.keep_alive and b"close" not in value.lower()
-                continue
-            elif name == b"transfer-encoding":
-                continue  # The server chooses the framing.
-            elif name == b"date":
-                has_date = True
-            lines.append(b"%b: %b\r\n" % (name, value))
-        if not has_date:
-            lines.append(self._server.get_date())
-        if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        return b"".join(lines)
-
-    def _complete(self) -> None:
-        self.is_complete = True
-        self._chunks = None
-        if self._waiters is not None:
-            self._wake()
-        self._connection.finish_request(self)
 
 
 class HTTP1Protocol(asyncio.Protocol):
@@ -777,7 +474,7 @@ class HTTP1Protocol(asyncio.Protocol):
                 return
             self._current.disconnect()
         retry = b"retry-after: 1\r\n" if status == 503 else b""
-        head = b"%b%b%bconnection: close\r\n" % (_STATUS_LINES[status], self.server.get_date(), retry)
+        head = b"%b%b%bconnection: close\r\n" % (STATUS_LINES[status], self.server.get_date(), retry)
         if status == 400:
             head += b"content-type: text/plain\r\n"
         body = b"Invalid HTTP request" if status == 400 else b""

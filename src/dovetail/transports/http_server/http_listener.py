@@ -16,7 +16,8 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.asgi import FallbackRouter, run_lifespan
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
-from dovetail.transports.http_server.http1_protocol import HTTP1Protocol, HTTP1Request, ServerState
+from dovetail.transports.http_server.http1_protocol import HTTP1Protocol, ServerState
+from dovetail.transports.http_server.http1_request import HTTP1Request
 
 if TYPE_CHECKING:
     import ssl

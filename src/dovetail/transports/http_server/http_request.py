@@ -1,5 +1,6 @@
 """An HTTP request to an endpoint, with the results of the checks."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
@@ -46,6 +47,8 @@ class ServerRequest(Protocol):
     def client_host(self) -> str | None: ...
     @property
     def scope(self) -> Scope: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...  # the running event loop, or None if it is not known
 
     def receive(self) -> Awaitable[dict[str, Any]]:
         """Receive an ASGI message."""
@@ -63,6 +66,7 @@ class ServerRequest(Protocol):
 class ASGIRequest:
     """A request that an ASGI server received."""
 
+    loop = None
     unique_headers = None  # An ASGI server does not check for repeated headers.
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:

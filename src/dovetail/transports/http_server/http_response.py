@@ -265,11 +265,11 @@ class ResponseWriter:
         finally:
             spool.close()
 
-    def watch_silence(self) -> None:
+    def watch_silence(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Turn the response into an event stream if no data is sent for a while."""
         timer = self._timers.open_by_mode.get(self._mode)
         if timer is not None:
-            self._due_times = timer.add(self)
+            self._due_times = timer.add(self, loop)
 
     def handle_timer(self) -> None:
         """Open the event stream if no data was sent for a while. If the stream is already open, send a comment."""

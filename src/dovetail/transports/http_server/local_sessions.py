@@ -95,7 +95,7 @@ class LocalSessions:
         version = headers.get(VERSION_HEADER, self._default_version)
         if version is not None and version not in self._versions.allowed:
             self._versions.check(version)
-        loop = asyncio.get_running_loop()
+        loop = request.http.loop or asyncio.get_running_loop()
         now = loop.time()
         if not self._is_stateful:
             revision = None if version is None else version.decode("latin-1")
