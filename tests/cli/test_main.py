@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+import dovetail
 from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail.cli import error_report, main
 from dovetail.cli.main import COMMAND_SUMMARIES, load_command
@@ -39,6 +40,7 @@ def test_every_command_and_option_has_a_short_help(name: str) -> None:
 
 def test_the_version(run: RunCommand) -> None:
     assert run("--version").out == f"dovetail, version {VERSION}\n"
+    assert dovetail.__version__ == VERSION
 
 
 def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
