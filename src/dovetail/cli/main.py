@@ -22,7 +22,7 @@ COMMAND_GROUPS = {
         "dev": "Run a server and restart it when files change.",
         "install": "Add a server to the configuration of a host.",
         "uninstall": "Remove a server from the configuration of a host.",
-        "migrate": "Rewrite servers for mcp or fastmcp.",
+        "migrate": "Rewrite servers of mcp or fastmcp for dovetail.",
     },
     "Use a server": {
         "list": "List tools, resources and prompts of a server.",

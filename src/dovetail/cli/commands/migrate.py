@@ -1,4 +1,4 @@
-"""`dovetail migrate`: rewrite servers that were written with mcp or fastmcp."""
+"""`dovetail migrate`: rewrite servers that were written for mcp or fastmcp."""
 
 import stat
 from collections import Counter
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @click.option("--write", is_flag=True, help="Change the files. The old ones get the suffix .bak.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(paths: tuple[Path, ...], write: bool, as_json: bool) -> int:
-    """Rewrite servers for mcp or fastmcp.
+    """Rewrite servers of mcp or fastmcp for dovetail.
 
-    Prints the changes as a diff, and lists what you must edit by hand. Reads the files and never runs them. A folder
-    stands for all its Python files. Exits with 6 if something is left to edit by hand.
+    Prints the changes as a diff, and lists what you must edit by hand. Reads the files and never runs them. If you
+    pass a folder, reads all its Python files. Exits with 6 if something is left to edit by hand.
 
     \b
     dovetail migrate server.py
