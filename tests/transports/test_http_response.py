@@ -247,13 +247,28 @@ async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> Non
         await one.emit(b'"first"')
     await one.finish(data)
     assert wire.ended
-    assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES
+    assert max(len(message.get("body", b"")) for message in wire.sent) <= 2 * SLICE_BYTES
     if spoken:
         assert wire.events == ['"first"', data.decode()]
     else:
         assert wire.body == data
         assert dict(wire.start["headers"])[b"content-length"] == b"%d" % len(data)
     assert waiting.used_bytes == 0
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_slices_grow_while_the_client_keeps_up(is_slow: bool) -> None:
+    sizes: list[int] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sizes.append(len(message.get("body", b"")))
+        if is_slow:
+            await asyncio.sleep(0)
+
+    data = b'"%b"' % (b"x" * (32 * SLICE_BYTES))
+    await write_response(send, "json", [], ResponseTimers(15.0), MemoryBudget(10**9)).finish(data)
+    assert sum(sizes) == len(data)
+    assert max(sizes) == (SLICE_BYTES if is_slow else 8 * SLICE_BYTES)
 
 
 async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:

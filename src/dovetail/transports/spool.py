@@ -273,13 +273,14 @@ class Spool:
             start += len(part)
             yield part
 
-    def read_slice(self, start: int) -> bytes:
+    def read_slice(self, start: int, max_bytes: int | None = None) -> bytes:
         """Return a slice from this position, or b"" at the end of the buffer."""
+        max_bytes = max_bytes or SLICE_BYTES
         if self._file is not None and start < self._file_bytes:
-            return self._file.read_at(start, min(SLICE_BYTES, self._file_bytes - start))
-        return self._slice_pieces(start - self._file_bytes)
+            return self._file.read_at(start, min(max_bytes, self._file_bytes - start))
+        return self._slice_pieces(start - self._file_bytes, max_bytes)
 
-    def _slice_pieces(self, start: int) -> bytes:
+    def _slice_pieces(self, start: int, max_bytes: int) -> bytes:
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0
@@ -287,7 +288,7 @@ class Spool:
             self._passed_bytes += len(pieces[self._passed_pieces])
             self._passed_pieces += 1
         parts: list[bytes] = []
-        offset, remaining = start - self._passed_bytes, SLICE_BYTES
+        offset, remaining = start - self._passed_bytes, max_bytes
         for index in range(self._passed_pieces, len(pieces)):
             parts.append(pieces[index][offset : offset + remaining])
             remaining -= len(parts[-1])

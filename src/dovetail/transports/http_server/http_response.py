@@ -27,6 +27,7 @@ from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_s
 _OPEN_AFTER_S = 10.0
 # In mode "sse", a call that ends within this time sends its headers and its result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
+_MAX_SLICE_BYTES = 512 * 1024
 SPOOL_AFTER_S = 0.5  # the seconds after which an unread response moves to disk
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -43,17 +44,21 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Send a large response in slices. If the client reads too slowly, move the rest to disk.
+    """Send a large response in slices, which grow while the client keeps up. If it does not, move the rest to disk.
 
     If the disk and the memory for slow clients are full, the response ends incomplete. The HTTP server then
     closes the connection.
     """
     stall_timer = _StallTimer(spool)
     try:
-        for piece in spool.iter_slices():
+        position, slice_bytes = 0, SLICE_BYTES
+        while position < spool.size:
+            piece = spool.read_slice(position, slice_bytes)
+            position += len(piece)
             sending = _send_message(send, {"type": "http.response.body", "body": piece, "more_body": True})
+            del piece
             await SuspendNotifier(sending, stall_timer.start)
-            stall_timer.stop()
+            slice_bytes = SLICE_BYTES if stall_timer.stop() else min(2 * slice_bytes, _MAX_SLICE_BYTES)
     except asyncio.CancelledError:
         if stall_timer.dropped_task is None:
             raise
@@ -92,11 +97,14 @@ class _StallTimer:
             self.dropped_task = self._task
             self._task.cancel()
 
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._spool.on_exhausted = None
+    def stop(self) -> bool:
+        """Stop the timer. Return whether it was running, because the client was slow."""
+        if self._timer is None:
+            return False
+        self._timer.cancel()
+        self._timer = None
+        self._spool.on_exhausted = None
+        return True
 
 
 async def _send_message(send: Send, message: dict[str, Any]) -> None:
