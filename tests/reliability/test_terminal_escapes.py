@@ -115,6 +115,8 @@ COMMANDS: tuple[Callable[[Path], tuple[str, ...]], ...] = (
     lambda _: ("pins", "list"),
     lambda file: ("list", str(file.with_name("hostile.py")), "-v"),
     lambda file: ("info", str(file.with_name("hostile.py"))),
+    lambda file: ("info", str(file.with_name("hostile.py")), "read"),
+    lambda file: ("call", str(file.with_name("hostile.py")), "odd-name", "--help"),
     lambda file: ("call", str(file.with_name("hostile.py")), "read"),
     lambda file: ("call", str(file.with_name("hostile.py")), "fail", "-v"),
     lambda file: ("call", str(file.with_name("hostile.py")), "ask", "--answer", "value=x", "-v"),
@@ -162,7 +164,7 @@ def test_no_question_is_the_servers(file: Path, tmp_path: Path) -> None:
             at.type("y\n")
         at.until_match(r"\[n\]o [^\n]*: $")
         at.type("y\n")
-        at.wait_for("alue")
+        at.wait_for("answer: ")
         at.type("me\n")
         at.wait_for("So.")
         at.type("/tools\n/servers\n/policy\n/quit\n")

@@ -132,6 +132,10 @@ class ProgressBar:
         self._message = escape_line(message or "", _MAX_MESSAGE_CHARS)
         self._show()
 
+    def set_progress(self, done: float, total: float, *, detail: str = "") -> None:
+        """Set the progress of a command that may end soon. `start` decides when it is drawn."""
+        self._done, self._total, self._detail = done, total, detail
+
     def draw_message(self, message: str) -> None:
         """Draw a message instead of numbers."""
         self._done, self._message = None, escape_line(message, _MAX_MESSAGE_CHARS)

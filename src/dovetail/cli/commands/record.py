@@ -54,10 +54,13 @@ def command(
     parsed_steps = [_parse_step(step) for step in step_texts]
 
     async def execute(command_run: CommandRun) -> None:
+        progress_bar = command_run.progress_bar
+        progress_bar.start("recording")
         try:
             for kind in (*ITEM_KINDS, "skills"):
                 await list_items(command_run.client, kind)
-            for verb, args in parsed_steps:
+            for number, (verb, args) in enumerate(parsed_steps):
+                progress_bar.set_progress(number, len(parsed_steps), detail=text.escape_line(" ".join((verb, *args))))
                 await _STEP_FUNCTIONS[verb](command_run, *args)
         finally:
             # The recording is saved even if a request failed.

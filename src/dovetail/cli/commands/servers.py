@@ -113,7 +113,8 @@ def _format_rows(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return output.format_table(cells, ("server", "state", "tools", "tokens", "resources", "prompts", "source or error"))
+    headers = ("server", "state", "tools", "tokens", "resources", "prompts", "source or error")
+    return output.format_table(cells, headers, is_last_cut=False)
 
 
 def _get_exit_code(rows: list[dict[str, Any]]) -> int:

@@ -24,6 +24,7 @@ from dovetail.protocol.task_record import TaskRecord, TaskStatus, is_final
 from dovetail.protocol.task_rules import get_open_requests, has_valid_lease, request_cancel
 from dovetail.protocol.task_store import change_task
 from dovetail.terminal import output
+from dovetail.terminal.style import has_cursor
 from dovetail.wire.codec import to_plain
 
 _STATUSES: Final[tuple[TaskStatus, ...]] = get_args(TaskStatus)
@@ -216,16 +217,16 @@ class _TableView:
     def show(self, record: TaskRecord, records: Sequence[TaskRecord]) -> None:
         size = shutil.get_terminal_size()
         table = output.format_table(map(_format_cells, records[-max(1, size.lines - 3) :]), _HEADERS)
-        rows = table.split("\n")
-        # Table rows never wrap, so each row is one line on the screen.
+        # In a narrow terminal, a task needs several lines. The cursor cannot return to a line above the screen.
+        rows = table.split("\n")[-max(1, size.lines - 1) :]
         start = f"\x1b[{self._drawn_rows}A\x1b[J" if self._drawn_rows else ""
-        sys.stdout.write(f"{start}{table}\n")
+        sys.stdout.write("\n".join([f"{start}{rows[0]}", *rows[1:], ""]))
         sys.stdout.flush()
         self._drawn_rows = len(rows)
 
 
 def _choose_view(as_json: bool) -> _LineView | _TableView:
-    return _TableView() if sys.stdout.isatty() and not as_json else _LineView(as_json)
+    return _TableView() if has_cursor() and not as_json else _LineView(as_json)
 
 
 async def _cancel(task_file: TaskFile, record: TaskRecord) -> TaskRecord:
