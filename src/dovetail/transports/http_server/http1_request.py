@@ -11,12 +11,15 @@ from typing import Any, Final, Protocol
 
 from dovetail.log import log
 from dovetail.transports.http_server.forwarded_addresses import Address, TrustedProxies
-from dovetail.transports.http_server.http_request import JSON_HEADERS, Headers, Scope
+from dovetail.transports.http_server.http_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more is unread, the connection stops reading.
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_JSON_HEAD, _STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\n" + b"".join(b"%b: %b\r\n" % header for header in headers)
+    for headers in (JSON_HEADERS, STREAM_HEADERS)
+)
 _INVALID_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _INVALID_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
@@ -273,9 +276,10 @@ class HTTP1Request:
             return
         if self.is_started:
             raise RuntimeError("the response has already begun")
-        if headers is JSON_HEADERS and status == 200 and self.keep_alive and not server.closes_connections:
+        known_head = _JSON_HEAD if headers is JSON_HEADERS else _STREAM_HEAD if headers is STREAM_HEADERS else None
+        if known_head is not None and status == 200 and self.keep_alive and not server.closes_connections:
             self.is_started = True
-            head = b"%b%bcontent-length: %d\r\n\r\n" % (_JSON_HEAD, server.get_date(), len(body))
+            head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.get_date(), len(body))
         else:
             head = self._build_head(status, headers)
             # A response without a body has no length. RFC 9110, section 8.6

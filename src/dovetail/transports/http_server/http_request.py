@@ -15,8 +15,14 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 ResponseMode = Literal["auto", "json", "sse"]
-# The headers of a JSON response without other headers. The HTTP server recognizes this list.
+# Our HTTP server recognizes these two lists, and has their bytes ready.
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+# Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
+STREAM_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class ServerRequest(Protocol):

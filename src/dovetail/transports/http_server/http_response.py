@@ -12,6 +12,7 @@ from dovetail.log import log
 from dovetail.protocol import sse
 from dovetail.transports.http_server.http_request import (
     JSON_HEADERS,
+    STREAM_HEADERS,
     EndpointRequest,
     Headers,
     Receive,
@@ -29,12 +30,6 @@ _OPEN_AFTER_S = 10.0
 _OPEN_PREFERRED_AFTER_S = 0.05
 _MAX_SLICE_BYTES = 512 * 1024
 SPOOL_AFTER_S = 0.5  # the seconds after which an unread response moves to disk
-# Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
-STREAM_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-]
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
