@@ -219,7 +219,7 @@ def test_problems_are_explained(run: RunCommand, script: Path, offline: dict[str
     refused = run("run", "https://x.example/mcp", "--with", "tinydep", **offline)
     assert (refused.code, "--with" in refused.err) == (2, True)
     assert run("dev", "--with", "tinydep", "--", "node", "x.js", **offline).code == 2
-    assert run("run", script, "--with", "--index-url", **offline).code == 2
+    assert run("run", script, "--with", "--no-index", **offline).code == 2
 
 
 @pytest.fixture

@@ -207,8 +207,8 @@ def _find_example(schema: Any, root: Any, depth: int) -> Any:
 
 
 _FORMAT_EXAMPLES: Final = {
-    "date": "2026-07-28",
-    "date-time": "2026-07-28T09:30:00Z",
+    "date": "1815-12-10",
+    "date-time": "1815-12-10T09:30:00Z",
     "time": "09:30:00",
     "email": "ada@example.com",
     "uri": "https://example.com",

@@ -293,8 +293,8 @@ def _find_format_problem(schema: Mapping[str, Any], value: Any) -> str | None:
 
 
 _FORMAT_EXAMPLES: Final = {
-    "date": "2026-07-28",
-    "date-time": "2026-07-28T09:30:00Z",
+    "date": "1815-12-10",
+    "date-time": "1815-12-10T09:30:00Z",
     "email": "ada@example.com",
     "uri": "https://example.com",
 }
