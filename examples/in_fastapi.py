@@ -1,4 +1,4 @@
-"""Two servers in a FastAPI application: a mounted one, and one made from its routes. Needs `fastapi`.
+"""Two servers in a FastAPI application: a mounted one, and one made from its routes. Needs `fastapi` and `uvicorn`.
 
 Run `python examples/in_fastapi.py`, then use http://127.0.0.1:8000/notes/mcp and http://127.0.0.1:8000/shelf/mcp.
 """

@@ -1,4 +1,4 @@
-"""Two servers in one Starlette application, each under its own path. Needs `pip install starlette`.
+"""Two servers in one Starlette application, each under its own path. Needs `pip install starlette uvicorn`.
 
 Run `python examples/mounted.py`, then use http://127.0.0.1:8000/weather/mcp and http://127.0.0.1:8000/notes/mcp.
 """
