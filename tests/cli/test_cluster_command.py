@@ -103,11 +103,14 @@ async def test_a_confirmed_loss_lets_older_ids_be_used_once(redis_server: RedisS
         assert (await read_status(redis_server))["servers"][0]["is_confirmed"] is False
 
 
-async def test_all_servers_are_confirmed_by_default(redis_server: RedisServer) -> None:
+async def test_a_loss_without_a_question_is_confirmed_for_one_server(redis_server: RedisServer) -> None:
     async with run_worker(redis_server), run_worker(redis_server, "reports"):
-        for confirmed in (["reports", "tickets"], []):
-            code, out = await invoke("confirm-loss", redis_server.url, "--yes", "--json")
+        assert await invoke("confirm-loss", redis_server.url, "--yes") == (2, "")
+        for confirmed in (["reports"], []):
+            code, out = await invoke("confirm-loss", redis_server.url, "--server", "reports", "--yes", "--json")
             assert (code, json.loads(out)) == (0, {"confirmed": confirmed})
+        servers = (await read_status(redis_server))["servers"]
+        assert [server["is_confirmed"] for server in servers] == [True, False]
 
 
 @pytest.mark.parametrize("command", ["status", "confirm-loss"])

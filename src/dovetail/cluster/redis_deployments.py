@@ -69,7 +69,7 @@ class RedisDeployments:
 
     async def _run(self, server: str, script: str, *args: Any) -> Any:
         key_prefix = f"{{{self._prefix}:{server}}}:"
-        return await self._channel.send("EVAL", script, 1, key_prefix, HEARTBEAT_TTL_S, *args)
+        return await self._channel.evaluate(script, key_prefix, HEARTBEAT_TTL_S, *args)
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ def show_status(url: str | None, server: str | None, prefix: str, as_json: bool)
 
 @command.command("confirm-loss")
 @_target_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needs --server.")
 def confirm_loss(url: str | None, server: str | None, prefix: str, as_json: bool, yes: bool) -> int:
     """Accept single-use IDs from before a loss again.
 
@@ -74,6 +74,9 @@ def confirm_loss(url: str | None, server: str | None, prefix: str, as_json: bool
     \b
     dovetail cluster confirm-loss redis://127.0.0.1:6379 --server tickets
     """
+
+    if yes and server is None:
+        raise click.UsageError("--yes confirms a loss that you have not seen, for one server. Pass --server")
 
     async def run(deployments: "RedisDeployments") -> int:
         confirmed: list[Deployment] = []
