@@ -1,6 +1,7 @@
 """Work of a cluster worker beside its requests: tasks without an owner, and attempts that are repeated.
 
-Everything that waits for the shared state of a cluster to come back uses `repeat_until_available`.
+Everything that waits for the shared state of a cluster to come back uses `repeat_until_available`, or has its own loop
+with `wait_before_retry`.
 """
 
 import asyncio

@@ -311,6 +311,24 @@ async def test_a_revoked_grant_applies_nowhere() -> None:
             assert (await call_as(worker, "ada", ADD))["resultType"] == "input_required"
 
 
+async def test_a_worker_that_leaves_stops_to_share_a_revocation(caplog: pytest.LogCaptureFixture) -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        asked = await call_as(first, "ada", ADD)
+        await call_as(first, "ada", ADD | answer_consent(asked, "session"))
+        assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
+        hub = second.backend._hub  # pyright: ignore[reportPrivateUsage]
+        hub.values.put = refuse  # pyright: ignore[reportAttributeAccessIssue]
+        assert get_parts(second.host).authorizer.grants.revoke(server="far") == 1
+        await run_pending_callbacks()
+        assert "revocation" not in caplog.text
+        cluster = get_dispatcher(second.app).cluster
+        assert cluster is not None
+        cluster.is_started = False  # as after `close`
+        await wait_until(lambda: "revocation" in caplog.text)
+        cluster.is_started = True
+
+
 async def test_known_grants_apply_while_the_back_end_is_away() -> None:
     far = UpstreamServer()
     async with run_workers(far, policy=ask) as (first, second):

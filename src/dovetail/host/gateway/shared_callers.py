@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from dovetail.background_work import BackgroundTasks, repeat_until_available
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -146,7 +146,8 @@ class SharedCallers:
             return False
 
     def revoke(self, id: str | None, server: str | None, tool: str | None) -> None:
-        """Revoke session grants at all workers. The revocation is stored as soon as the back end can be used.
+        """Revoke session grants at all workers. The revocation is stored as soon as the back end can be used, unless
+        this worker leaves the cluster before.
 
         This method can be called in any thread.
         """
@@ -155,7 +156,12 @@ class SharedCallers:
             self._loop.call_soon_threadsafe(self._start_revocation, revocation)
 
     def _start_revocation(self, revocation: _Revocation) -> None:
-        self._tasks.start(repeat_until_available(partial(self._store_revocation, revocation)))
+        self._tasks.start(self._share_revocation(revocation))
+
+    async def _share_revocation(self, revocation: _Revocation) -> None:
+        store = partial(self._store_revocation, revocation)
+        if not await repeat_until_available(store, should_continue=lambda: self.cluster.is_started):
+            log.warning("a revocation could not be shared. Other workers keep the revoked grants until they expire")
 
     async def _store_revocation(self, revocation: _Revocation) -> None:
         while True:
