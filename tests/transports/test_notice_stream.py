@@ -409,13 +409,14 @@ async def test_a_message_in_an_unknown_format_is_ignored() -> None:
 async def test_an_unused_or_closed_endpoint_has_no_handlers() -> None:
     async with open_cluster() as cluster:
         worker = cluster[0].cluster
-        kinds = {CHANGE, SESSION_NOTICE}
-        assert not any(worker._handlers.get(kind) for kind in kinds)
+        assert not any(worker._handlers.values())
         session = await open_session(cluster[0].app)
         await close_stream(await open_stream(cluster[0], session))
-        assert all(worker._handlers.get(kind) for kind in kinds)
+        assert worker._handlers[CHANGE]
+        assert worker._handlers[SESSION_NOTICE]
         await cluster[0].app.close()
-        assert not any(worker._handlers.get(kind) for kind in kinds)
+        assert not any(worker._handlers.values())
+        assert not worker._gap_handlers
 
 
 async def test_a_late_answer_does_not_hide_a_newer_subscription() -> None:

@@ -898,3 +898,74 @@ async def test_messages_in_an_unknown_format_are_ignored(cluster: WorkerCluster,
         assert await cluster.workers[0].backend.send(worker, f"session-{kind}", body)
     await run_pending_callbacks()
     assert (await post(second, request(), session)).status == 200
+
+
+async def test_a_change_at_another_worker_keeps_what_a_newer_release_has_stored(cluster: WorkerCluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first)
+    stream = AsgiRequest(second, "GET", headers=session)
+    await wait_until(lambda: stream.sent)
+    (name,) = cluster.list_values("session ")
+    backend = cluster.workers[0].backend
+    stored = await backend.read(name)
+    assert stored is not None
+    assert await backend.write(name, stored.data[:-1] + b',"added":1}', 1000, expected=stored.version)
+    # The second worker gets the record as a message, because it has the GET stream.
+    await post(first, request("resources/subscribe", uri="a://1"), session)
+    await post(second, request("logging/setLevel", level="error"), session)
+    stored = await backend.read(name)
+    assert stored is not None
+    assert json.loads(stored.data[1:])["added"] == 1
+    assert decode_record(stored.data).subscriptions == {"a://1": ["a://1"]}
+    stream.disconnect()
+    await stream.wait_done()
+
+
+async def test_a_description_of_a_client_in_an_unknown_format_is_not_used(cluster: WorkerCluster) -> None:
+    first, second = await cluster.open()
+    session = await open_session(first, capabilities={"experimental": {"a": {"b": "c" * 4000}}})
+    (name,) = cluster.list_values("client of session ")
+    backend = cluster.workers[0].backend
+    stored = await backend.read(name)
+    assert stored is not None
+    await backend.write(name, b"\x02" + stored.data[1:], 1000)
+    assert (await post(first, request(), session)).status == 200
+    assert (await post(second, request(), session)).status == 503
+    await backend.write(name, stored.data, 1000)
+    assert (await post(second, request(), session)).status == 200
+
+
+async def test_many_gaps_restore_records_one_round_at_a_time(cluster: WorkerCluster) -> None:
+    first, _ = await cluster.open()
+    await open_session(first)
+    backend = cluster.workers[0].backend
+    restored: list[str] = []
+    may_continue = asyncio.Event()
+    restore = backend.restore
+
+    async def restore_late(name: str, *args: Any) -> bool:
+        restored.append(name)
+        await may_continue.wait()
+        return await restore(name, *args)
+
+    backend.restore = restore_late  # type: ignore[method-assign, assignment]
+    for _ in range(5):
+        cluster.report_gap()
+        await run_pending_callbacks()
+    assert len(restored) == 1
+    may_continue.set()
+    await run_pending_callbacks()
+    assert len(restored) == 2
+
+
+async def test_a_request_does_not_drop_the_next_copy_of_its_session(cluster: WorkerCluster) -> None:
+    first, _ = await cluster.open()
+    session = await open_session(first)
+    await post(first, request(), session)
+    copies = cluster.workers[0].app._sessions._sessions._copies  # pyright: ignore[reportAttributeAccessIssue]
+    (old_copy,) = copies
+    copies.drop(old_copy)
+    assert (await post(first, request(), session)).status == 200
+    (new_copy,) = copies
+    copies.drop(old_copy)
+    assert [*copies] == [new_copy]

@@ -7,8 +7,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
@@ -60,7 +58,9 @@ class SessionIdSealer:
 
 
 _identities: Final = VersionedCodec(SessionIdentity)
-decode_client: Final = msgspec.json.Decoder(SessionClient).decode
+_clients: Final = VersionedCodec(SessionClient)
+encode_client: Final = _clients.encode
+decode_client: Final = _clients.decode
 
 
 def hash_principal(principal: str | None) -> str | None:

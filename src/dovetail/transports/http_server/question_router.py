@@ -15,7 +15,7 @@ from dovetail.protocol.http_checks import create_unavailable_refusal
 from dovetail.protocol.routed_id import RoutedIds
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from dovetail.transports.http_server.session_messages import SessionMessage, SessionMessenger
+from dovetail.transports.http_server.session_messages import RemoveHandler, SessionMessage, SessionMessenger
 from dovetail.wire.codec import decode, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.meta import PROGRESS_TOKEN
@@ -36,11 +36,13 @@ class QuestionRouter:
         self._messenger = messenger
         self._ids = ids
 
-    def start(self) -> None:
-        """Receive the messages of other workers."""
-        self._messenger.add_handler(_ANSWER, self._receive_answer)
-        self._messenger.add_handler(_PROGRESS, self._receive_progress)
-        self._messenger.add_handler(_CANCEL, self._receive_cancel)
+    def start(self) -> list[RemoveHandler]:
+        """Receive the messages of other workers. Return the functions that stop this."""
+        return [
+            self._messenger.add_handler(_ANSWER, self._receive_answer),
+            self._messenger.add_handler(_PROGRESS, self._receive_progress),
+            self._messenger.add_handler(_CANCEL, self._receive_cancel),
+        ]
 
     def create_question_id(self, session: HandshakeSession) -> str:
         """Return the ID of a request to a client. It is random, because a copy of a session does not know the IDs of

@@ -61,8 +61,9 @@ class SessionCopies:
 
     def drop(self, session: HandshakeSession) -> None:
         """Remove a copy, and end everything that this worker does for the session."""
-        self._sessions.pop(session.id, None)
-        self._sessions_by_key.pop(get_copy(session).identity.key, None)
+        if session in self:  # Another request may have replaced it by a new copy meanwhile.
+            del self._sessions[session.id]
+            del self._sessions_by_key[get_copy(session).identity.key]
         session.close()
 
     def make_room(self, *, is_new_session: bool) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,13 @@ class SessionMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A message between workers about one session."""
 
     session: str  # the key of the session
-    data: msgspec.Raw = msgspec.Raw(b"null")  # the message of the client, or the record of the session
+    data: msgspec.Raw = msgspec.Raw(b"null")  # the message of the client
+    record: bytes = b""  # the record of the session, with the version of its format
     id: RequestId = ""  # the ID of the request to cancel, or of the message to acknowledge
     version: int = 0  # the version of the record
 
+
+RemoveHandler: TypeAlias = Callable[[], None]
 
 _messages: Final = VersionedCodec(SessionMessage)
 encode_message: Final = _messages.encode
@@ -42,7 +45,7 @@ class SessionMessenger:
         """Return the name of this worker."""
         return self._cluster.name
 
-    def add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> None:
+    def add_handler(self, kind: str, handler: Callable[[HandshakeSession, SessionMessage], None]) -> RemoveHandler:
         """Handle the messages of one kind about sessions of which this worker has a copy."""
 
         def receive(message: Message) -> None:
@@ -51,7 +54,7 @@ class SessionMessenger:
             if body is not None and session is not None:
                 handler(session, body)
 
-        self._cluster.add_handler(kind, receive)
+        return self._cluster.add_handler(kind, receive)
 
     async def send(self, worker: str, kind: str, message: SessionMessage) -> bool:
         """Send a message to one worker. Return False if this worker has ended.

@@ -12,19 +12,22 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-
 from dovetail.background_work import BackgroundTasks, wait_before_retry
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.limits import ServerLimits
-from dovetail.protocol.session_id import SessionClient, SessionIdentity, decode_client
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StoredValue
+from dovetail.protocol.session_id import SessionClient, SessionIdentity, decode_client, encode_client
+from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.transports.http_server.caller_limits import SessionPlaces
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.handshake_sessions import create_unknown_error
 from dovetail.transports.http_server.session_copies import SessionCopies, get_copy
-from dovetail.transports.http_server.session_messages import SessionMessage, SessionMessenger, decode_message
+from dovetail.transports.http_server.session_messages import (
+    RemoveHandler,
+    SessionMessage,
+    SessionMessenger,
+    decode_message,
+)
 from dovetail.transports.http_server.session_record import (
     SessionCopy,
     SessionRecord,
@@ -33,7 +36,6 @@ from dovetail.transports.http_server.session_record import (
     read_unknown_members,
 )
 from dovetail.wire.base import replace
-from dovetail.wire.codec import encode
 
 _FIRST_VERSION: Final = 1
 _MAX_CHANGE_ATTEMPTS: Final = 20
@@ -78,17 +80,20 @@ class SessionRecords:
         self._gap_at = time.monotonic()
         self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
-        self._is_saving = self._is_touching = False
+        self._is_saving = self._is_touching = self._is_restoring = False
+        self._must_restore = False  # True if there was a gap after the last round of `_restore_all` began
         # A request renews the record at most every quarter of the idle time, so the record lives for 1.25 times the
         # idle time.
         self._touch_interval = limits.session_idle_timeout / 4
         self._record_ttl = limits.session_idle_timeout * 1.25
 
-    def start(self) -> None:
-        """Receive messages of other workers."""
-        self._cluster.add_handler(_CHANGED, self._receive_change)
-        self._cluster.add_handler(_APPLIED, self._receive_acknowledgment)
-        self._cluster.add_gap_handler(self._handle_gap)
+    def start(self) -> list[RemoveHandler]:
+        """Receive messages of other workers. Return the functions that stop this."""
+        return [
+            self._cluster.add_handler(_CHANGED, self._receive_change),
+            self._cluster.add_handler(_APPLIED, self._receive_acknowledgment),
+            self._cluster.add_gap_handler(self._handle_gap),
+        ]
 
     def get_ttl(self, record: SessionRecord) -> float:
         """Return the time for which a record is stored after its last change."""
@@ -109,7 +114,7 @@ class SessionRecords:
         try:
             if large_client is not None:
                 await self._state.write(
-                    _get_client_name(identity.key), encode(large_client), self._limits.session_lifetime
+                    _get_client_name(identity.key), encode_client(large_client), self._limits.session_lifetime
                 )
             version = await self._state.write(
                 _get_name(identity.key), encode_record(copy.record), self._limits.initialize_timeout, expected=0
@@ -126,7 +131,10 @@ class SessionRecords:
         stored = await self._state.read(_get_client_name(identity.key))
         if stored is None:
             raise await self._create_missing_error(identity) or create_unknown_error()
-        return decode_client(stored.data)
+        client = decode_client(stored.data)
+        if client is None:
+            raise SharedStateUnavailable("the description of a client has an unknown format")
+        return client
 
     async def delete_client(self, identity: SessionIdentity) -> None:
         """Delete the client's description of itself, if it is stored."""
@@ -140,7 +148,7 @@ class SessionRecords:
         if stored is None:
             await self._restore_missing(session, copy)
         elif stored.version > copy.version:
-            self._load(session, stored)
+            self._load(session, stored.data, stored.version)
         elif stored.version < copy.version and not copy.lock.locked():
             # A replica without the last changes has replaced the back end.
             await self._restore(copy)
@@ -216,12 +224,12 @@ class SessionRecords:
             await self._restore_missing(session, copy)
         elif stored.version != copy.version or copy.is_unsaved:
             copy.is_unsaved = False
-            self._load(session, stored)
+            self._load(session, stored.data, stored.version)
 
-    def _load(self, session: HandshakeSession, stored: StoredValue) -> None:
-        record = decode_record(stored.data)
-        get_copy(session).unknown_members = read_unknown_members(stored.data)
-        self._apply(session, record, stored.version)
+    def _load(self, session: HandshakeSession, data: bytes, version: int) -> None:
+        record = decode_record(data)
+        get_copy(session).unknown_members = read_unknown_members(data)
+        self._apply(session, record, version)
 
     def _apply(self, session: HandshakeSession, record: SessionRecord, version: int) -> None:
         copy = get_copy(session)
@@ -249,7 +257,7 @@ class SessionRecords:
             caller = session.handshake.caller
             client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
             ttl = max(1.0, copy.identity.expires_at - time.time())
-            await self._state.write(_get_client_name(key), encode(client), ttl, expected=0)
+            await self._state.write(_get_client_name(key), encode_client(client), ttl, expected=0)
         data, version = encode_record(copy.record, copy.unknown_members), copy.version
         await self._state.restore(_get_name(key), data, version, self.get_ttl(copy.record))
         copy.is_unsaved = False
@@ -276,7 +284,19 @@ class SessionRecords:
 
     def _handle_gap(self) -> None:
         self._gap_at = time.monotonic()
-        self._tasks.start(_run_in_batches(self._restore_known, self._copies))
+        self._must_restore = True
+        if not self._is_restoring:
+            self._is_restoring = True
+            self._tasks.start(self._restore_all())
+
+    async def _restore_all(self) -> None:
+        """Store all records that this worker knows again. Further gaps meanwhile need only one more round."""
+        try:
+            while self._must_restore:
+                self._must_restore = False
+                await _run_in_batches(self._restore_known, self._copies)
+        finally:
+            self._is_restoring = False
 
     async def _restore_known(self, session: HandshakeSession) -> None:
         """Store the record of a session again that this worker knows."""
@@ -357,8 +377,8 @@ class SessionRecords:
         Otherwise the client could miss a change that happens directly after `resources/subscribe`.
         """
         id = os.urandom(8).hex()
-        data = msgspec.Raw(encode(copy.record))
-        message = SessionMessage(session=copy.identity.key, data=data, id=id, version=copy.version)
+        record = encode_record(copy.record, copy.unknown_members)
+        message = SessionMessage(session=copy.identity.key, record=record, id=id, version=copy.version)
         future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
         try:
             if await self._messenger.send(worker, _CHANGED, message):
@@ -375,7 +395,10 @@ class SessionRecords:
             return
         session = self._copies.get_by_key(body.session)
         if session is not None and body.version > get_copy(session).version:
-            self._apply(session, msgspec.json.decode(body.data, type=SessionRecord), body.version)
+            try:
+                self._load(session, body.record, body.version)
+            except SharedStateUnavailable:
+                return  # A newer release has written the record. Its worker does not wait long for the answer.
         acknowledgment = SessionMessage(session=body.session, id=body.id)
         self._tasks.start(self._messenger.try_send(message.sender, _APPLIED, acknowledgment))
 

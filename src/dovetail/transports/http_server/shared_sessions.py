@@ -40,7 +40,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.http_server.question_router import QuestionRouter
 from dovetail.transports.http_server.session_copies import SessionCopies, get_copy, is_unused
-from dovetail.transports.http_server.session_messages import SessionMessage, SessionMessenger
+from dovetail.transports.http_server.session_messages import RemoveHandler, SessionMessage, SessionMessenger
 from dovetail.transports.http_server.session_record import SessionCopy, SessionRecord
 from dovetail.transports.http_server.session_records import SessionRecords, apply_record
 from dovetail.transports.spool import MemoryBudget
@@ -84,7 +84,7 @@ class SharedSessions:
         self._stream_places = StreamPlaces(cluster, service.limits.max_streams_per_principal)
         self._streams = ClusterStreams(service, cluster, timers, budget, self._records.update)
         self.create_writer = self._streams.create_writer
-        self._has_handlers = False
+        self._handler_removers: list[RemoveHandler] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -284,11 +284,12 @@ class SharedSessions:
     def _start_background(self) -> None:
         if self._sweep_timer is None:
             self._schedule_sweep()
-        if not self._has_handlers:
-            self._has_handlers = True
-            self._questions.start()
-            self._records.start()
-            self._messenger.add_handler(_ENDED, self._receive_end)
+        if not self._handler_removers:
+            self._handler_removers = [
+                *self._questions.start(),
+                *self._records.start(),
+                self._messenger.add_handler(_ENDED, self._receive_end),
+            ]
 
     def _schedule_sweep(self) -> None:
         limits = self._limits
@@ -320,6 +321,9 @@ class SharedSessions:
             self._sweep_timer = None
         for session in self._copies:
             self._copies.drop(session)
+        for remove in self._handler_removers:
+            remove()
+        self._handler_removers = []
         await self._tasks.close()
 
 
