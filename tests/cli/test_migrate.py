@@ -314,6 +314,41 @@ def test_files_of_a_folder_know_each_other(tmp_path: Path):
     assert [finding.kind for finding in files["broken.py"].findings] == ["edit"]
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"# coding: latin-1\nimport mcp\nx = '\xe9'\n",
+        b"import mcp\nx = " + b"(" * 3000 + b")" * 3000 + b"\n",  # libcst crashes
+        b"import mcp\nx = " + b"-" * 3000 + b"1\n",
+    ],
+    ids=["encoding", "parentheses", "operators"],
+)
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(data: bytes, tmp_path: Path):
+    (tmp_path / "a.py").write_bytes(data)
+    (tmp_path / "b.py").write_text("from fastmcp import FastMCP\n\nmcp = FastMCP('x')\n")
+    unread, migrated = migrate_files([tmp_path])
+    assert (unread.is_changed, [finding.kind for finding in unread.findings]) == (False, ["edit"])
+    assert migrated.is_changed
+
+
+def test_the_command_of_a_client():
+    text = (
+        "from mcp import ClientSession, StdioServerParameters\nfrom mcp.client.stdio import stdio_client\n\n"
+        "async def main(args):\n"
+        "    first = StdioServerParameters(command='python', args=['a.py', '-x'], env={'A': 'b'}, encoding='utf-8')\n"
+        "    second = StdioServerParameters(command='python', args=args)\n"
+        "    async with stdio_client(first) as (read, write), ClientSession(read, write) as session:\n"
+        "        await session.list_tools()\n"
+    )
+    source = migrate_source(text)
+    assert _edits(source) == []
+    lines = [line.strip() for line in source.text.splitlines()]
+    assert "first = CommandTarget(['python', 'a.py', '-x'], env={'A': 'b'})" in lines
+    assert "second = CommandTarget(['python', *args])" in lines
+    assert "async with Client(first) as session:" in lines
+    assert "mcp" not in source.text
+
+
 def test_script_metadata():
     script = '# /// script\n# dependencies = ["fastmcp>=2", "httpx"]\n# ///\n'
     text = f'{script}from fastmcp import FastMCP\n\nmcp = FastMCP("x")\n'
@@ -326,10 +361,10 @@ def test_migrated_files_are_not_changed_again():
         assert migrate_source(once).text == once
 
 
-def test_command_prints_a_diff_and_changes_nothing(run: RunCommand, tmp_path: Path):
+def test_command_prints_a_diff_and_changes_nothing(run_here: RunCommand, tmp_path: Path):
     script = tmp_path / "shop.py"
     script.write_text(MCP_1)
-    result = run("migrate", script).check_success()
+    result = run_here("migrate", script).check_success()
     assert '-mcp = FastMCP("shop"' in result.out
     assert '+mcp = Server("shop", instructions="Sells tea.")' in result.out
     assert f"{script}:" in result.err
@@ -337,11 +372,11 @@ def test_command_prints_a_diff_and_changes_nothing(run: RunCommand, tmp_path: Pa
     assert [*tmp_path.iterdir()] == [script]
 
 
-def test_command_writes_and_keeps_the_old_file(run: RunCommand, tmp_path: Path):
+def test_command_writes_and_keeps_the_old_file(run_here: RunCommand, tmp_path: Path):
     script, backup = tmp_path / "shop.py", tmp_path / "shop.py.bak"
     script.write_text(MCP_1)
     script.chmod(0o755)
-    summary = run("migrate", tmp_path, "--write", "--json").check_success().json
+    summary = run_here("migrate", tmp_path, "--write", "--json").check_success().json
     (file,) = summary["files"]
     assert (file["path"], file["is_changed"], file["is_written"]) == (str(script), True, True)
     assert file["findings"][0].keys() == {"line", "kind", "construct", "advice"}
@@ -349,21 +384,21 @@ def test_command_writes_and_keeps_the_old_file(run: RunCommand, tmp_path: Path):
     assert script.stat().st_mode & 0o777 == 0o755
     assert backup.read_text() == MCP_1
     script.write_text(MCP_1)
-    assert run("migrate", script, "--write").code == 2
+    assert run_here("migrate", script, "--write").code == 2
     assert script.read_text() == MCP_1
 
 
-def test_command_exits_with_6_if_something_is_left_to_edit(run: RunCommand, tmp_path: Path):
+def test_command_exits_with_6_if_something_is_left_to_edit(run_here: RunCommand, tmp_path: Path):
     script = tmp_path / "shop.py"
     script.write_text("from fastmcp import FastMCP\n\nmcp = FastMCP('x')\nmcp.unheard_of()\n")
-    assert run("migrate", script).code == 6
-    assert run("migrate", tmp_path / "missing.py").code == 2
+    assert run_here("migrate", script).code == 6
+    assert run_here("migrate", tmp_path / "missing.py").code == 2
 
 
-def test_command_never_runs_the_file(run: RunCommand, tmp_path: Path):
+def test_command_never_runs_the_file(run_here: RunCommand, tmp_path: Path):
     script = tmp_path / "shop.py"
     script.write_text(f"import mcp\nopen({str(tmp_path / 'trace')!r}, 'w')\n")
-    run("migrate", script)
+    run_here("migrate", script)
     assert not (tmp_path / "trace").exists()
 
 

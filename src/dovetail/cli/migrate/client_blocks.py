@@ -7,7 +7,6 @@ import libcst as cst
 
 from dovetail.cli.migrate.call_arguments import CallArguments
 from dovetail.cli.migrate.edits import Edits
-from dovetail.cli.migrate.usage import get_code
 
 _CLIENT_TRANSPORTS: Final = (
     "stdio_client",
@@ -73,23 +72,9 @@ def _build_client_arguments(transport: cst.Call, session: cst.Call) -> list[cst.
         arguments.unname(name)
     for name in ("timeout", "sse_read_timeout", "httpx_client_factory", "http_client", "auth", "terminate_on_close"):
         arguments.pop(name)
-    target = arguments.positional[0] if arguments.positional else None
     session_arguments = CallArguments(session)
     for old, new in _SESSION_OPTIONS.items():
         value = session_arguments.get(old)
         if value is not None:
             arguments.append(value, new)
-    result = [*arguments.args]
-    if isinstance(target, cst.Call) and get_code(target.func).rpartition(".")[2] == "StdioServerParameters":
-        result[0] = result[0].with_changes(value=target)
-    return result
-
-
-def build_command_target(edits: Edits, call: cst.Call) -> cst.Call:
-    """Return the target of a client for `StdioServerParameters(command=..., args=..., env=...)`."""
-    arguments = CallArguments(call)
-    command, args = arguments.pop("command", 0), arguments.pop("args")
-    command_code = "" if command is None else get_code(command)
-    full_command = f"[{command_code}]" if args is None else f"[{command_code}, *{get_code(args)}]"
-    arguments.insert(0, cst.parse_expression(full_command))
-    return arguments.apply(edits.import_expression("dovetail.CommandTarget"))
+    return [*arguments.args]

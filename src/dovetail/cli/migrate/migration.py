@@ -1,5 +1,6 @@
 """Migrate source files: read, translate and compare them. Nothing here runs the code of a file."""
 
+import ast
 import difflib
 import os
 import re
@@ -74,19 +75,29 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def migrate_files(paths: Iterable[Path]) -> list[MigratedFile]:
     """Migrate all files that use a peer. A server of one file is known in the others, too."""
-    texts = {path: _read_text(path) for path in find_files(paths)}
+    texts: dict[Path, str] = {}
     usages: dict[Path, Usage] = {}
-    failures: list[MigratedFile] = []
-    for path, text in texts.items():
-        if not any(package in text for package in PEER_PACKAGES):
+    migrated: list[MigratedFile] = []
+    for path in find_files(paths):
+        data = path.read_bytes()
+        if not any(package.encode() in data for package in PEER_PACKAGES):
             continue
         try:
-            usages[path] = _collect_usage(cst.parse_module(text))
-        except cst.ParserSyntaxError as exc:
-            finding = Finding(exc.raw_line, "edit", exc.message, "correct the syntax error, and migrate again")
-            failures.append(MigratedFile(path, text, text, [finding]))
+            texts[path] = data.decode()
+            ast.parse(texts[path])  # libcst crashes if an expression has too many levels. Python refuses it.
+            usages[path] = _collect_usage(cst.parse_module(texts[path]))
+        except UnicodeDecodeError as exc:
+            finding = Finding(data.count(b"\n", 0, exc.start) + 1, "edit", exc.reason, "save the file as UTF-8")
+            migrated.append(MigratedFile(path, "", "", [finding]))
+        except (SyntaxError, cst.ParserSyntaxError) as exc:
+            line = exc.raw_line if isinstance(exc, cst.ParserSyntaxError) else exc.lineno or 1
+            message = exc.message if isinstance(exc, cst.ParserSyntaxError) else exc.msg
+            finding = Finding(line, "edit", message, "correct the syntax error, and migrate again")
+            migrated.append(MigratedFile(path, texts[path], texts[path], [finding]))
+        except (RecursionError, MemoryError):
+            finding = Finding(1, "edit", "an expression with too many levels", "write it as several expressions")
+            migrated.append(MigratedFile(path, texts[path], texts[path], [finding]))
     servers = {server for usage in usages.values() for server in usage.servers if server.isidentifier()}
-    migrated = [*failures]
     for path in usages:
         source = migrate_source(texts[path], servers)
         migrated.append(MigratedFile(path, texts[path], source.text, source.findings))
@@ -115,10 +126,6 @@ def migrate_source(text: str, known_servers: Iterable[str] = ()) -> MigratedSour
     module = _write_imports(module, rewriter.edits, usage)
     new_text = _SCRIPT_METADATA.sub(_replace_dependencies, module.code)
     return MigratedSource(new_text, sorted(rewriter.edits.findings, key=lambda finding: finding.line))
-
-
-def _read_text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8")
 
 
 def _collect_usage(module: cst.Module) -> Usage:

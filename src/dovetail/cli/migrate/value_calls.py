@@ -97,10 +97,9 @@ def _translate_error(edits: Edits, call: cst.Call, line: int) -> cst.BaseExpress
     data = arguments.get("error", 0)
     if isinstance(data, cst.Call) and get_code(data.func).rpartition(".")[2] == "ErrorData":
         arguments = CallArguments(data)
-        names = ("code", "message", "data")
-    else:
-        names = ("code", "message", "data")
-    code, message, details = (arguments.get(name, position) for position, name in enumerate(names))
+    code, message, details = (
+        arguments.get(name, position) for position, name in enumerate(("code", "message", "data"))
+    )
     if message is None:
         return None
     code_name = "" if code is None else get_code(code).rpartition(".")[2]
@@ -191,6 +190,24 @@ def _translate_retry(edits: Edits, call: cst.Call, _line: int) -> cst.BaseExpres
     return cst.Call(edits.import_expression("dovetail.middleware.Retry"), values)
 
 
+def _translate_command(edits: Edits, call: cst.Call, line: int) -> cst.BaseExpression:
+    """Return the target of a client for `StdioServerParameters(command=..., args=..., env=...)`."""
+    arguments = CallArguments(call)
+    if arguments.has_starred:
+        edits.report(line, get_code(call), "pass the command and its arguments as one list")
+        return call
+    command, args = arguments.pop("command"), arguments.pop("args")
+    for name in ("encoding", "encoding_error_handler"):
+        arguments.pop(name)
+    parts = ["" if command is None else get_code(command)]
+    if isinstance(args, cst.List):
+        parts += [get_code(element).rstrip(", \n") for element in args.elements]
+    elif args is not None:
+        parts.append(f"*{get_code(args)}")
+    arguments.insert(0, cst.parse_expression(f"[{', '.join(parts)}]"))
+    return arguments.apply(edits.import_expression("dovetail.CommandTarget"))
+
+
 def _create_middleware(edits: Edits, code: str) -> cst.BaseExpression:
     edits.import_name(f"dovetail.middleware.{code.partition('(')[0]}")
     return cst.parse_expression(code)
@@ -200,6 +217,7 @@ _FUNCTIONS: Final[dict[str, Callable[[Edits, cst.Call, int], cst.BaseExpression]
     "PromptResult": _translate_prompt_result,
     "RateLimitingMiddleware": _translate_rate_limit,
     "RetryMiddleware": _translate_retry,
+    "StdioServerParameters": _translate_command,
     "ToolResult": _translate_tool_result,
     "get_http_headers": _translate_headers,
     "get_logger": _translate_logger,
