@@ -17,6 +17,7 @@ from dovetail.storage import (
     get_cache_dir,
     get_data_dir,
     lock_path,
+    make_trusted_dir,
     open_database,
     open_for_append,
     read_private_file,
@@ -72,9 +73,9 @@ def test_one_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path.write_text("{}", encoding="utf-8")
     for mode in (0o620, 0o602):
         path.chmod(mode)
-        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
+        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod go-w"):
             SharedDocument(path).read()
-        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
+        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod go-w"):
             SharedDocument(path).change(lambda document: None)
 
 
@@ -150,8 +151,20 @@ def test_one_that_others_may_write_later_is_refused(tmp_path: Path) -> None:
     ledger.change(lambda document: document.update(a=1))
     assert ledger.read() == {"a": 1}
     (tmp_path / "l").chmod(0o666)
-    with pytest.raises(PermissionError, match="chmod 600"):
+    with pytest.raises(PermissionError, match="chmod go-w"):
         ledger.read()
+
+
+@posix
+def test_a_directory_of_programs_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "environments"
+    make_trusted_dir(path)
+    make_trusted_dir(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for mode in (0o770, 0o702):
+        path.chmod(mode)
+        with pytest.raises(PermissionError, match="chmod go-w"):
+            make_trusted_dir(path)
 
 
 @posix
@@ -159,7 +172,7 @@ def test_a_database_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "database"
     open_database(path, "CREATE TABLE t (a)", ()).close()
     path.chmod(0o666)
-    with pytest.raises(PermissionError, match="chmod 600"):
+    with pytest.raises(PermissionError, match="chmod go-w"):
         open_database(path, "CREATE TABLE t (a)", ())
 
 
@@ -178,7 +191,7 @@ def test_a_file_to_append_to_that_others_may_write_is_refused(tmp_path: Path) ->
     path = tmp_path / "lines"
     os.close(open_for_append(path))
     path.chmod(0o666)
-    with pytest.raises(PermissionError, match="chmod 600"):
+    with pytest.raises(PermissionError, match="chmod go-w"):
         open_for_append(path)
     os.close(open_for_append("/dev/null"))
 

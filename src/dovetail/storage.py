@@ -69,6 +69,16 @@ def make_private_dir(path: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
+def make_trusted_dir(path: Path) -> None:
+    """Create a private directory for files that dovetail runs.
+
+    Raises:
+        PermissionError: the directory exists, and another user owns it or can write to it.
+    """
+    make_private_dir(path)
+    _check_writers(path.stat(), path)
+
+
 def replace_file(path: Path, data: bytes, mode: int | None = 0o600) -> None:
     """Replace a file in one step. After a crash, the file has either the old or the new content.
 
@@ -162,15 +172,15 @@ def read_private_file(path: Path) -> bytes | None:
 
 
 def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
-    """Raise PermissionError if another user owns the file or can write it, because the file may be forged."""
+    """Raise PermissionError if another user owns the path or can write it, because its content may be forged."""
     _check_owner(file_stat, path)
     if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
-        raise PermissionError(f"other users can write {path}. If the file is yours, run chmod 600 on it")
+        raise PermissionError(f"other users can write {path}. If it is yours, run chmod go-w on it")
 
 
 def _check_owner(file_stat: os.stat_result, path: str | Path) -> None:
     if os.name != "nt" and file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
-        raise PermissionError(f"another user owns {path}. Move the file away, or run chown if the file is yours")
+        raise PermissionError(f"another user owns {path}. Move it away, or run chown if it is yours")
 
 
 def _check_pipe(path: str | Path) -> None:

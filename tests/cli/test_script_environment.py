@@ -16,7 +16,7 @@ import pytest
 
 from cli.command_process import TIMEOUT_S, RunCommand
 from dovetail import Client, CommandTarget
-from dovetail.cli.script_environment import describe_environment
+from dovetail.cli.script_environment import EnvironmentSpec, describe_environment, find_uv, prepare_environment
 
 UV = Path(sys.executable).with_name("uv")
 pytestmark = pytest.mark.skipif(os.name == "nt" or not UV.is_file(), reason="uv is not installed next to Python")
@@ -103,62 +103,42 @@ async def show(*arguments: object, env: dict[str, str], cwd: Path | None = None)
         return await client.call("show")
 
 
-def read_url(process: "subprocess.Popen[str]") -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r" is at (http://\S+)", line):
-            return found[1]
-    raise AssertionError("the server did not start")
+def show_over_http(*arguments: object, env: dict[str, str]) -> tuple[int, dict[str, object]]:
+    """Start `dovetail run --http`, and return the id of its process and the result of a call."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "run", *map(str, arguments), "--http", "--port", "0"],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr is not None
+        match = next(match for line in process.stderr if (match := re.search(r" is at (http://\S+)", line)))
+
+        async def call() -> dict[str, object]:
+            async with Client(match[1]) as client:
+                return await client.call("show")
+
+        shown = asyncio.run(call())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    return process.pid, shown
 
 
 def test_a_script_runs_with_its_dependencies(script: Path, offline: dict[str, str]) -> None:
     shown = asyncio.run(show("run", script, env=offline))
     assert shown["value"] == 42
     assert shown["prefix"] != sys.prefix
-    again = asyncio.run(show("run", f"{script}:app", env=offline))
-    assert (again["prefix"], again["pid"]) != (None, shown["pid"])
+    # A signal reaches the server, and no other process stays, because the process is replaced.
+    process_id, again = show_over_http(f"{script}:app", env=offline)
+    assert again["pid"] == process_id
     assert again["prefix"] == shown["prefix"]  # The environment is cached.
 
 
-def test_the_process_is_replaced(script: Path, offline: dict[str, str]) -> None:
-    """A signal reaches the server, and no other process stays."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dovetail", "run", str(script), "--http", "--port", "0"],
-        env=offline,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        url = read_url(process)
-
-        async def call() -> dict[str, object]:
-            async with Client(url) as client:
-                return await client.call("show")
-
-        assert asyncio.run(call())["pid"] == process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
-
-
 def test_workers_use_the_environment(script: Path, offline: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dovetail", "run", str(script), "--http", "--port", "0", "--workers", "2"],
-        env=offline,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        url = read_url(process)
-
-        async def call() -> dict[str, object]:
-            async with Client(url) as client:
-                return await client.call("show")
-
-        shown = asyncio.run(call())
-        assert shown["value"] == 42
-        assert shown["pid"] != process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
+    process_id, shown = show_over_http(script, "--workers", "2", env=offline)
+    assert shown["value"] == 42
+    assert shown["pid"] != process_id
 
 
 def test_packages_can_be_added(tmp_path: Path, offline: dict[str, str]) -> None:
@@ -199,27 +179,42 @@ def test_an_installed_script_works_in_its_host(
     assert result.json["structuredContent"]["value"] == 42
 
 
-def test_problems_are_explained(run: RunCommand, script: Path, offline: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_package_is_named(run: RunCommand, offline: dict[str, str], tmp_path: Path) -> None:
     missing = tmp_path / "missing.py"
     missing.write_text('# /// script\n# dependencies = ["no-such-dep"]\n# ///\n', encoding="utf-8")
     failed = run("run", missing, **offline)
     assert failed.code == 3
     assert "no-such-dep" in failed.err
-    # The environment of the script contains no uv.
-    shown = asyncio.run(show("run", script, env=offline))
-    without_uv = subprocess.run(
-        [f"{shown['prefix']}/bin/python", "-m", "dovetail", "run", str(missing)],
-        env={"HOME": str(tmp_path), "PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert without_uv.returncode == 2
-    assert "pip install uv" in without_uv.stderr
-    refused = run("run", "https://x.example/mcp", "--with", "tinydep", **offline)
-    assert (refused.code, "--with" in refused.err) == (2, True)
-    assert run("dev", "--with", "tinydep", "--", "node", "x.js", **offline).code == 2
-    assert run("run", script, "--with", "--no-index", **offline).code == 2
+
+
+def test_uv_is_required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environment = EnvironmentSpec(target="server.py", packages=["tinydep"])
+    for name in ("HOME", "PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("UV", raising=False)
+    with pytest.raises(click.UsageError, match="pip install uv"):
+        find_uv(environment)
+    (tmp_path / "uv").touch(mode=0o700)
+    assert find_uv(environment) == str(tmp_path / "uv")
+
+
+def test_environments_that_others_can_change_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments").chmod(0o777)
+    with pytest.raises(click.UsageError, match="environments"):
+        prepare_environment(EnvironmentSpec(target="server.py", packages=["tinydep"]))
+
+
+def test_invalid_options_are_refused(run_here: RunCommand, tmp_path: Path) -> None:
+    for arguments in (
+        ("run", "https://x.example/mcp", "--with", "tinydep"),
+        ("dev", "--with", "tinydep", "--", "node", "x.js"),
+        ("run", tmp_path / "server.py", "--with", "--no-index"),
+    ):
+        refused = run_here(*arguments)
+        assert (refused.code, "--with" in refused.err) == (2, True)
 
 
 @pytest.fixture

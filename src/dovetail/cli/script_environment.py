@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from dovetail.cli import error_report
-from dovetail.storage import get_cache_dir, lock_path, make_private_dir
+from dovetail.storage import get_cache_dir, lock_path, make_trusted_dir
 from dovetail.terminal import output
 from dovetail.version import VERSION
 from dovetail.wire.base import Struct
@@ -145,7 +145,10 @@ def prepare_environment(environment: EnvironmentSpec) -> Path:
     own_version = _compute_own_version()
     key = repr((environment.target, environment.metadata, [*environment.packages], environment.python, own_version))
     parent = get_cache_dir() / "environments"
-    make_private_dir(parent)
+    try:
+        make_trusted_dir(parent)
+    except PermissionError as exc:
+        raise click.UsageError(f"cannot use the cached environments: {exc}") from None
     stem = re.sub(r"\W+", "-", Path(environment.target).stem)[:40]
     folder = parent / f"{stem}-{hashlib.sha256(f'{key} {sys.base_prefix}'.encode()).hexdigest()[:16]}"
     with lock_path(folder, _LOCK_TIMEOUT_S):
