@@ -13,37 +13,37 @@ from dovetail.cli.tool_arguments import read_arguments
 from dovetail.wire.tools import Tool, ToolAnnotations
 
 
-def test_a_tool_has_a_page_with_a_command_that_works(run: RunCommand, url: str) -> None:
-    page = run("info", url, "add").check_success().out
+def test_a_tool_has_a_page_with_a_command_that_works(run_here: RunCommand, url: str) -> None:
+    page = run_here("info", url, "add").check_success().out
     assert page.startswith("add\n  Add two numbers.")
     assert re.search(r"a +integer +required +The first\.", page)
     assert re.search(r"b +integer +default 1 +The second\.", page)
     command = shlex.split(page.rstrip().rpartition("\n")[2])
     assert command == ["dovetail", "call", url, "add", "a=1"]
-    assert run(*command[1:]).check_success().out == "2\n"
+    assert run_here(*command[1:]).check_success().out == "2\n"
 
 
-def test_help_after_a_tool_is_the_same_page(run: RunCommand, url: str) -> None:
-    page = run("info", url, "add").check_success().out
-    assert run("call", url, "add", "--help").check_success().out == page
-    assert run("call", url, "-h", "add", "a=1").check_success().out == page
-    assert run("call", url, "--help").check_success().out.startswith("Usage: dovetail call")
+def test_help_after_a_tool_is_the_same_page(run_here: RunCommand, url: str) -> None:
+    page = run_here("info", url, "add").check_success().out
+    assert run_here("call", url, "add", "--help").check_success().out == page
+    assert run_here("call", url, "-h", "add", "a=1").check_success().out == page
+    assert run_here("call", url, "--help").check_success().out.startswith("Usage: dovetail call")
 
 
-def test_prompts_resources_and_templates_have_pages(run: RunCommand, url: str) -> None:
-    assert re.search(r"city +required", run("info", url, "packing").check_success().out)
-    assert f"dovetail read {url} notes://all" in run("info", url, "notes://all").check_success().out
-    assert run("info", url, "note").check_success().out.startswith("notes://{name}")
-    assert run("info", url, "add", "--json").check_success().json["inputSchema"]["required"] == ["a"]
+def test_prompts_resources_and_templates_have_pages(run_here: RunCommand, url: str) -> None:
+    assert re.search(r"city +required", run_here("info", url, "packing").check_success().out)
+    assert f"dovetail read {url} notes://all" in run_here("info", url, "notes://all").check_success().out
+    assert run_here("info", url, "note").check_success().out.startswith("notes://{name}")
+    assert run_here("info", url, "add", "--json").check_success().json["inputSchema"]["required"] == ["a"]
 
 
-def test_unknown_names(run: RunCommand, url: str) -> None:
+def test_unknown_names(run_here: RunCommand, url: str) -> None:
     for words in (("info", url, "ad"), ("call", url, "ad", "--help")):
-        refused = run(*words)
+        refused = run_here(*words)
         assert refused.code == 2
         assert "'add'" in refused.err
-    assert run("info", url, "add", "more").code == 2
-    assert run("info", SAMPLE_SERVER).check_success().out.startswith("name:               served\n")
+    assert run_here("info", url, "add", "more").code == 2
+    assert run_here("info", SAMPLE_SERVER).check_success().out.startswith("name:               served\n")
 
 
 def describe(schema: dict[str, Any], **options: Any) -> str:
@@ -109,3 +109,18 @@ def test_a_name_that_cannot_be_typed_has_no_example(name: str) -> None:
     page = format_item(Tool(name=name, input_schema={}), TargetOptions(args=("s.py", name)))
     assert "dovetail" not in page
     assert "\x1b" not in page
+
+
+def test_a_schema_that_grows_with_each_level() -> None:
+    definitions: dict[str, Any] = {
+        f"d{level}": {
+            "type": "object",
+            "properties": {f"p{index}": {"$ref": f"#/$defs/d{level + 1}"} for index in range(60)},
+            "required": [f"p{index}" for index in range(60)],
+            "anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 60,
+        }
+        for level in range(8)
+    }
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": definitions}
+    page = format_item(Tool(name="grow", input_schema=schema), TargetOptions(args=["server.py"]))
+    assert "dovetail call server.py grow" in page

@@ -222,3 +222,14 @@ def test_command(run: RunCommand, tmp_path: Path):
     assert "class Weather:" in code
     assert run("stubs", weather, "--json").check_success().json == {"code": code}
     ast.parse(code)
+
+
+def test_a_schema_that_grows_with_each_level() -> None:
+    definitions: dict[str, Any] = {
+        f"d{level}": {"anyOf": [{"type": "array", "items": {"$ref": f"#/$defs/d{level + 1}"}}] * 60}
+        for level in range(14)
+    }
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+    code = write_client("x", [Tool(name="grow", input_schema=schema), Tool(name="Any", input_schema={})], [], [])
+    ast.parse(code)
+    assert "def Any(" not in code  # It would hide the type.

@@ -63,39 +63,39 @@ def test_a_synonym_of_a_missing_command_is_not_suggested() -> None:
     assert "Did you mean" not in suggest_command("serve", ["call"])
 
 
-def test_a_misspelt_command_ends_with_usage(run: RunCommand) -> None:
-    result = run("serve", SAMPLE_SERVER)
+def test_a_misspelt_command_ends_with_usage(run_here: RunCommand) -> None:
+    result = run_here("serve", SAMPLE_SERVER)
     assert (result.code, result.out) == (2, "")
     assert "`dovetail run`" in result.err
     assert all(name in result.err for name in COMMAND_SUMMARIES)
 
 
-def test_help_is_a_command(run: RunCommand) -> None:
-    assert run("help", "run").check_success().out == run("run", "--help").check_success().out
+def test_help_is_a_command(run_here: RunCommand) -> None:
+    assert run_here("help", "run").check_success().out == run_here("run", "--help").check_success().out
 
 
-def test_similar_files_are_suggested(run: RunCommand, tmp_path: Path) -> None:
+def test_similar_files_are_suggested(run_here: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "hello.py").touch()
     (tmp_path / "hello.txt").touch()
     for arguments in (("list", "helo.py"), ("run", "helo.py:app"), ("list", "hello"), ("list", "helo")):
-        result = run(*arguments, cwd=tmp_path)
+        result = run_here(*arguments, cwd=tmp_path)
         assert result.code == 2
         assert "Did you mean 'hello.py'?" in result.err
     assert suggest_file(tmp_path / "no-folder" / "hello.py") == ""
 
 
-def test_servers_are_suggested_with_their_source(run: RunCommand, at_home: dict[str, str], tmp_path: Path) -> None:
+def test_servers_are_suggested_with_their_source(run_here: RunCommand, at_home: dict[str, str], tmp_path: Path) -> None:
     for host in ("cursor", "gemini"):
-        run("install", "--to", host, "--name", "hello", "--", "some-program", **at_home).check_success()
-    run("install", "--to", "cursor", "--name", "clock", "--", "some-program", **at_home).check_success()
-    assert "'clock'" in run("list", "clok", **at_home).err
-    assert "'cursor:hello'" in run("list", "cursr:hello", **at_home).err
-    assert "cursor:hello, gemini:hello" in run("list", "hello", **at_home).err
-    assert "clock, cursor:hello, gemini:hello" in run("list", "zzzzzz", **at_home).err
+        run_here("install", "--to", host, "--name", "hello", "--", "some-program", **at_home).check_success()
+    run_here("install", "--to", "cursor", "--name", "clock", "--", "some-program", **at_home).check_success()
+    assert "'clock'" in run_here("list", "clok", **at_home).err
+    assert "'cursor:hello'" in run_here("list", "cursr:hello", **at_home).err
+    assert "cursor:hello, gemini:hello" in run_here("list", "hello", **at_home).err
+    assert "clock, cursor:hello, gemini:hello" in run_here("list", "zzzzzz", **at_home).err
     config = tmp_path / "two.json"
     config.write_text(json.dumps({"mcpServers": {"near": {"command": "a"}, "far": {"command": "b"}}}))
-    assert f"{config}:near" in run("list", f"{config}:neer", **at_home).err
-    assert f"{config}:near, {config}:far" in run("list", config, **at_home).err
+    assert f"{config}:near" in run_here("list", f"{config}:neer", **at_home).err
+    assert f"{config}:near, {config}:far" in run_here("list", config, **at_home).err
 
 
 @pytest.fixture

@@ -85,3 +85,13 @@ def test_a_member_that_is_something_else_says_nothing() -> None:
     assert get_types({"type": ["weird", None, "null"]}) == ["null"]
     assert get_types({"type": "string"}) == ["string"]
     assert get_required({"required": ["a", [], 1]}) == ["a"]
+
+
+def test_nested_branches_share_the_steps() -> None:
+    definitions: dict[str, Any] = {
+        f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 60} for level in range(9)
+    }
+    root = {"$defs": {**definitions, "d9": {"title": "end"}}}
+    resolve_schema({"$ref": "#/$defs/d0"}, root)  # This ends.
+    many = resolve_schema({"allOf": [{"properties": {f"p{index}": True}} for index in range(60)]}, root)
+    assert len(get_mapping(many)) == 60

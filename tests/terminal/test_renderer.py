@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cli.screen import Screen
 from dovetail.terminal import output
+from dovetail.terminal.live import ProgressBar
 
 MARKUP = "[bold red]x[/] [link=https://evil.example]y[/link] :smile: {z}"
 WIDTHS = [50, 80, 200]
@@ -138,3 +139,19 @@ def test_any_text_fits(cells: list[str], columns: int) -> None:
 
 
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def test_text_that_is_slow_to_search() -> None:
+    text = "[" * 199_000
+    assert format_at(80, lambda: output.format_content(text)) == text
+
+
+@pytest.mark.parametrize(("done", "total"), [(1e308, 1e308), (1.0, 5e-324), (1.0, 0.0), (1.0, -1.0)])
+def test_any_progress_can_be_drawn(done: float, total: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    progress_bar = ProgressBar()
+    progress_bar.draw(done, total)
+    progress_bar.clear()
+    assert f"{done:g} of {total:g}" in stream.getvalue()

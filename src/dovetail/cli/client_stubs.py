@@ -40,7 +40,8 @@ def write_client(
     types = TypeWriter(_IMPORTED_NAMES)
     class_name = make_class_name(server_name, "Server", _IMPORTED_NAMES)
     types.reserve(class_name)
-    used_names = {"client", *BUILTIN_TYPES}
+    # A method must not hide the name of a type.
+    used_names = {"client", *BUILTIN_TYPES, *(name for name in _IMPORTED_NAMES if name[0].isupper())}
     imports = {"dovetail.Client"}
     methods = [_write_tool(tool, _claim_name(tool.name, "tool", used_names), types, imports) for tool in tools]
     for prompt in prompts:

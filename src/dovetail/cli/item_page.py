@@ -16,9 +16,10 @@ from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.schemas.reader import as_object, get_list, get_mapping, get_required, get_types, resolve_schema
+from dovetail.schemas.reader import Schema, as_object, get_list, get_mapping, get_required, get_types, resolve_schema
 from dovetail.schemas.summary import FieldSummary, describe_type, list_fields
 from dovetail.terminal import output
+from dovetail.terminal.form import FORMAT_EXAMPLES
 from dovetail.wire.base import UNSET
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.resources import Resource, ResourceTemplate
@@ -27,6 +28,7 @@ from dovetail.wire.tools import Tool
 _ITEM_KINDS: Final = ("tools", "prompts", "resources", "templates")
 _PLAIN_NAME_PATTERN: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _MAX_EXAMPLE_DEPTH: Final = 6
+_MAX_EXAMPLE_VALUES: Final = 500  # References can make a small schema very large.
 
 
 def print_item(options: TargetOptions, kinds: Sequence[str] = _ITEM_KINDS) -> int:
@@ -172,47 +174,51 @@ def _find_examples(schema: Any) -> dict[str, Any]:
     resolved = resolve_schema(schema, root)
     properties = get_mapping(resolved)
     names = [name for name in get_required(resolved) if name in properties] or [*properties][:1]
-    return {name: _find_example(properties[name], root, 0) for name in names}
+    finder = _ExampleFinder(root)
+    return {name: finder.find(properties[name]) for name in names}
 
 
-def _find_example(schema: Any, root: Any, depth: int) -> Any:
-    resolved = resolve_schema(schema, root)
-    alternatives = [*get_list(resolved, "anyOf"), *get_list(resolved, "oneOf")]
-    candidates = [
-        *get_list(resolved, "examples"),
-        *(resolved[name] for name in ("default", "const") if resolved.get(name) is not None),
-        *get_list(resolved, "enum"),
-    ]
-    if candidates:
-        return candidates[0]
-    if depth >= _MAX_EXAMPLE_DEPTH:
-        return None
-    if alternatives and not get_types(resolved):
-        return _find_example(alternatives[0], root, depth + 1)
-    match (get_types(resolved) or ["string"])[0]:
-        case "integer" | "number":
-            return _find_number(resolved)
-        case "boolean":
-            return True
-        case "array":
-            return [_find_example(resolved.get("items", {}), root, depth + 1)]
-        case "object":
-            properties = get_mapping(resolved)
-            names = [name for name in get_required(resolved) if name in properties]
-            return {name: _find_example(properties[name], root, depth + 1) for name in names}
-        case "null":
+class _ExampleFinder:
+    """Finds a value for a schema. It looks at a limited number of schemas, because a server may send any schema."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._remaining = _MAX_EXAMPLE_VALUES
+
+    def find(self, schema: Any, depth: int = 0) -> Any:
+        """Return a value that the schema probably allows."""
+        self._remaining -= 1
+        if self._remaining < 0:
             return None
-        case _:
-            return _FORMAT_EXAMPLES.get(str(resolved.get("format")), "text")
+        resolved = resolve_schema(schema, self._root)
+        candidates = [
+            *get_list(resolved, "examples"),
+            *(resolved[name] for name in ("default", "const") if resolved.get(name) is not None),
+            *get_list(resolved, "enum"),
+        ]
+        if candidates:
+            return candidates[0]
+        return self._create(resolved, depth + 1) if depth < _MAX_EXAMPLE_DEPTH else None
 
-
-_FORMAT_EXAMPLES: Final = {
-    "date": "1815-12-10",
-    "date-time": "1815-12-10T09:30:00Z",
-    "time": "09:30:00",
-    "email": "ada@example.com",
-    "uri": "https://example.com",
-}
+    def _create(self, schema: Schema, depth: int) -> Any:
+        alternatives = [*get_list(schema, "anyOf"), *get_list(schema, "oneOf")]
+        if alternatives and not get_types(schema):
+            return self.find(alternatives[0], depth)
+        match (get_types(schema) or ["string"])[0]:
+            case "integer" | "number":
+                return _find_number(schema)
+            case "boolean":
+                return True
+            case "array":
+                return [self.find(schema.get("items", {}), depth)]
+            case "object":
+                properties = get_mapping(schema)
+                names = [name for name in get_required(schema) if name in properties]
+                return {name: self.find(properties[name], depth) for name in names}
+            case "null":
+                return None
+            case _:
+                return FORMAT_EXAMPLES.get(str(schema.get("format")), "text")
 
 
 def _find_number(schema: Mapping[str, Any]) -> float:

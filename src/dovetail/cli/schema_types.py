@@ -12,6 +12,7 @@ from dovetail.schemas.reader import Schema, as_object, get_list, get_mapping, ge
 
 _MAX_DEPTH: Final = 12  # Schemas below this depth become Any.
 _MAX_CLASSES: Final = 500
+_MAX_TYPES: Final = 20_000  # References can make a small schema very large. Later types become Any.
 _MAX_NAME_LENGTH: Final = 60
 _SIMPLE_TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 BUILTIN_TYPES: Final = ("bool", "dict", "float", "int", "list", "str")
@@ -55,6 +56,7 @@ class TypeWriter:
 
     def __init__(self, used_names: Collection[str]) -> None:
         self.definitions: list[str] = []
+        self._type_count = 0
         self.typing_names: set[str] = set()  # the names that the code needs from `typing`
         self._used_names = set(used_names)
         self._class_names: dict[tuple[int, str], str] = {}  # by the root schema and the reference in it
@@ -74,7 +76,8 @@ class TypeWriter:
         if root is None:
             root = as_object(schema)
             self._roots.append(root)
-        if depth > _MAX_DEPTH:
+        self._type_count += 1
+        if depth > _MAX_DEPTH or self._type_count > _MAX_TYPES:
             return self.use("Any")
         reference = as_object(schema).get("$ref")
         if isinstance(reference, str):

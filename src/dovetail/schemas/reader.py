@@ -62,13 +62,15 @@ def resolve_schema(schema: Any, root: Schema) -> Schema:
 
 
 def _resolve(schema: Schema, root: Schema, steps: int) -> Schema:
-    if steps <= 0:
-        return ANY_SCHEMA
     parts: list[Schema] = []
-    if isinstance(reference := schema.get("$ref"), str):
-        parts.append(_resolve(_look_up_reference(reference, root), root, steps - 1))
-    parts += [_resolve(as_object(branch), root, steps // 2) for branch in get_list(schema, "allOf")]
-    merged = {name: value for name, value in schema.items() if not parts or name not in ("$ref", "allOf")}
+    branches = get_list(schema, "allOf")
+    if steps > 0:
+        if isinstance(reference := schema.get("$ref"), str):
+            parts.append(_resolve(_look_up_reference(reference, root), root, steps - 1))
+        # All branches share the steps, so that nested references cannot multiply the work.
+        parts += [_resolve(as_object(branch), root, steps // max(2, len(branches))) for branch in branches]
+    is_resolved = bool(parts) or steps <= 0
+    merged = {name: value for name, value in schema.items() if not is_resolved or name not in ("$ref", "allOf")}
     for part in parts:
         merged = _merge(part, merged)
     return merged

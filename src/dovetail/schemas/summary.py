@@ -19,6 +19,7 @@ _MAX_DEPTH: Final = 4
 _MAX_ALTERNATIVES: Final = 8
 _MAX_VALUE_CHARS: Final = 60
 _MAX_FIELDS: Final = 200
+_MAX_TYPES: Final = 2000
 
 
 class FieldSummary(NamedTuple):
@@ -35,14 +36,15 @@ class FieldSummary(NamedTuple):
 def list_fields(schema: Any) -> list[FieldSummary]:
     """Return the fields of an object, each followed by the fields in it."""
     fields: list[FieldSummary] = []
-    for field in _iter_fields(schema, as_object(schema), 0):
+    root = as_object(schema)
+    for field in _iter_fields(schema, root, _TypeDescriber(root), 0):
         if len(fields) == _MAX_FIELDS:
             break
         fields.append(field)
     return fields
 
 
-def _iter_fields(schema: Any, root: Schema, depth: int) -> Iterator[FieldSummary]:
+def _iter_fields(schema: Any, root: Schema, types: "_TypeDescriber", depth: int) -> Iterator[FieldSummary]:
     resolved = resolve_schema(schema, root)
     required = get_required(resolved)
     for name, field_schema in get_mapping(resolved).items():
@@ -50,13 +52,13 @@ def _iter_fields(schema: Any, root: Schema, depth: int) -> Iterator[FieldSummary
         yield FieldSummary(
             str(name),
             depth,
-            describe_type(field, root),
+            types.describe(field),
             name in required,
             _format_value(field["default"]) if field.get("default") is not None else "",
             " ".join(str(field.get("description") or field.get("title") or "").split()),
         )
         if depth + 1 < _MAX_DEPTH:
-            yield from _iter_fields(_find_object(field, root), root, depth + 1)
+            yield from _iter_fields(_find_object(field, root), root, types, depth + 1)
 
 
 def _find_object(schema: Schema, root: Schema) -> Any:
@@ -71,41 +73,55 @@ def _find_object(schema: Schema, root: Schema) -> Any:
     return resolve_schema(objects[0].get("items", objects[0]), root) if len(objects) == 1 else {}
 
 
-def describe_type(schema: Any, root: Schema, depth: int = 0) -> str:
+def describe_type(schema: Any, root: Schema) -> str:
     """Return the type of a value, with its bounds."""
-    resolved = resolve_schema(schema, root)
-    bounds = describe_bounds(resolved)
-    name = _name_type(resolved, root, depth)
-    return f"{name}, {bounds}" if bounds else name
+    return _TypeDescriber(root).describe(schema)
 
 
-def _name_type(schema: Schema, root: Schema, depth: int) -> str:
-    if "const" in schema:
-        return _format_value(schema["const"])
-    if values := get_list(schema, "enum"):
-        return _join([_format_value(value) for value in values], " | ")
-    alternatives = _list_alternatives(schema, root)
-    if alternatives and depth < _MAX_DEPTH:
-        names = dict.fromkeys(describe_type(alternative, root, depth + 1) for alternative in alternatives)
-        separator = " | " if all("const" in alternative for alternative in alternatives) else " or "
-        return _join([*names], separator)
-    names = [_name_simple_type(type_name, schema, root, depth) for type_name in get_types(schema)]
-    return " or ".join(names) or ("object" if get_mapping(schema) else "any value")
+class _TypeDescriber:
+    """Describes the types in a schema. It looks at a limited number of types, because references can multiply them."""
 
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._remaining = _MAX_TYPES
 
-def _name_simple_type(type_name: str, schema: Schema, root: Schema, depth: int) -> str:
-    if type_name == "array":
-        has_items = isinstance(schema.get("items"), dict) and depth < _MAX_DEPTH
-        return f"list of {describe_type(schema['items'], root, depth + 1)}" if has_items else "list"
-    return type_name
+    def describe(self, schema: Any, depth: int = 0) -> str:
+        self._remaining -= 1
+        if self._remaining < 0:
+            return "any value"
+        resolved = resolve_schema(schema, self._root)
+        bounds = describe_bounds(resolved)
+        name = self._name_type(resolved, depth)
+        return f"{name}, {bounds}" if bounds else name
+
+    def _name_type(self, schema: Schema, depth: int) -> str:
+        if "const" in schema:
+            return _format_value(schema["const"])
+        if values := get_list(schema, "enum"):
+            return _join([_format_value(value) for value in values], " | ")
+        alternatives = _list_alternatives(schema, self._root)
+        if alternatives and depth < _MAX_DEPTH:
+            names = dict.fromkeys(self.describe(alternative, depth + 1) for alternative in alternatives)
+            separator = " | " if all("const" in alternative for alternative in alternatives) else " or "
+            return _join([*names], separator)
+        names = [self._name_simple_type(type_name, schema, depth) for type_name in get_types(schema)]
+        return " or ".join(names) or ("object" if get_mapping(schema) else "any value")
+
+    def _name_simple_type(self, type_name: str, schema: Schema, depth: int) -> str:
+        if type_name == "array":
+            has_items = isinstance(schema.get("items"), dict) and depth < _MAX_DEPTH
+            return f"list of {self.describe(schema['items'], depth + 1)}" if has_items else "list"
+        return type_name
 
 
 def _list_alternatives(schema: Schema, root: Schema) -> list[Schema]:
-    return [
-        resolve_schema(alternative, root)
+    """Return the first alternatives of a schema. Nested references could produce very many."""
+    alternatives = [
+        alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
         if as_object(alternative) != NEVER_SCHEMA
     ]
+    return [resolve_schema(alternative, root) for alternative in alternatives[: _MAX_ALTERNATIVES + 1]]
 
 
 def describe_bounds(schema: Schema) -> str:

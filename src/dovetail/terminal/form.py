@@ -289,12 +289,13 @@ def _find_format_problem(schema: Mapping[str, Any], value: Any) -> str | None:
     pattern = _FORMAT_PATTERNS.get(str(schema.get("format")))
     if pattern is None or not isinstance(value, str) or pattern.fullmatch(value):
         return None
-    return f"invalid {schema['format']}, for example {_FORMAT_EXAMPLES[str(schema['format'])]}"
+    return f"invalid {schema['format']}, for example {FORMAT_EXAMPLES[str(schema['format'])]}"
 
 
-_FORMAT_EXAMPLES: Final = {
+FORMAT_EXAMPLES: Final = {
     "date": "1815-12-10",
     "date-time": "1815-12-10T09:30:00Z",
+    "time": "09:30:00",
     "email": "ada@example.com",
     "uri": "https://example.com",
 }

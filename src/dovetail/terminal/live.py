@@ -29,15 +29,15 @@ _MIN_COLUMNS: Final = 20
 _MAX_MESSAGE_CHARS: Final = 300
 
 _lock = threading.RLock()
-_shown: list["LiveDisplay"] = []  # the display on the screen, if any
+_visible_displays: list["LiveDisplay"] = []  # the display on the screen, if any
 
 
 def print_above(text: str) -> bool:
     """Write a text above the display. Return False if there is no display. The text must already be escaped."""
     with _lock:
-        for display in _shown:
+        for display in _visible_displays:
             display.write_above(text)
-        return bool(_shown)
+        return bool(_visible_displays)
 
 
 class LiveDisplay:
@@ -59,7 +59,7 @@ class LiveDisplay:
         with _lock:
             if self._live is not None:
                 live, self._live = self._live, None
-                _shown.remove(self)
+                _visible_displays.remove(self)
                 live.stop()
 
     def write_above(self, text: str) -> None:
@@ -90,7 +90,7 @@ class LiveDisplay:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        _shown.append(self)
+        _visible_displays.append(self)
         self._live.start(refresh=True)
 
 
@@ -190,15 +190,9 @@ class ProgressBar:
             cells.append(Text(cut_line(self._title, max(8, columns // 3)), no_wrap=True))
         if self._total is not None and self._done is not None:
             width = min(_MAX_BAR_COLUMNS, columns // 4)
-            cells.append(
-                Bar(
-                    self._total,
-                    min(max(0.0, self._done), self._total),
-                    width=width,
-                    complete_style="name",
-                    finished_style="green",
-                )
-            )
+            # Numbers of a server may be too large for the computations of rich, so it gets a part of 1.
+            part = min(max(0.0, self._done / self._total), 1.0) if self._total > 0 else 0.0
+            cells.append(Bar(1.0, part, width=width, complete_style="name", finished_style="green"))
         if self._done is not None:
             numbers = f"{self._done:g}" + (f" of {self._total:g}" if self._total is not None else "")
             cells.append(Text(f"{numbers} {self._unit}".rstrip(), no_wrap=True))

@@ -228,7 +228,7 @@ _MARKDOWN_SIGNS: Final = tuple(
         r"^(?:[-*+]|\d+\.) \S",  # a list
         r"^```",  # code
         r"\*\*\S[^*\n]*\*\*",  # bold text
-        r"\[[^\]\n]+\]\(https?://",  # a link
+        r"\[[^\]\n]{1,200}\]\(https?://",  # a link. Without the limit, the search would be slow for some text.
         r"^\|(?: *:?-+:? *\|)+ *$",  # a table
     )
 )
