@@ -433,3 +433,23 @@ async def test_a_late_answer_does_not_hide_a_newer_subscription() -> None:
         await cluster[0].publish(UPDATED, "a://1")
         assert await wait_for_changes(opening, 1) == [(UPDATED, "a://1")]
         await close_stream(opening)
+
+
+async def test_if_too_many_changes_wait_everything_counts_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "dovetail.transports.http_server.cluster_streams"
+    monkeypatch.setattr(f"{module}._MAX_STREAMS_PER_ITERATION", 1)
+    monkeypatch.setattr(f"{module}._MAX_WAITING_MESSAGES", 3)
+    async with open_cluster() as cluster:
+        streams: list[AsgiRequest] = []
+        for _ in range(2):
+            session = await open_session(cluster[0].app)
+            await subscribe(cluster[0], session, "x://r")
+            streams.append(await open_stream(cluster[0], session))
+        for number in range(100):
+            cluster[0].cluster.receive(Message(CHANGE, encode_body(Change(UPDATED, f"x://{number}")), "other"))
+            assert len(cluster[0].streams._messages) <= 3
+        for stream in streams:
+            await wait_until(lambda stream=stream: (UPDATED, "x://r") in list_changes(stream))
+            await run_pending_callbacks()
+        for stream in streams:
+            await close_stream(stream)

@@ -45,6 +45,7 @@ _READER_HELD: Final = "stream-reader-held"  # the kind of the answer that the wo
 _READER_TTL_S: Final = 3600.0
 _MAX_CLAIM_ATTEMPTS: Final = 5
 _MAX_STREAMS_PER_ITERATION: Final = 200
+_MAX_WAITING_MESSAGES: Final = 1000  # If more changes wait for the GET streams, everything counts as changed.
 _CLOSE_TIMEOUT_S: Final = 1.0
 _CHECK_TIMEOUT_S: Final = 1.0
 _WORKER_CHECK_INTERVAL_S: Final = 5.0
@@ -431,6 +432,11 @@ class ClusterStreams:
     def _receive(self, message: Message) -> None:
         """Pass a message of the change log to the GET streams, in the order of the log."""
         is_delivering = bool(self._messages or self._remaining)
+        if len(self._messages) >= _MAX_WAITING_MESSAGES:
+            # One message that everything has changed replaces those that wait. Notices to one session are lost.
+            self._messages.clear()
+            self._messages.append(Message(CHANGE, encode_body(Change(EVERYTHING)), "", message.cursor))
+            return
         self._messages.append(message)
         if not is_delivering:
             self._deliver_some()
