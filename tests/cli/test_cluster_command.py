@@ -16,7 +16,7 @@ from cluster.recorder import Recorder
 from cluster.redis_servers import RedisServer
 from dovetail.cli.main import cli
 from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import HistoryLost
+from dovetail.protocol.shared_state import CLOCK_MARGIN_S, HistoryLost
 
 
 @pytest.fixture
@@ -101,6 +101,27 @@ async def test_a_confirmed_loss_lets_older_ids_be_used_once(redis_server: RedisS
         with pytest.raises(HistoryLost):
             await backend.use_once("d", valid_from, 60, epoch=old_epoch)
         assert (await read_status(redis_server))["servers"][0]["is_confirmed"] is False
+
+
+async def test_a_confirmed_restart_does_not_confirm_an_earlier_loss(redis_server: RedisServer) -> None:
+    async with run_worker(redis_server) as backend:
+        used_at = time.time()
+        old_epoch = backend.get_status().epoch
+        assert await backend.use_once("used", used_at, 600, epoch=old_epoch)
+        redis_server.execute("FLUSHALL")
+        with pytest.raises(HistoryLost):  # The worker learns the new epoch.
+            await backend.use_once("used", used_at, 600, epoch=old_epoch)
+        # Another loss. This time Redis keeps its records, and the operator knows that.
+        created_at = time.time() + CLOCK_MARGIN_S  # as if the ID was created a minute after the first loss
+        with redis_server.connect() as connection:
+            connection.hset("{dovetail:tickets}:epoch", "run", "0" * 40)
+        second_epoch = backend.get_status().epoch
+        with pytest.raises(HistoryLost):
+            await backend.use_once("later", created_at, 600, epoch=second_epoch)
+        assert (await invoke("confirm-loss", redis_server.url, "--server", "tickets", "--yes"))[0] == 0
+        with pytest.raises(HistoryLost):
+            await backend.use_once("used", used_at, 600, epoch=old_epoch)
+        assert await backend.use_once("later", created_at, 600, epoch=second_epoch)
 
 
 async def test_a_loss_without_a_question_is_confirmed_for_one_server(redis_server: RedisServer) -> None:

@@ -37,10 +37,20 @@ local latest = now + 2 * heartbeat_ttl
 
 local function format_time(seconds) return string.format('%.6f', seconds) end
 
+-- Return the time since which no record of a used ID was lost.
+local function read_complete_since()
+  local epoch = redis.call('HMGET', prefix .. 'epoch', 'id', 'since', 'confirmed', 'confirmed_since')
+  if not epoch[1] then return 0 end
+  return tonumber((epoch[3] == epoch[1] and epoch[4] or epoch[2]) or 0)
+end
+
 local function start_epoch(id, run, evicted)
+  -- If an operator confirms the loss before this epoch, IDs since this time are accepted again, but not those from
+  -- before an earlier loss. If Redis has no records of an earlier epoch, the operator decides about all IDs.
+  local confirmed_since = format_time(math.min(now, read_complete_since()))
   redis.call(
     'HSET', prefix .. 'epoch', 'id', id, 'run', run, 'evicted', evicted, 'since', format_time(now),
-    'checked_at', format_time(now), 'layout', {LAYOUT}
+    'checked_at', format_time(now), 'layout', {LAYOUT}, 'confirmed_since', confirmed_since
   )
   redis.call('EXPIRE', prefix .. 'epoch', {_IDLE_TTL_S})
   return id, now, now
@@ -182,7 +192,8 @@ if ARGV[3] ~= '' and redis.call('HGET', key, 'version') ~= ARGV[3] then return 0
 return redis.call('UNLINK', key)
 """
 
-# ARGV: epoch. An operator accepts IDs from before this epoch again. Return 0 if another epoch has started.
+# ARGV: epoch. An operator accepts IDs from before this epoch again, since `confirmed_since`. Return 0 if another epoch
+# has started.
 CONFIRM_LOSS: Final = f"""
 {_PRELUDE}
 if redis.call('HGET', prefix .. 'epoch', 'id') ~= ARGV[2] then return 0 end
@@ -204,12 +215,11 @@ return {{epoch[1], epoch[2], epoch[3], redis.call('ZCOUNT', workers, format_time
 USE_ONCE: Final = f"""
 {_PRELUDE}
 local key = prefix .. 'used:' .. ARGV[2]
-local epoch, since, checked_at = read_epoch(ARGV[5])
+local epoch, _, checked_at = read_epoch(ARGV[5])
 local attempt = redis.call('GET', key)
 if attempt then return attempt ~= '' and attempt == ARGV[6] and 'first' or 'used' end
 if now - checked_at > {CLOCK_MARGIN_S} then return {{'unknown', epoch}} end
-if ARGV[7] ~= epoch and tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < since
-    and redis.call('HGET', prefix .. 'epoch', 'confirmed') ~= epoch then
+if ARGV[7] ~= epoch and tonumber(ARGV[3]) - {CLOCK_MARGIN_S} < read_complete_since() then
   return {{'unknown', epoch}}
 end
 redis.call('SET', key, ARGV[6], 'PX', tonumber(ARGV[4]) + {CLOCK_MARGIN_S * 1000:.0f})
