@@ -9,7 +9,7 @@ from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.redis_channel import RedisChannel
 from dovetail.cluster.redis_connection import RedisAddress, close_client, import_redis, open_client
 from dovetail.cluster.redis_link import HEARTBEAT_TTL_S
-from dovetail.cluster.redis_server_check import check_clock, find_settings_problems
+from dovetail.cluster.redis_server_check import find_clock_problem, find_settings_problems
 from dovetail.wire.base import Struct
 
 _SCAN_COUNT: Final = 10_000  # the number of keys that Redis looks at in one step
@@ -63,8 +63,7 @@ class RedisDeployments:
     async def find_problems(self) -> list[str]:
         """Return problems with the settings and the clock of Redis."""
         problems = await find_settings_problems(self._channel)
-        seconds, microseconds = await self._channel.send("TIME")
-        clock_problem = check_clock(int(seconds) + int(microseconds) / 1e6)
+        clock_problem = await find_clock_problem(self._channel)
         return problems if clock_problem is None else [*problems, clock_problem]
 
     async def _run(self, server: str, script: str, *args: Any) -> Any:

@@ -59,6 +59,12 @@ async def find_settings_problems(channel: RedisChannel) -> list[str]:
     return problems
 
 
+async def find_clock_problem(channel: RedisChannel) -> str | None:
+    """Ask Redis for its time, and return the problem of `check_clock`. Raise SharedStateUnavailable without a reply."""
+    seconds, microseconds = await channel.send("TIME")
+    return check_clock(int(seconds) + int(microseconds) / 1e6)
+
+
 def check_clock(redis_time: float) -> str | None:
     """Return a problem if the clock of Redis differs from that of this machine."""
     difference = redis_time - time.time()

@@ -20,7 +20,7 @@ from dovetail.cluster.redis_connection import (
     convert_error,
     open_client,
 )
-from dovetail.cluster.redis_server_check import check_clock, check_server
+from dovetail.cluster.redis_server_check import check_server, find_clock_problem
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
@@ -112,8 +112,7 @@ class RedisTaskLink:
         if self._is_server_checked:
             return
         await check_server(self._channel)
-        seconds, microseconds = await self._channel.send("TIME")
-        problem = check_clock(int(seconds) + int(microseconds) / 1e6)
+        problem = await find_clock_problem(self._channel)
         if problem is not None:
             log.warning("%s", problem)
         self._is_server_checked = True

@@ -28,7 +28,7 @@ from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.handshake_sessions import SESSION_HEADER, HandshakeSessions, SessionVersions
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
-from dovetail.transports.http_server.local_sessions import LocalSessions
+from dovetail.transports.http_server.memory_sessions import MemorySessions
 from dovetail.transports.http_server.session_writer import SessionWriter
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire import jsonrpc
@@ -64,7 +64,7 @@ class HandshakeSessionManager:
 
             self._sessions = SharedSessions(service, service.cluster, versions, budget, timers, start)
         else:
-            self._sessions = LocalSessions(service, versions, budget, timers, is_stateful=self.is_stateful)
+            self._sessions = MemorySessions(service, versions, budget, timers, is_stateful=self.is_stateful)
 
     @property
     def session_count(self) -> int:

@@ -1,6 +1,6 @@
 """The interface of the sessions of an endpoint, in protocol versions with a handshake.
 
-`LocalSessions` keeps the sessions of one process, and `SharedSessions` those of a cluster. Neither knows how to run a
+`MemorySessions` keeps the sessions of one process, and `SharedSessions` those of a cluster. Neither knows how to run a
 request: `HandshakeSessionManager` does.
 """
 

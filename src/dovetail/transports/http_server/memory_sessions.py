@@ -42,7 +42,7 @@ _SWEEP_INTERVAL_S: Final = 5.0
 Owner: TypeAlias = tuple[bool, str]
 
 
-class LocalSessions:
+class MemorySessions:
     """The sessions of one endpoint in one process."""
 
     def __init__(
