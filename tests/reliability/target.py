@@ -205,6 +205,7 @@ async def change(what: Literal["tools", "resources", "prompts"] = "tools", times
     """Say that a list is another now."""
     for _ in range(times):
         getattr(app, f"notify_{what}_changed")()
+        await asyncio.sleep(0)  # Equal changes without a pause would be one notification.
 
 
 @app.tool
@@ -212,6 +213,7 @@ async def touch(uri: str, times: int = 1) -> None:
     """Say that a resource has new contents."""
     for _ in range(times):
         app.notify_resource_updated(uri)
+        await asyncio.sleep(0)  # Equal changes without a pause would be one notification.
 
 
 @app.tool

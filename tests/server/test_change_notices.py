@@ -52,6 +52,38 @@ async def test_listeners_receive_the_changes_they_want() -> None:
     assert picky.heard == [(UPDATED, "a:b")]
 
 
+async def test_equal_changes_without_a_pause_are_delivered_once_in_their_first_order() -> None:
+    changes, ear = Subscriptions(), Ear()
+    changes.subscribe(ear)
+    for _ in range(1000):
+        changes.publish(UPDATED, "a:b")
+        changes.publish(TOOLS)
+    await turn()
+    assert ear.heard == [(UPDATED, "a:b"), (TOOLS, None)]
+    changes.publish(TOOLS)
+    await turn()
+    assert ear.heard == [(UPDATED, "a:b"), (TOOLS, None), (TOOLS, None)]
+
+
+async def test_notifications_for_a_session_and_changes_keep_their_order() -> None:
+    changes, order = Subscriptions(), list[str]()
+
+    class Session(Ear):
+        def deliver(self, method: str, uri: str | None) -> None:
+            order.append(method)
+
+        def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+            order.append(method)
+            return True
+
+    changes.subscribe(Session())
+    changes.publish(TOOLS)
+    changes.send_to_session("session", "notifications/message", {})
+    changes.publish(TOOLS)
+    await turn()
+    assert order == [TOOLS, "notifications/message", TOOLS]
+
+
 async def test_who_stopped_listening_hears_nothing_more() -> None:
     changes, ear = Subscriptions(), Ear()
     stop = changes.subscribe(ear)
@@ -75,7 +107,7 @@ async def test_a_listener_may_stop_while_others_are_notified() -> None:
     stop = changes.subscribe(leaving)
     changes.subscribe(other)
     changes.publish(TOOLS)
-    changes.publish(TOOLS)
+    changes.publish(UPDATED, "a:b")
     await turn()
     assert len(leaving.heard) == 1
     assert len(other.heard) == 2

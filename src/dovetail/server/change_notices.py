@@ -1,11 +1,13 @@
 """Notifications about changes on a server: its listeners, and the streams of `subscriptions/listen` requests.
 
 You can call `publish` from any task or thread. The server calls each listener on that listener's event loop. If a slow
-listener has not yet received a change, a second change of the same kind is not queued again.
+listener has not yet received a change, a second change of the same kind is not queued again. A function that publishes
+the same change thousands of times without waiting therefore causes one notification, and does not block the event loop.
 """
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,13 +91,9 @@ class Subscriptions:
         self._deliver(method, key)
 
     def _deliver(self, method: str, key: str | None) -> None:
-        """Run a callback in each event loop, which delivers the change to the listeners of that loop.
-
-        The callback runs in an empty context, not in the publisher's.
-        """
         for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
             try:
-                loop.call_soon_threadsafe(loop_listeners.deliver, method, key, context=contextvars.Context())
+                loop_listeners.publish(method, key)
             except RuntimeError:
                 self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
 
@@ -104,9 +102,7 @@ class Subscriptions:
         message = jsonrpc.encode_notification(method, params)
         for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
             try:
-                loop.call_soon_threadsafe(
-                    loop_listeners.send_to_session, session_id, method, message, context=contextvars.Context()
-                )
+                loop_listeners.send_to_session(session_id, method, message)
             except RuntimeError:
                 self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
         if self.cluster_changes is not None:
@@ -114,19 +110,52 @@ class Subscriptions:
 
 
 class _LoopListeners:
+    """The listeners of one event loop.
+
+    Other threads may call `publish` and `send_to_session`. The rest runs in the event loop, in an empty context instead
+    of the publisher's.
+    """
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: dict[ChangeListener, None] = {}
         self._loop = loop
+        self._lock = threading.RLock()  # A signal handler may publish while its own thread holds the lock.
+        self._batch: dict[tuple[str, str | None], None] | None = None  # changes that the event loop has not seen yet
         self._queue: dict[tuple[str, str | None], None] = {}
         self._remaining: list[ChangeListener] = []  # listeners that have not received `_change` yet, in reverse order
         self._change: tuple[str, str | None] = ("", None)
 
+    def publish(self, method: str, key: str | None) -> None:
+        """Deliver a change in the event loop. Raise RuntimeError if the event loop is closed."""
+        with self._lock:
+            batch = self._batch
+            if batch is None:
+                batch = {}
+                self._loop.call_soon_threadsafe(self._deliver_batch, batch, context=contextvars.Context())
+                self._batch = batch
+            batch[method, key] = None
+
     def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
+        """Send a notification in the event loop. Raise RuntimeError if the event loop is closed."""
+        with self._lock:
+            self._batch = None  # Changes that are published after this notification must also arrive after it.
+            self._loop.call_soon_threadsafe(
+                self._send_to_session, session_id, method, message, context=contextvars.Context()
+            )
+
+    def _send_to_session(self, session_id: str, method: str, message: bytes) -> None:
         for listener in tuple(self.listeners):
             if listener.send_to_session(session_id, method, message):
                 return
 
-    def deliver(self, method: str, key: str | None) -> None:
+    def _deliver_batch(self, batch: dict[tuple[str, str | None], None]) -> None:
+        with self._lock:
+            if self._batch is batch:
+                self._batch = None
+        for change in batch:
+            self._deliver(*change)
+
+    def _deliver(self, method: str, key: str | None) -> None:
         """Queue a change for the listeners. Earlier changes are delivered first."""
         is_delivering = bool(self._remaining or self._queue)
         self._queue[method, key] = None
