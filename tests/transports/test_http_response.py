@@ -256,9 +256,11 @@ async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> Non
     assert waiting.used_bytes == 0
 
 
-@pytest.mark.parametrize("is_slow", [True, False])
-async def test_slices_grow_while_the_client_keeps_up(is_slow: bool) -> None:
+@pytest.mark.parametrize(("is_slow", "is_alone"), [(False, True), (True, True), (False, False)])
+async def test_slices_grow_while_one_client_keeps_up(is_slow: bool, is_alone: bool) -> None:
     sizes: list[int] = []
+    budget = MemoryBudget(10**9)
+    other_response = None if is_alone else create_spool(b"data", budget)
 
     async def send(message: dict[str, Any]) -> None:
         sizes.append(len(message.get("body", b"")))
@@ -266,9 +268,10 @@ async def test_slices_grow_while_the_client_keeps_up(is_slow: bool) -> None:
             await asyncio.sleep(0)
 
     data = b'"%b"' % (b"x" * (32 * SLICE_BYTES))
-    await write_response(send, "json", [], ResponseTimers(15.0), MemoryBudget(10**9)).finish(data)
+    await write_response(send, "json", [], ResponseTimers(15.0), budget).finish(data)
     assert sum(sizes) == len(data)
-    assert max(sizes) == (SLICE_BYTES if is_slow else 8 * SLICE_BYTES)
+    assert max(sizes) == (8 * SLICE_BYTES if is_alone and not is_slow else SLICE_BYTES)
+    assert budget.open_spools == (0 if other_response is None else 1)
 
 
 async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:

@@ -42,6 +42,7 @@ class MemoryBudget:
         "_waiting_bytes",
         "is_crowded",
         "max_bytes",
+        "open_spools",
         "retry_disk_at",
         "used_bytes",
     )
@@ -49,6 +50,7 @@ class MemoryBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
+        self.open_spools = 0
         self.retry_disk_at = 0.0
         # True if further results must wait for a later loop iteration.
         self.is_crowded = False
@@ -179,6 +181,7 @@ class Spool:
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
+        budget.open_spools += 1
         self._pieces: list[bytes] = []  # the newest bytes, which are not in the file
         self.is_single_message = True
         self.is_disk_full = False
@@ -190,6 +193,11 @@ class Spool:
         self._is_closed = False
         self.size = 0
         self._passed_pieces = self._passed_bytes = 0
+
+    @property
+    def is_only_one(self) -> bool:
+        """Return whether the memory budget has no other open buffer."""
+        return self._budget.open_spools == 1
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end of the buffer."""
@@ -299,7 +307,9 @@ class Spool:
 
     def close(self) -> None:
         """Free the memory and delete the file."""
-        self._is_closed = True
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.open_spools -= 1
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
         if self._file is not None and not self._is_moving:  # A running move closes the file at its end.

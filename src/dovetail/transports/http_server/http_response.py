@@ -41,6 +41,9 @@ async def wait_for_disconnect(receive: Receive) -> None:
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
     """Send a large response in slices, which grow while the client keeps up. If it does not, move the rest to disk.
 
+    If several large responses are being sent, the slices do not grow. The connection of a client that stops reading
+    keeps its last slice in memory, and many large slices would need too much.
+
     If the disk and the memory for slow clients are full, the response ends incomplete. The HTTP server then
     closes the connection.
     """
@@ -53,7 +56,8 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
             sending = _send_message(send, {"type": "http.response.body", "body": piece, "more_body": True})
             del piece
             await SuspendNotifier(sending, stall_timer.start)
-            slice_bytes = SLICE_BYTES if stall_timer.stop() else min(2 * slice_bytes, _MAX_SLICE_BYTES)
+            is_slow = stall_timer.stop() or not spool.is_only_one
+            slice_bytes = SLICE_BYTES if is_slow else min(2 * slice_bytes, _MAX_SLICE_BYTES)
     except asyncio.CancelledError:
         if stall_timer.dropped_task is None:
             raise
