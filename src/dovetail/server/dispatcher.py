@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
@@ -292,16 +292,8 @@ class Dispatcher:
         self._notification_handlers[method] = self._items.create_notification_handler(Runner(function))
         self._wrap_handlers()
 
-    def add_route(
-        self,
-        path: str,
-        function: Callable[..., object],
-        methods: Sequence[str],
-        scopes: Collection[str],
-        *,
-        allow_anonymous: bool,
-    ) -> None:
-        """Serve a function at a path beside the MCP endpoint. Middleware does not wrap routes."""
+    def enable_routes(self) -> "Routes":
+        """Return the routes beside the MCP endpoint, and serve them. Middleware does not wrap routes."""
         if self.routes is None:
             from dovetail.protocol.routes import ROUTE_METHOD
             from dovetail.server.routes import Routes
@@ -309,7 +301,7 @@ class Dispatcher:
             self.routes = Routes(self.handle, self.thread_pool)
             self._route_handlers[ROUTE_METHOD] = self.routes.run
             self._wrap_handlers()
-        self.routes.add(path, function, methods, scopes, allow_anonymous=allow_anonymous)
+        return self.routes
 
     def find_route(self, path: str, method: str) -> "RouteMatch | None":
         """Return the route of a path, on this server or on a mounted server in this process."""

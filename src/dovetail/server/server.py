@@ -574,7 +574,7 @@ class Server:
         check_type("path", path, str, "a URL path such as '/webhook'")  # The decorator may be used without a path.
 
         def register(function: F) -> F:
-            self._dispatcher.add_route(path, function, methods, scopes, allow_anonymous=allow_anonymous)
+            self._dispatcher.enable_routes().add(path, function, methods, scopes, allow_anonymous=allow_anonymous)
             return function
 
         return register

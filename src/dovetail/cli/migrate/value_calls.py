@@ -7,41 +7,13 @@ import libcst as cst
 
 from dovetail.cli.migrate.call_arguments import CallArguments, create_arg
 from dovetail.cli.migrate.edits import Edits
-from dovetail.cli.migrate.names import ERROR_CLASS_BY_CODE, FIELD_NAMES, READY_MIDDLEWARE
+from dovetail.cli.migrate.names import ERROR_CLASS_BY_CODE, FIELD_NAMES, READY_MIDDLEWARE, TYPE_NAMES
 from dovetail.cli.migrate.usage import get_code
 
 _URL_CLASSES: Final = ("AnyUrl", "FileUrl", "AnyHttpUrl", "HttpUrl")
 _MESSAGE_ROLES: Final = {"UserMessage": "user", "AssistantMessage": "assistant", "Message": "user"}
 _MEDIA: Final = {"Image": "image", "Audio": "audio", "File": "application"}
-_TYPES_WITH_FIELDS: Final = frozenset(
-    (
-        "Annotations",
-        "AudioContent",
-        "BlobResourceContents",
-        "CallToolResult",
-        "Completion",
-        "EmbeddedResource",
-        "GetPromptResult",
-        "Icon",
-        "ImageContent",
-        "ModelHint",
-        "ModelPreferences",
-        "Prompt",
-        "PromptArgument",
-        "PromptMessage",
-        "ReadResourceResult",
-        "Resource",
-        "ResourceContents",
-        "ResourceLink",
-        "ResourceTemplate",
-        "Root",
-        "SamplingMessage",
-        "TextContent",
-        "TextResourceContents",
-        "Tool",
-        "ToolAnnotations",
-    )
-)
+_TYPES_WITH_FIELDS: Final = TYPE_NAMES | {"BlobResourceContents", "TextResourceContents"}
 
 
 def translate_value_call(edits: Edits, call: cst.Call, qualified_name: str, line: int) -> cst.BaseExpression | None:
