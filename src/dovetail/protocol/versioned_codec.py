@@ -1,8 +1,9 @@
 """Encodes the records that workers store, send to each other or seal, with the version of their format.
 
 A newer release can write another format. A reader that does not know the format gets None, and never a wrong value.
-A new optional member needs no new format, because older releases ignore it. Any other change takes two releases: the
-first one reads both formats, and the second one writes the new format.
+A new optional member needs no new format, because older releases ignore it. If they change the record, they delete the
+member, except in the records of sessions. Any other change takes two releases: the first one reads both formats, and
+the second one writes the new format.
 """
 
 from typing import Final, Generic, TypeVar
