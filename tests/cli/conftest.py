@@ -63,7 +63,7 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 def run_here(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> RunCommand:
-    """Run the command line in this process, which is faster. Use it for commands that load no server."""
+    """Run the command line in this process, which is faster. Use it for commands that load no server themselves."""
     from dovetail.cli.main import main
 
     empty_folder = tmp_path_factory.mktemp("elsewhere")

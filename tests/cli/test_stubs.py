@@ -216,11 +216,11 @@ def test_deep_schemas_end():
     ast.parse(code)
 
 
-def test_command(run: RunCommand, tmp_path: Path):
+def test_command(run_here: RunCommand):
     weather = ROOT / "examples" / "weather.py"
-    code = run("stubs", weather).check_success().out
+    code = run_here("stubs", weather).check_success().out
     assert "class Weather:" in code
-    assert run("stubs", weather, "--json").check_success().json == {"code": code}
+    assert run_here("stubs", weather, "--json").check_success().json == {"code": code}
     ast.parse(code)
 
 
