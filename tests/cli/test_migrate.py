@@ -349,6 +349,19 @@ def test_the_command_of_a_client():
     assert "mcp" not in source.text
 
 
+def test_options_of_clients_are_translated_or_reported():
+    text = (
+        "from mcp import ClientSession\nfrom mcp.client.streamable_http import streamablehttp_client\n\n"
+        "async def main(url, provider, answer):\n"
+        "    async with streamablehttp_client(url, {'X': 'y'}, auth=provider, timeout=5) as (read, write, _):\n"
+        "        async with ClientSession(read, write, elicitation_callback=answer, message_handler=print) as session:\n"
+        "            await session.list_tools()\n"
+    )
+    source = migrate_source(text)
+    assert "async with Client(url, headers={'X': 'y'}, elicitation_handler=answer) as session:" in source.text
+    assert _edits(source) == ["auth=", "elicitation_callback=", "message_handler="]
+
+
 def test_script_metadata():
     script = '# /// script\n# dependencies = ["fastmcp>=2", "httpx"]\n# ///\n'
     text = f'{script}from fastmcp import FastMCP\n\nmcp = FastMCP("x")\n'

@@ -20,16 +20,26 @@ _SESSION_OPTIONS: Final = {
     "sampling_callback": "sampling_handler",
 }
 
+# Options without an effect in dovetail. All other options that cannot be translated are reported.
+_DROPPED_OPTIONS: Final = ("sse_read_timeout", "terminate_on_close", "timeout", "read_timeout_seconds")
+_OPTION_ADVICE: Final = {
+    "auth": 'pass auth="oauth", a token or an authorizer of dovetail.auth to Client(...)',
+    "list_roots_callback": "pass roots= to Client(...)",
+    "message_handler": "pass notification_handler= to Client(...)",
+}
+
 PeerNameFinder = Callable[[cst.CSTNode], str | None]
 
 
-def translate_client_block(edits: Edits, original: cst.With, updated: cst.With, get_peer_name: PeerNameFinder) -> Any:
+def translate_client_block(
+    edits: Edits, original: cst.With, updated: cst.With, get_peer_name: PeerNameFinder, line: int
+) -> Any:
     """Return the new statements for a block that opens streams. Other blocks stay as they are."""
     names = [_get_called_name(item, get_peer_name) for item in original.items]
     if names == ["stdio_server"]:
         return cst.FlattenSentinel(_get_statements(updated))
     if names and names[0] in _CLIENT_TRANSPORTS:
-        return _merge_session(edits, original, updated, names, get_peer_name)
+        return _merge_session(edits, original, updated, names, get_peer_name, line)
     return updated
 
 
@@ -44,7 +54,7 @@ def _get_statements(node: cst.With) -> Sequence[cst.BaseStatement]:
 
 
 def _merge_session(
-    edits: Edits, original: cst.With, updated: cst.With, names: list[str], get_peer_name: PeerNameFinder
+    edits: Edits, original: cst.With, updated: cst.With, names: list[str], get_peer_name: PeerNameFinder, line: int
 ) -> Any:
     """Replace a transport and its session, in one block or in two, with one block of a client."""
     transport = updated.items[0].item
@@ -61,20 +71,40 @@ def _merge_session(
         session = block.items[0]
     assert isinstance(transport, cst.Call)
     assert isinstance(session.item, cst.Call)
-    client = cst.Call(edits.import_expression("dovetail.Client"), _build_client_arguments(transport, session.item))
+    arguments = _build_client_arguments(edits, transport, session.item, line)
+    client = cst.Call(edits.import_expression("dovetail.Client"), arguments)
     items = [cst.WithItem(client, session.asname), *block.items[2 if block is updated else 1 :]]
     return block.with_changes(items=items, leading_lines=updated.leading_lines)
 
 
-def _build_client_arguments(transport: cst.Call, session: cst.Call) -> list[cst.Arg]:
+def _build_client_arguments(edits: Edits, transport: cst.Call, session: cst.Call, line: int) -> list[cst.Arg]:
     arguments = CallArguments(transport)
+    arguments.name_positional(("url", "headers", "timeout"), start=1)
     for name in ("url", "server"):
         arguments.unname(name)
-    for name in ("timeout", "sse_read_timeout", "httpx_client_factory", "http_client", "auth", "terminate_on_close"):
-        arguments.pop(name)
+    _remove_options(edits, arguments, ("headers",), line)
     session_arguments = CallArguments(session)
+    session_arguments.name_positional(("read_stream", "write_stream", "read_timeout_seconds"))
+    for name in ("read_stream", "write_stream"):
+        session_arguments.pop(name)
     for old, new in _SESSION_OPTIONS.items():
-        value = session_arguments.get(old)
+        value = session_arguments.pop(old)
         if value is not None:
             arguments.append(value, new)
+            if old != "logging_callback":  # Both libraries call this one with the same argument.
+                edits.report(line, f"{old}=", f"{new}= is called without the context. Change the function")
+    client_info = session_arguments.pop("client_info")
+    if client_info is not None:
+        arguments.append(client_info, "client_info")
+    _remove_options(edits, session_arguments, (), line)
     return [*arguments.args]
+
+
+def _remove_options(edits: Edits, arguments: CallArguments, kept: Sequence[str], line: int) -> None:
+    """Remove the options that `Client` does not have, and report those that have an effect."""
+    names = [arg.keyword.value for arg in arguments.args if arg.keyword is not None]
+    for name in names:
+        if name not in kept:
+            arguments.pop(name)
+            if name not in _DROPPED_OPTIONS:
+                edits.report(line, f"{name}=", _OPTION_ADVICE.get(name, "Client(...) has no such option"))

@@ -230,7 +230,8 @@ class Rewriter(cst.CSTTransformer):
             assert isinstance(block, cst.Try)
             start = cst.parse_statement(f"await {server}.start()")
             return cst.FlattenSentinel([start, block.with_changes(body=updated_node.body)])
-        return translate_client_block(self.edits, original_node, updated_node, self._get_peer_name)
+        line = self._get_line(original_node)
+        return translate_client_block(self.edits, original_node, updated_node, self._get_peer_name, line)
 
     # Definitions
 
