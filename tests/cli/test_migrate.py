@@ -354,11 +354,11 @@ def test_options_of_clients_are_translated_or_reported():
         "from mcp import ClientSession\nfrom mcp.client.streamable_http import streamablehttp_client\n\n"
         "async def main(url, provider, answer):\n"
         "    async with streamablehttp_client(url, {'X': 'y'}, auth=provider, timeout=5) as (read, write, _):\n"
-        "        async with ClientSession(read, write, elicitation_callback=answer, message_handler=print) as session:\n"
-        "            await session.list_tools()\n"
+        "        async with ClientSession(read, write, elicitation_callback=answer, message_handler=print) as s:\n"
+        "            await s.list_tools()\n"
     )
     source = migrate_source(text)
-    assert "async with Client(url, headers={'X': 'y'}, elicitation_handler=answer) as session:" in source.text
+    assert "async with Client(url, headers={'X': 'y'}, elicitation_handler=answer) as s:" in source.text
     assert _edits(source) == ["auth=", "elicitation_callback=", "message_handler="]
 
 
