@@ -122,12 +122,28 @@ def test_a_line_that_is_too_long_continues_after_a_bar() -> None:
         "  │ " + "a" * 10,
         "  │ " + "語" * 10,
         "  │ " + "語" * 2,
-        "  │     to ",
+        "  │     to",
         f"  │ {url}",  # in one piece, to be copied
-        "  │  now",
+        "  │ now",
         "y" * 24,
         "    " + "y" * 6,
     ]
+
+
+def test_long_lines_are_broken_between_words() -> None:
+    command = "`dovetail auth login https://a.example/mcp --scope read`"
+    text = f"error: no token, and no way to log in\n      try: run {command}, or go"
+    assert wrap_lines(text, 30).split("\n") == [
+        "error: no token, and no way to",
+        "    log in",
+        "      try: run",
+        "      `dovetail auth login \\",  # can be copied
+        "      https://a.example/mcp \\",
+        "      --scope read`, or go",
+    ]
+    assert wrap_lines(text, 65).split("\n")[1:] == ["      try: run", f"      {command},", "      or go"]
+    assert wrap_lines("  │ got `int` here", 17) == "  │ got `int` here"
+    assert wrap_lines("  │ a text, got `int` here", 20).split("\n") == ["  │ a text, got", "  │ `int` here"]
 
 
 def test_fields_with_an_answer_are_not_asked_for() -> None:

@@ -16,8 +16,14 @@ class HelpFormatter(click.HelpFormatter):
     """Formats help with colours if stdout is a terminal."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the line with the usage."""
-        super().write_usage(prog, args, style(prefix or "Usage: ", bold=True))
+        """Write the line with the usage. Arguments that do not fit after the command are below it, in one piece."""
+        label = prefix or "Usage: "
+        longest_word = max(map(len, args.split()), default=0)
+        if longest_word <= self.width - self.current_indent - len(f"{label}{prog} "):
+            super().write_usage(prog, args, style(label, bold=True))
+            return
+        self.write(f"{style(label, bold=True)}{prog}\n")
+        self.write(f"{click.formatting.wrap_text(args, self.width, '    ', '    ')}\n")
 
     def write_heading(self, heading: str) -> None:
         """Write the title of a section."""

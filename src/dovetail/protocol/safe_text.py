@@ -7,6 +7,7 @@ before each line, so that text from a server cannot look like text of dovetail.
 import json
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Final
 
 # Control characters, line separators, surrogates, and characters that reorder, join or hide text.
@@ -38,7 +39,9 @@ _CONTINUATION_PREFIX: Final = "    "
 _MIN_WRAP_COLUMNS: Final = 20
 # A URL is not broken into lines, so that the user can copy it.
 # The pattern excludes blanks and brackets, so that a URL cannot look like a prompt.
-_WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)|.", re.DOTALL)
+_URL_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)")
+# A command in backticks, a word, or blanks.
+_WRAP_PIECE_PATTERN: Final = re.compile(r"[^\s`]*+`dovetail [^`]{1,500}`\S*|\s+|\S+")
 
 
 def quote_lines(text: str) -> list[str]:
@@ -47,9 +50,9 @@ def quote_lines(text: str) -> list[str]:
 
 
 def wrap_lines(text: str, columns: int) -> str:
-    """Break the lines that are too long for a terminal.
+    """Break the lines that are too long for a terminal, between words if possible.
 
-    A terminal would continue a long line at its left edge, without the bar.
+    A terminal would continue a long line at its left edge, without the bar. A command in backticks can still be copied.
     """
     width = max(columns, _MIN_WRAP_COLUMNS)
     return "\n".join(row for line in text.split("\n") for row in _wrap_line(line.expandtabs(4), width))
@@ -60,16 +63,87 @@ def _wrap_line(line: str, width: int) -> list[str]:
     text = line.removeprefix(start)
     if len(start) + get_max_width(text) <= width:
         return [line]
-    prefix = start or _CONTINUATION_PREFIX
-    rows, row, row_width = list[str](), start, len(start)
+    indent = len(text) - len(text.lstrip(" "))
+    prefix = start or " " * max(len(_CONTINUATION_PREFIX), indent if indent <= width // 2 else 0)
+    rows = _Rows(start, prefix, width)
+    for piece in _list_wrap_pieces(text, width - len(prefix), breaks_commands=not start):
+        rows.add(piece)
+    return rows.finish()
+
+
+def _list_wrap_pieces(text: str, row_width: int, *, breaks_commands: bool) -> Iterator[str]:
+    """Return words and the blanks between them. A command stays in one piece if it fits into a row."""
     for piece in _WRAP_PIECE_PATTERN.findall(text):
-        piece_width = get_max_width(piece)
-        if row_width + piece_width > width and row not in ("", prefix):
-            rows.append(row)
-            row, row_width = prefix, len(prefix)
-        row += piece
-        row_width += piece_width
-    return [*rows, row]
+        if " " not in piece or piece.isspace() or get_max_width(piece) <= row_width:
+            yield piece
+        else:
+            yield from _break_command(piece, row_width - 2) if breaks_commands else re.findall(r"\s+|\S+", piece)
+
+
+def _break_command(command: str, row_width: int) -> Iterator[str]:
+    """Return the lines of a command, which end with a backslash. A blank follows each line but the last."""
+    row = ""
+    for word in command.split():
+        if row and get_max_width(f"{row} {word}") > row_width:
+            yield f"{row} \\"
+            yield " "
+            row = word
+        else:
+            row = f"{row} {word}".lstrip()
+    yield row
+
+
+class _Rows:
+    """Joins words to rows. A word that is longer than a row is broken, unless it is a URL."""
+
+    def __init__(self, start: str, prefix: str, width: int) -> None:
+        self._prefix = prefix
+        self._width = width
+        self._rows: list[str] = []
+        self._row = start
+        self._row_width = len(start)
+        self._is_empty = True
+        self._blanks = ""
+
+    def add(self, piece: str) -> None:
+        """Add a word, or the blanks after a word."""
+        if piece.isspace():
+            self._blanks += piece
+        elif self._fits(self._blanks + piece):
+            self._append(self._blanks + piece)
+        elif get_max_width(piece) <= self._width - len(self._prefix):
+            self._start_row()
+            self._append(piece)
+        else:
+            self._add_long_word(piece)
+
+    def finish(self) -> list[str]:
+        """Return the rows. Blanks at the end stay if they fit, because an answer may follow them."""
+        return [*self._rows, self._row + (self._blanks if self._fits(self._blanks) else "")]
+
+    def _add_long_word(self, word: str) -> None:
+        url_match = _URL_PATTERN.search(word)
+        url = url_match[0] if url_match and url_match.end() == len(word) else ""
+        if self._fits(self._blanks):
+            self._append(self._blanks)
+        for part in (*word[: len(word) - len(url)], *([url] if url else ())):
+            if not self._fits(part):
+                self._start_row()
+            self._append(part)
+
+    def _fits(self, text: str) -> bool:
+        return self._row_width + get_max_width(text) <= self._width
+
+    def _append(self, text: str) -> None:
+        self._row += text
+        self._row_width += get_max_width(text)
+        self._is_empty = self._is_empty and not text.strip()
+        self._blanks = ""
+
+    def _start_row(self) -> None:
+        if not self._is_empty:
+            self._rows.append(self._row.rstrip())
+            self._row, self._row_width, self._is_empty = self._prefix, len(self._prefix), True
 
 
 def cut_line(line: str, columns: int) -> str:
