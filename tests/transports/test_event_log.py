@@ -173,7 +173,7 @@ def test_the_first_id_brings_everything_that_follows() -> None:
 @pytest.mark.parametrize("primed", [True, False], ids=["primed", "bare"])
 async def test_a_complete_stream_equals_an_appended_and_finished_one(primed: bool) -> None:
     whole, told = stream(), stream()
-    sent = whole.store_complete(b"a", has_priming_event=primed)
+    sent = whole.store_complete(b"a", 0.0, has_priming_event=primed)
     first = sse.encode_event(b"", told.allocate_id()) if primed else b""
     assert sent == first + told.append(b"a")
     told.finish()

@@ -37,6 +37,8 @@ def encode_event(payload: bytes, id: str | None = None, *, name: str | None = No
     # Each line of the payload needs its own data field. The client joins the lines with LF.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
+    if id is not None and name is None and retry is None:  # This is the most frequent kind of event.
+        return b"id: %b\ndata: %b\n\n" % (_encode_line("id", id), payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)
     if name is not None:
         head += b"event: %b\n" % _encode_line("event", name)

@@ -35,13 +35,9 @@ class EventLog:
 
     def evict_ended(self) -> None:
         """Delete the oldest finished streams until the log is within its limits."""
-        limit = self.limits.max_replay_total_bytes
-        while self._ended_streams and (
-            self.stored_bytes > limit
-            or len(self._ended_streams) > _MAX_ENDED_STREAMS
-            or self._ended_streams[0].is_empty
-        ):
-            self._ended_streams.popleft().clear()
+        streams, limit = self._ended_streams, self.limits.max_replay_total_bytes
+        while streams and (self.stored_bytes > limit or len(streams) > _MAX_ENDED_STREAMS or streams[0].is_empty):
+            streams.popleft().clear()
 
 
 class EventStream:
@@ -150,24 +146,27 @@ class EventStream:
         if self._wake_reader is not None:
             self._wake_reader()
 
-    def store_complete(self, data: bytes, *, has_priming_event: bool) -> bytes:
+    def store_complete(self, data: bytes, now: float, *, has_priming_event: bool) -> bytes:
         """Store the only message of a stream, finish the stream, and return its encoded events."""
         number = 2 if has_priming_event else 1
         event = sse.encode_event(data, f"{self.name}-{number}")
         self._events.append((number, event))
-        self._add_bytes(len(event))
+        self._stored_bytes = len(event)
         self._next_number = number + 1
         self.is_done = True
-        self.ended_at = asyncio.get_running_loop().time()
+        self.ended_at = now
+        self._event_log.stored_bytes += len(event)
         self._event_log.add_ended(self)
-        return sse.encode_event(b"", f"{self.name}-1") + event if has_priming_event else event
+        return b"id: %b-1\ndata: \n\n%b" % (self.name.encode(), event) if has_priming_event else event
 
     def clear(self) -> None:
         """Delete all events and remove the stream from its session."""
-        if self._read_streams is not None:
+        if self._read_streams:
             self._read_streams.discard(self)
-        while self._events:
-            self._drop_oldest()
+        if self._events:
+            self._last_dropped = self._events[-1][0]
+            self._events = []
+            self._add_bytes(-self._stored_bytes)
         if self._session_streams is not None:
             self._session_streams.pop(self.name, None)
 

@@ -217,7 +217,8 @@ class HandshakeSession:
 
     def store_response(self, event_log: EventLog, data: bytes) -> bytes:
         """Store a response as a finished stream and return its encoded events."""
-        return self.open_stream(event_log).store_complete(data, has_priming_event=self.has_priming_events)
+        stream = self.open_stream(event_log)
+        return stream.store_complete(data, self.loop.time(), has_priming_event=self.has_priming_events)
 
     def drop_old_streams(self, now: float, max_age: float) -> None:
         """Delete streams that ended more than `max_age` seconds ago."""

@@ -122,9 +122,12 @@ class MemorySessions:
 
     def release(self, session: HandshakeSession) -> None:
         """Remember that the session was in use until now."""
-        session.last_used_at = session.loop.time()
-        if session.id in self._sessions:  # A server without sessions does not store them.
-            self._sessions.move_to_end(session.id)
+        now = session.loop.time()
+        # Most calls end in the loop iteration in which they began, and uvloop has one time for each iteration.
+        if now != session.last_used_at:
+            session.last_used_at = now
+            if session.id in self._sessions:  # A server without sessions does not store them.
+                self._sessions.move_to_end(session.id)
 
     async def create(self, handshake: HandshakeState, address: str | None) -> HandshakeSession:
         """Open a session for a client that sent `initialize`. Raise Refusal if there are too many sessions."""
