@@ -10,7 +10,7 @@ import pytest
 
 import dovetail.types
 from cli.command_process import RunCommand
-from dovetail import Client, Server
+from dovetail import Client, MCPError, Server
 from dovetail.cli.migrate.migration import MigratedSource, migrate_files, migrate_source
 from dovetail.cli.migrate.names import ERROR_CLASS_BY_CODE, NAMES, NAMES_BY_MODULE, TYPE_NAMES
 
@@ -456,3 +456,127 @@ def test_routes_need_no_login_after_the_migration() -> None:
     assert '@mcp.route("/health/", methods=["GET"], allow_anonymous=True)' in migrated.text
     assert '@mcp.route("/orders/{number:int}", methods=["POST"], allow_anonymous=True)' in migrated.text
     assert [finding.kind for finding in migrated.findings] == ["check", "edit", "check"]
+
+
+MIDDLEWARE = """
+from fastmcp import Context, FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import Middleware, MiddlewareContext
+
+calls = []
+
+
+class Gate(Middleware):
+    async def on_message(self, context: MiddlewareContext, call_next):
+        calls.append("message")
+        return await call_next(context)
+
+    async def on_request(self, context: MiddlewareContext, call_next):
+        calls.append("request")
+        message = context.message
+        if context.method == "tools/call" and message.name == "secret":
+            raise ToolError("no entry")
+        return await call_next(context)
+
+    async def on_call_tool(self, ctx: MiddlewareContext, call_next):
+        calls.append(("call", getattr(ctx.message, "name", None), ctx.message.arguments or {}))
+        await ctx.fastmcp_context.set_state("user", "ada")
+        return await call_next(ctx)
+
+
+class Strict(Gate):
+    async def on_read_resource(self, context: MiddlewareContext, call_next):
+        calls.append("read")
+        return await call_next(context)
+
+
+mcp = FastMCP("x", middleware=[Strict()])
+
+
+@mcp.tool
+async def who(ctx: Context) -> str:
+    return await ctx.get_state("user")
+
+
+@mcp.tool
+def secret() -> str:
+    return "gold"
+
+
+@mcp.resource("a://b")
+def res() -> str:
+    return "b"
+"""
+
+
+async def test_hooks_of_middleware_are_nested(load: Any):
+    source = migrate_source(MIDDLEWARE)
+    assert _edits(source) == []
+    module = load(source.text)
+    async with Client(module.mcp) as client:
+        module.calls.clear()
+        result = await client.request("tools/call", {"name": "who"})
+        assert result["content"][0]["text"] == "ada"
+        assert module.calls == ["message", "request", ("call", "who", {})]
+        module.calls.clear()
+        with pytest.raises(MCPError, match="no entry"):
+            await client.call("secret")
+        assert module.calls == ["message", "request"]
+        module.calls.clear()
+        assert await client.read("a://b") == "b"
+        assert module.calls == ["message", "request", "read"]
+
+
+async def test_a_hook_that_filters_a_list_is_reported_and_hides_the_list(load: Any):
+    text = (
+        "from fastmcp import FastMCP\nfrom fastmcp.server.middleware import Middleware\n\n\n"
+        "class Filter(Middleware):\n"
+        "    async def on_list_tools(self, context, call_next):\n"
+        "        return [tool for tool in await call_next(context) if tool.name != 'secret']\n\n\n"
+        "mcp = FastMCP('x', middleware=[Filter()])\n\n\n@mcp.tool\ndef secret() -> str:\n    return 'gold'\n"
+    )
+    source = migrate_source(text)
+    assert [(finding.line, finding.kind) for finding in source.findings] == [(6, "edit")]
+    async with Client(load(source.text).mcp) as client:
+        with pytest.raises(MCPError):
+            await client.list_tools()
+
+
+@pytest.mark.parametrize(
+    ("hook", "body", "findings"),
+    [
+        ("on_initialize", "return await call_next(context)", [(6, "edit")]),
+        ("on_notification", "return await call_next(context)", [(6, "edit")]),
+        ("on_call_tool", "return await call_next(context.copy(message=None))", [(7, "edit")]),
+        ("on_call_tool", "return await super().on_call_tool(context, call_next)", [(7, "edit")]),
+        ("on_call_tool", "print(context.message)", [(7, "check")]),
+        ("on_call_tool", "context.message.arguments = {}", []),
+        ("on_request", "return await call_next(context)", [(6, "check")]),
+    ],
+)
+def test_findings_in_middleware(hook: str, body: str, findings: list[tuple[int, str]]):
+    text = (
+        "from fastmcp import FastMCP\nfrom fastmcp.server.middleware import Middleware\n\n\n"
+        f"class Filter(Middleware):\n    async def {hook}(self, context, call_next):\n        {body}\n"
+    )
+    source = migrate_source(text)
+    compile(source.text, "migrated.py", "exec")
+    assert [(finding.line, finding.kind) for finding in source.findings] == findings
+
+
+def test_hooks_of_a_class_with_an_unknown_base_are_reported():
+    text = (
+        "from fastmcp import FastMCP\nfrom base import Gate\n\n\n"
+        "class Strict(Gate):\n    async def on_call_tool(self, context, call_next):\n        return None\n"
+    )
+    assert _edits(migrate_source(text)) == ["Strict.on_call_tool"]
+
+
+def test_state_of_a_session_is_reported():
+    text = (
+        "from fastmcp import Context, FastMCP\n\n\nasync def add(ctx: Context):\n"
+        "    await ctx.set_state('cart', 1)\n    await ctx.set_state('db', 1, serializable=False)\n"
+    )
+    source = migrate_source(text)
+    assert "    await ctx.session_state.set('cart', 1)\n    ctx.extra.update({'db': 1})" in source.text
+    assert [(finding.line, finding.kind) for finding in source.findings] == [(5, "check")]

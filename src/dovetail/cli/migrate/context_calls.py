@@ -6,7 +6,7 @@ import libcst as cst
 
 from dovetail.cli.migrate.call_arguments import CallArguments
 from dovetail.cli.migrate.edits import Edits
-from dovetail.cli.migrate.usage import get_code
+from dovetail.cli.migrate.usage import get_code, is_middleware_context
 
 ANSWER_CLASS: Final = "ElicitationAnswer"
 _ASK_FUNCTION: Final = "ask_user"
@@ -61,17 +61,8 @@ def translate_context_call(
         case "sample":
             arguments.unname("messages")
             return arguments.apply()
-        case "set_state":
-            key, value = arguments.get("key", 0), arguments.get("value", 1)
-            if is_awaited or key is None or value is None:
-                return arguments.apply(_get_attribute(context, "session_state", "set"))
-            item = cst.Dict([cst.DictElement(key, value)])
-            return cst.Call(_get_attribute(context, "extra", "update"), [cst.Arg(item)])
-        case "get_state":
-            function = ("session_state", "get") if is_awaited else ("extra", "get")
-            return arguments.apply(_get_attribute(context, *function))
-        case "delete_state":
-            return arguments.apply(_get_attribute(context, "session_state", "delete"))
+        case "set_state" | "get_state" | "delete_state":
+            return _translate_state(edits, arguments, context, method, line, is_awaited=is_awaited)
         case _ if method in _LEVELS:
             return _translate_message(arguments, context, method)
         case _:
@@ -105,6 +96,52 @@ def _get_attribute(context: cst.BaseExpression, *names: str) -> cst.BaseExpressi
     for name in names:
         expression = cst.Attribute(expression, cst.Name(name))
     return expression
+
+
+def _translate_state(
+    edits: Edits, arguments: CallArguments, context: cst.BaseExpression, method: str, line: int, *, is_awaited: bool
+) -> cst.BaseExpression | None:
+    """Translate the state of a session to `session_state`, and the state of one request to `extra`."""
+    key, value = arguments.get("key", 0), arguments.get("value", 1)
+    if key is None or (method == "set_state" and value is None):
+        edits.report(line, f"ctx.{method}", "use ctx.user_state, or ctx.extra for the values of one request")
+        return None
+    serializable = arguments.pop("serializable")
+    is_in_middleware = is_middleware_context(context)
+    comes_from_middleware = is_in_middleware or get_code(key) in edits.usage.request_state_keys
+    lasts_for_one_request = not is_awaited or (serializable is not None and get_code(serializable) == "False")
+    if lasts_for_one_request:
+        advice = None
+    elif comes_from_middleware:
+        advice = "the value now lasts for one request, and not for the session"
+    else:
+        advice = (
+            "it fails for clients of 2026-07-28, which have no session. Use ctx.user_state, or ctx.extra for one call"
+        )
+    if advice is not None:
+        edits.report(line, f"ctx.{method}({get_code(key)})", advice, "check")
+    if not lasts_for_one_request and not comes_from_middleware:
+        return arguments.apply(_get_attribute(context, "session_state", method.removesuffix("_state")))
+    if is_in_middleware:
+        assert isinstance(context, cst.Attribute)
+        context = context.value
+    if method == "set_state":
+        assert value is not None
+        return cst.Call(_get_attribute(context, "extra", "update"), [cst.Arg(cst.Dict([cst.DictElement(key, value)]))])
+    if method == "get_state":
+        return cst.Call(_get_attribute(context, "extra", "get"), [cst.Arg(key)])
+    return cst.Call(_get_attribute(context, "extra", "pop"), [cst.Arg(key), cst.Arg(cst.Name("None"))])
+
+
+def is_request_state(call: cst.BaseExpression) -> bool:
+    """Return whether a call reads or changes `extra`, which is a dict, so that the call must not be awaited."""
+    return (
+        isinstance(call, cst.Call)
+        and isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ("get", "pop", "update")
+        and isinstance(call.func.value, cst.Attribute)
+        and call.func.value.attr.value == "extra"
+    )
 
 
 def _translate_elicit(

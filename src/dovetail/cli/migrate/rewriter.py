@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Final
 
 import libcst as cst
-from libcst import metadata
+from libcst import matchers, metadata
 
 from dovetail import Client, Context, Server
 from dovetail.cli.migrate.call_arguments import CallArguments
@@ -13,12 +13,13 @@ from dovetail.cli.migrate.client_blocks import translate_client_block
 from dovetail.cli.migrate.context_calls import (
     ANSWER_CLASS,
     is_notice,
+    is_request_state,
     translate_context_call,
     translate_session_call,
 )
 from dovetail.cli.migrate.edits import Edits
 from dovetail.cli.migrate.low_level import build_registration
-from dovetail.cli.migrate.middleware_classes import translate_middleware_class
+from dovetail.cli.migrate.middleware_classes import HOOKS, get_context_name, translate_middleware_class
 from dovetail.cli.migrate.names import (
     ERROR_CODES,
     FIELD_NAMES,
@@ -39,6 +40,7 @@ from dovetail.cli.migrate.usage import (
     get_module_name,
     get_object_code,
     get_peer_name,
+    is_middleware_context,
     strip_await,
 )
 from dovetail.cli.migrate.value_calls import translate_value_call
@@ -73,6 +75,7 @@ class Rewriter(cst.CSTTransformer):
         self._awaited: set[cst.CSTNode] = set()
         self._depth = 0
         self._extra_statements: list[str] = []
+        self._middleware_hooks: dict[str, frozenset[str]] = {}  # the hooks of each middleware class of the file
 
     # Lookup
 
@@ -90,7 +93,7 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             is_method = node.func.attr.value == "get_context"
             return is_method and self.usage.is_kind(get_code(node.func.value), "server")
-        return self._is_request_context(node)
+        return is_middleware_context(node) or self._is_request_context(node)
 
     def _is_request_context(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is `server.request_context` of a low-level server."""
@@ -281,11 +284,40 @@ class Rewriter(cst.CSTTransformer):
         return decorator.with_changes(decorator=arguments.apply())
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        for base in original_node.bases:
-            name = self._get_peer_name(base.value) or ""
-            if name.endswith(".Middleware"):
-                return translate_middleware_class(self.edits, updated_node, self._get_line(original_node))
+        base_names = [get_code(base.value) for base in original_node.bases]
+        inherited = [self._middleware_hooks[name] for name in base_names if name in self._middleware_hooks]
+        if not inherited and not any(map(self._is_middleware_base, original_node.bases)):
+            self._report_foreign_middleware(original_node)
+            return updated_node
+        updated_node, hooks = translate_middleware_class(
+            self.edits,
+            original_node,
+            updated_node,
+            self._get_line,
+            self._is_middleware_base,
+            frozenset[str]().union(*inherited),
+        )
+        self._middleware_hooks[original_node.name.value] = hooks
+        for method in matchers.findall(original_node.body, matchers.FunctionDef()):
+            assert isinstance(method, cst.FunctionDef)
+            if method.name.value in HOOKS:
+                # A hook may give its exchange the name that the context has in tools.
+                owner = matchers.Name(get_context_name(method))
+                for attribute in matchers.findall(method, matchers.Attribute(owner)):
+                    self._unknown_attributes.pop(attribute, None)
         return updated_node
+
+    def _is_middleware_base(self, base: cst.Arg) -> bool:
+        return (self._get_peer_name(base.value) or "").endswith(".Middleware")
+
+    def _report_foreign_middleware(self, node: cst.ClassDef) -> None:
+        """Report hooks of a class whose base class is in another file, because its `__call__` may not call them."""
+        if not node.bases or not isinstance(node.body, cst.IndentedBlock):
+            return
+        for method in node.body.body:
+            if isinstance(method, cst.FunctionDef) and method.name.value in HOOKS - {"__call__"}:
+                advice = "migrate does not know the base class. Check that its `__call__` calls this hook"
+                self.edits.report(self._get_line(method), f"{node.name.value}.{method.name.value}", advice)
 
     def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
         default = original_node.default
@@ -420,6 +452,8 @@ class Rewriter(cst.CSTTransformer):
     def leave_Await(self, original_node: cst.Await, updated_node: cst.Await) -> cst.BaseExpression:
         if is_notice(updated_node.expression) and isinstance(original_node.expression, cst.Call):
             return updated_node.expression
+        if is_request_state(updated_node.expression):
+            return updated_node.expression.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)
         call = original_node.expression
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
             owner = get_code(call.func.value)

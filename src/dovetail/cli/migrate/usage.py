@@ -47,6 +47,8 @@ class Usage:
     elicitations: set[str] = field(default_factory=set[str])  # variables with the answer to an elicitation
     samples: set[str] = field(default_factory=set[str])  # variables with the result of ctx.sample
     lists: set[str] = field(default_factory=set[str])  # variables with a result of a list method of mcp's clients
+    # The keys of the state that middleware sets, as code. Such state is set again for each request.
+    request_state_keys: set[str] = field(default_factory=set[str])
     plain_classes: set[str] = field(default_factory=set[str])  # classes of the file without base and decorator
     bound_names: set[str] = field(default_factory=set[str])  # names that the file itself defines or imports
     servers: list[str] = field(default_factory=list[str])  # the names of the variables with servers
@@ -71,6 +73,11 @@ def get_peer_name(names: Collection[metadata.QualifiedName]) -> str | None:
 def get_code(node: cst.CSTNode) -> str:
     """Return the source code of a node."""
     return cst.Module([]).code_for_node(node)
+
+
+def is_middleware_context(node: cst.CSTNode) -> bool:
+    """Return whether an expression is the context of a middleware, such as `context.fastmcp_context`."""
+    return isinstance(node, cst.Attribute) and node.attr.value == "fastmcp_context"
 
 
 def get_object_code(node: cst.CSTNode) -> str:
@@ -167,6 +174,13 @@ class UsageCollector(cst.CSTVisitor):
     def visit_WithItem(self, node: cst.WithItem) -> None:
         if node.asname is not None:
             self._add_value(node.asname.name, node.item)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        function = node.func
+        if not isinstance(function, cst.Attribute) or function.attr.value != "set_state" or not node.args:
+            return
+        if is_middleware_context(function.value):
+            self.usage.request_state_keys.add(get_code(node.args[0].value))
 
     def visit_Param(self, node: cst.Param) -> None:
         self._add_annotated(node.name.value, node.annotation)
