@@ -9,7 +9,7 @@ import pytest
 from dovetail.host import ConsentRequest, TerminalConsent
 from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.protocol.safe_text import quote_lines, wrap_lines
-from dovetail.terminal.form import choose, confirm, fill_form
+from dovetail.terminal.form import choose, coerce, confirm, fill_form
 from dovetail.terminal.line_reader import LineReader
 
 SCHEMA: dict[str, Any] = {
@@ -193,3 +193,13 @@ def test_characters_that_a_terminal_may_show_wide_do_not_push_text_to_the_left_e
 def test_only_a_plain_url_stays_in_one_piece(text: str) -> None:
     rows = wrap_lines("\n".join(quote_lines(text)), 80).split("\n")
     assert all(row.startswith("  │ ") and len(row) <= 80 for row in rows)
+
+
+def test_a_schema_that_grows_with_each_level() -> None:
+    root: dict[str, Any] = {
+        "$defs": {f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"} for _ in range(20)]} for level in range(12)}
+    }
+    root["$defs"]["d12"] = {"type": "integer"}
+    assert coerce("a", "3", {"$ref": "#/$defs/d0"}, root) == 3
+    loop = {"$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "null"}]}}}
+    assert coerce("a", "null", {"$ref": "#/$defs/loop"}, loop) is None

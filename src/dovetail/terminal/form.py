@@ -54,6 +54,7 @@ def _parse_number(literal: str) -> float:
     return number if math.isfinite(number) else _reject_number(literal)
 
 
+_MAX_ALTERNATIVES: Final = 300  # A schema with more alternatives allows any type.
 _TRUE_WORDS = ("true", "yes", "y", "1")
 _FALSE_WORDS = ("false", "no", "n", "0")
 _TYPE_DESCRIPTIONS = {"boolean": "a boolean", "integer": "an integer", "number": "a number"}
@@ -103,23 +104,35 @@ def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
+def list_types(schema: Any, root: Mapping[str, Any] | None = None) -> set[str]:
     """Return the types that a schema allows, or an empty set if it allows any type.
 
     `root` is the schema that contains the definitions.
     """
-    root_schema = root if root is not None else {}
-    resolved_schema = resolve_schema(schema, root_schema)
+    return _collect_types(schema, root if root is not None else {}, set()) or set()
+
+
+def _collect_types(schema: Any, root: Mapping[str, Any], visited: set[int]) -> set[str] | None:
+    """Return the types that a schema allows, or None if it allows any type.
+
+    Each alternative is visited once, because references can repeat alternatives and form circles.
+    """
+    resolved_schema = resolve_schema(schema, root)
     type_names = {*get_types(resolved_schema)}
-    for alternative in _list_alternatives(resolved_schema) if depth and not type_names else ():
-        if not (inner_types := list_types(alternative, root_schema, depth - 1)):
-            return set()
+    alternatives = _list_alternatives(resolved_schema) if not type_names else []
+    for alternative in alternatives:
+        if id(alternative) in visited:
+            continue
+        visited.add(id(alternative))
+        inner_types = _collect_types(alternative, root, visited) if len(visited) <= _MAX_ALTERNATIVES else None
+        if inner_types is None:
+            return None
         type_names |= inner_types
     values = [*get_list(resolved_schema, "enum"), *([resolved_schema["const"]] if "const" in resolved_schema else ())]
     if not type_names and values:
         names = {str: "string", bool: "boolean", int: "integer", float: "number"}
-        type_names = {names.get(type(value), "string") for value in values}
-    return type_names
+        return {names.get(type(value), "string") for value in values}
+    return type_names if type_names or alternatives else None
 
 
 def choose(lines: LineReader, prompt: str, answers: Mapping[str, T], hint: str = "") -> T:
