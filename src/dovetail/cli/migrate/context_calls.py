@@ -115,9 +115,7 @@ def _translate_state(
     elif comes_from_middleware:
         advice = "the value now lasts for one request, and not for the session"
     else:
-        advice = (
-            "it fails for clients of 2026-07-28, which have no session. Use ctx.user_state, or ctx.extra for one call"
-        )
+        advice = "it fails for stateless clients, which have no session. Use ctx.user_state, or ctx.extra for one call"
     if advice is not None:
         edits.report(line, f"ctx.{method}({get_code(key)})", advice, "check")
     if not lasts_for_one_request and not comes_from_middleware:
