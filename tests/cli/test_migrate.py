@@ -263,6 +263,11 @@ async def test_low_level_server(tmp_path: Path):
         ("ctx.set_state('k', 1)", "ctx.extra.update({'k': 1})"),
         ("ctx.get_state('k')", "ctx.extra.get('k')"),
         ("await ctx.log('x', level='error')", "await ctx.log('error', 'x')"),
+        ("await ctx.info('x', extra={'a': 1})", """await ctx.info({"msg": 'x', "extra": {'a': 1}})"""),
+        ("await ctx.info(message='x', extra=None)", "await ctx.info('x')"),
+        ("await ctx.log('x', extra=kind)", """await ctx.log("info", {"msg": 'x', "extra": kind})"""),
+        ("(await ctx.read_resource('a://b')).contents", "(await ctx.read_resource('a://b')).contents"),
+        ("(await ctx.read_resource('a://b'))[0]", "(await ctx.read_resource('a://b')).contents[0]"),
         ("await ctx.session.send_tool_list_changed()", "mcp.notify_tools_changed()"),
         ("ctx.lifespan_context", "ctx.lifespan"),
         ("ctx.fastmcp", "mcp"),
@@ -580,3 +585,50 @@ def test_state_of_a_session_is_reported():
     source = migrate_source(text)
     assert "    await ctx.session_state.set('cart', 1)\n    ctx.extra.update({'db': 1})" in source.text
     assert [(finding.line, finding.kind) for finding in source.findings] == [(5, "check")]
+
+
+RESOURCES = """
+from fastmcp import Context, FastMCP
+
+mcp = FastMCP("x")
+
+
+@mcp.resource("a://b")
+def letter() -> str:
+    return "b"
+
+
+@mcp.tool
+async def read(ctx: Context) -> str:
+    result = await ctx.read_resource("a://b")
+    return result.contents[0].content
+
+
+@mcp.tool
+async def read_list(ctx: Context) -> str:
+    contents = await ctx.read_resource("a://b")
+    return contents[0].content
+"""
+
+
+async def test_resources_that_tools_read(load: Any):
+    source = migrate_source(RESOURCES)
+    assert [finding.kind for finding in source.findings] == ["check", "check"]
+    async with Client(load(source.text).mcp) as client:
+        assert await client.call("read") == "b"
+        assert await client.call("read_list") == "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("fastmcp.server.auth.providers.jwt.StaticTokenVerifier", "StaticTokenVerifier"),
+        ("fastmcp.server.auth.providers.jwt.JWTVerifier", "JWTVerifier"),
+        ("fastmcp.server.auth.require_scopes", "scopes="),
+    ],
+)
+def test_advice_about_authentication(name: str, word: str):
+    module, _, last_name = name.rpartition(".")
+    (finding,) = migrate_source(f"from {module} import {last_name}\n\nprint({last_name})\n").findings
+    assert (finding.kind, finding.construct) == ("edit", name)
+    assert word in finding.advice

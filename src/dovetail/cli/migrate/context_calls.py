@@ -64,7 +64,7 @@ def translate_context_call(
         case "set_state" | "get_state" | "delete_state":
             return _translate_state(edits, arguments, context, method, line, is_awaited=is_awaited)
         case _ if method in _LEVELS:
-            return _translate_message(arguments, context, method)
+            return _translate_message(edits, arguments, context, method)
         case _:
             return _translate_notice(edits, arguments, method)
 
@@ -171,10 +171,14 @@ def _translate_elicit(
     return arguments.apply(cst.Name(_ASK_FUNCTION))
 
 
-def _translate_message(arguments: CallArguments, context: cst.BaseExpression, method: str) -> cst.BaseExpression:
-    arguments.unname("message")
+def _translate_message(
+    edits: Edits, arguments: CallArguments, context: cst.BaseExpression, method: str
+) -> cst.BaseExpression:
+    message = arguments.pop("message", 0)
+    extra = arguments.pop("extra")
     arguments.rename("logger_name", "logger")
-    arguments.pop("extra")
+    if message is not None:
+        arguments.insert(0, _add_extra(edits, context, message, extra))
     return arguments.apply(cst.Attribute(context, cst.Name(method)))
 
 
@@ -185,11 +189,22 @@ def _translate_log(edits: Edits, arguments: CallArguments, context: cst.BaseExpr
     level = arguments.pop("level", names.index("level")) or cst.SimpleString('"info"')
     message = arguments.pop("message", 0)
     arguments.rename("logger_name", "logger")
-    arguments.pop("extra")
+    extra = arguments.pop("extra")
     arguments.insert(0, level)
     if message is not None:
-        arguments.insert(1, message)
+        arguments.insert(1, _add_extra(edits, context, message, extra))
     return arguments.apply()
+
+
+def _add_extra(
+    edits: Edits, context: cst.BaseExpression, message: cst.BaseExpression, extra: cst.BaseExpression | None
+) -> cst.BaseExpression:
+    """Return the data of a log message, as the other library sends a message with `extra`."""
+    if extra is None or get_code(extra) == "None":
+        return message
+    if edits.usage.packages.get(get_code(context)) == "mcp":
+        return cst.parse_expression(f'{{"message": {get_code(message)}, **{get_code(extra)}}}')
+    return cst.parse_expression(f'{{"msg": {get_code(message)}, "extra": {get_code(extra)}}}')
 
 
 def _translate_notice(edits: Edits, arguments: CallArguments, method: str) -> cst.BaseExpression | None:

@@ -75,6 +75,7 @@ class Rewriter(cst.CSTTransformer):
         self._awaited: set[cst.CSTNode] = set()
         self._depth = 0
         self._extra_statements: list[str] = []
+        self._assigned_names: dict[cst.CSTNode, str] = {}  # the variable to which each value is assigned
         self._middleware_hooks: dict[str, frozenset[str]] = {}  # the hooks of each middleware class of the file
 
     # Lookup
@@ -389,6 +390,11 @@ class Rewriter(cst.CSTTransformer):
             return cst.Call(self.edits.import_expression("dovetail.get_context"))
         if attribute == "fn" and owner in self.usage.item_functions:
             return updated.value
+        # `result.contents[0].content`, or `result[0].content` in fastmcp 2 and mcp
+        items = original.value.value if isinstance(original.value, cst.Subscript) else None
+        is_resource = items is not None and get_code(items).removesuffix(".contents") in self.usage.resources
+        if attribute == "content" and is_resource:
+            return updated.with_changes(attr=cst.Name("text"))
         if attribute == "text" and owner in self.usage.samples:
             content = cst.Attribute(updated.value, cst.Name("content"))
             return cst.Attribute(content, cst.Name("text"))
@@ -446,6 +452,9 @@ class Rewriter(cst.CSTTransformer):
         advice = get_attribute_hint(kind, attribute) or NO_EQUIVALENT
         self._unknown_attributes[node] = (self._get_line(node), _shorten(node), advice)
 
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self._assigned_names[node.value] = get_code(node.targets[0].target)
+
     def visit_Await(self, node: cst.Await) -> None:
         self._awaited.add(node.expression)
 
@@ -460,8 +469,11 @@ class Rewriter(cst.CSTTransformer):
             is_fastmcp_client = self.usage.is_kind(owner, "client") and self.usage.packages[owner] == "fastmcp"
             if call.func.attr.value == "read_resource" and (is_fastmcp_client or self._is_context(call.func.value)):
                 self._report(original_node, call, "each of the contents has `text` or `blob`", "check")
+                names = {get_code(original_node), self._assigned_names.get(original_node)}
+                if names & self.usage.contents_owners:
+                    return updated_node  # fastmcp 3 and later return an object with `contents`, as dovetail does
                 awaited = updated_node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-                return cst.Attribute(awaited, cst.Name("contents"), lpar=updated_node.lpar, rpar=updated_node.rpar)
+                return cst.Attribute(awaited, cst.Name("contents"))
         return updated_node
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:

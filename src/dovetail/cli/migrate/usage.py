@@ -49,6 +49,8 @@ class Usage:
     lists: set[str] = field(default_factory=set[str])  # variables with a result of a list method of mcp's clients
     # The keys of the state that middleware sets, as code. Such state is set again for each request.
     request_state_keys: set[str] = field(default_factory=set[str])
+    resources: set[str] = field(default_factory=set[str])  # variables with the result of ctx.read_resource
+    contents_owners: set[str] = field(default_factory=set[str])  # the code before each `.contents`
     plain_classes: set[str] = field(default_factory=set[str])  # classes of the file without base and decorator
     bound_names: set[str] = field(default_factory=set[str])  # names that the file itself defines or imports
     servers: list[str] = field(default_factory=list[str])  # the names of the variables with servers
@@ -182,6 +184,10 @@ class UsageCollector(cst.CSTVisitor):
         if is_middleware_context(function.value):
             self.usage.request_state_keys.add(get_code(node.args[0].value))
 
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        if node.attr.value == "contents":
+            self.usage.contents_owners.add(get_code(node.value))
+
     def visit_Param(self, node: cst.Param) -> None:
         self._add_annotated(node.name.value, node.annotation)
 
@@ -251,6 +257,8 @@ class UsageCollector(cst.CSTVisitor):
             self._add_object(code, "context", self.usage.packages[owner])
         if kind == "context" and method == "elicit":
             self.usage.elicitations.add(code)
+        if kind == "context" and method == "read_resource":
+            self.usage.resources.add(code)
         if kind == "context" and method == "sample":
             self.usage.samples.add(code)
         is_mcp_client = kind == "session" or (kind == "client" and self.usage.packages[owner] == "mcp")
