@@ -380,6 +380,7 @@ async def test_an_invalid_guard_raises_where_it_is_created() -> None:
         (AuthorizationServer(issuer="http://127.0.0.1:1"), r"AuthorizationServer.*\.verifier\(\)"),
         (authenticate, "async"),
         ([TOKENS, 7], "int"),
+        (type("StaticTokenVerifier", (), {"__module__": "other.library"})(), r"other\.library\.StaticTokenVerifier"),
     ):
         with pytest.raises(TypeError, match=f"auth.*StaticTokenVerifier.*{told}") as refused:
             Server("x", auth=wrong)

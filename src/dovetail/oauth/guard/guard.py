@@ -276,7 +276,12 @@ def _check_verifier(verifier: Any) -> None:
     """Raise TypeError if the value is not a verifier. The message does not contain the value, which may be a secret."""
     if not isinstance(verifier, type) and callable(getattr(verifier, "verify", None)) and hasattr(verifier, "issuer"):
         return
-    description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
+    if isinstance(verifier, type):
+        description = f"the class {verifier.__name__} itself"
+    else:
+        # With the module, because other libraries have classes of the same names.
+        module, name = type(verifier).__module__, type(verifier).__qualname__
+        description = name if module == "builtins" else f"{module}.{name}"
     if isinstance(verifier, str | Mapping):
         description += ". Use StaticTokenVerifier({token: name}) for a table of tokens"
     elif callable(getattr(verifier, "verifier", None)):
