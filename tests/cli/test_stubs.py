@@ -233,3 +233,23 @@ def test_a_schema_that_grows_with_each_level() -> None:
     code = write_client("x", [Tool(name="grow", input_schema=schema), Tool(name="Any", input_schema={})], [], [])
     ast.parse(code)
     assert "def Any(" not in code  # It would hide the type.
+
+
+def test_equal_objects_share_a_class() -> None:
+    shape = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+    inputs = {"type": "object", "properties": {"shapes": {"type": "array", "items": shape}}, "required": ["shapes"]}
+    outputs = {"type": "object", "additionalProperties": shape}
+    code = write_client("x", [Tool(name="draw", input_schema=inputs, output_schema=outputs)], [], [])
+    classes = [node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    assert classes == ["DrawShapesItem", "X"]
+    assert "-> dict[str, DrawShapesItem]:" in code
+
+
+def test_notes_about_parameters() -> None:
+    properties = {
+        "size": {"type": "integer", "description": "Size in mm", "default": 3},
+        "ident": {"type": ["string", "null"], "default": None},
+    }
+    code = write_client("x", [Tool(name="draw", input_schema={"type": "object", "properties": properties})], [], [])
+    assert "size: Size in mm. Defaults to 3." in code
+    assert "ident: Defaults" not in code

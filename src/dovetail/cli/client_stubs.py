@@ -152,7 +152,9 @@ class _Parameter:
         """Return a line for the docstring."""
         description = self.schema.get("description")
         parts = [description] if isinstance(description, str) and description.strip() else []
-        if not self.is_required and "default" in self.schema:
+        if not self.is_required and self.schema.get("default") is not None:
+            if parts and parts[0].rstrip()[-1] not in ".!?:":
+                parts[0] = f"{parts[0].rstrip()}."
             parts.append(f"Defaults to {self.schema['default']!r}.")
         return " ".join(" ".join(parts).split())
 

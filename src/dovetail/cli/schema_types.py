@@ -60,6 +60,7 @@ class TypeWriter:
         self.typing_names: set[str] = set()  # the names that the code needs from `typing`
         self._used_names = set(used_names)
         self._class_names: dict[tuple[int, str], str] = {}  # by the root schema and the reference in it
+        self._class_by_fields: dict[tuple[tuple[str, str], ...], str] = {}
         self._roots: list[Schema] = []  # keeps the schemas alive, because `_class_names` has their ids
 
     def reserve(self, name: str) -> None:
@@ -134,6 +135,15 @@ class TypeWriter:
         for field, field_schema in get_mapping(schema).items():
             field_type = self.write_type(field_schema, f"{class_name} {field}", root, depth + 1)
             fields[field] = field_type if field in required else f"{self.use('NotRequired')}[{field_type}]"
+        # The same object often occurs in several tools, as an item of a list or a field.
+        known_name = self._class_by_fields.setdefault((*fields.items(),), class_name)
+        is_same = known_name == make_class_name(name, "Value") if key is not None else depth > 0
+        if known_name != class_name and is_same:
+            del self.definitions[index]
+            self._used_names.remove(class_name)
+            if key is not None:
+                self._class_names[key] = known_name
+            return known_name
         self.definitions[index] = self._write_class(class_name, fields)
         return class_name
 
