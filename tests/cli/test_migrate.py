@@ -632,3 +632,27 @@ def test_advice_about_authentication(name: str, word: str):
     (finding,) = migrate_source(f"from {module} import {last_name}\n\nprint({last_name})\n").findings
     assert (finding.kind, finding.construct) == ("edit", name)
     assert word in finding.advice
+
+
+async def test_state_and_helpers_of_middleware(load: Any):
+    text = (
+        "from fastmcp import Context, FastMCP\n"
+        "from fastmcp.server.middleware import Middleware, MiddlewareContext\n\n\n"
+        "class Auth(Middleware):\n"
+        "    async def on_call_tool(self, context: MiddlewareContext, call_next):\n"
+        "        ctx = context.fastmcp_context\n"
+        "        await ctx.set_state('tool', self.get_name(context))\n"
+        "        return await call_next(context)\n\n"
+        "    def get_name(self, request: MiddlewareContext) -> str:\n"
+        "        return request.message.name\n\n\n"
+        "mcp = FastMCP('x', middleware=[Auth()])\n\n\n"
+        "@mcp.tool\nasync def show(ctx: Context) -> str:\n    return await ctx.get_state('tool')\n"
+    )
+    source = migrate_source(text)
+    assert _edits(source) == []
+    async with Client(load(source.text).mcp) as client:
+        assert await client.call("show") == "show"
+    unknown = text.replace(
+        "return await call_next", "await context.fastmcp_context.fastmcp.unheard_of()\n        return"
+    )
+    assert _edits(migrate_source(unknown)) == ["context.fastmcp_context.fastmcp.unheard_of"]

@@ -49,13 +49,18 @@ def translate_middleware_class(
     if not isinstance(body, cst.IndentedBlock) or not isinstance(original_body, cst.IndentedBlock):
         return updated, frozenset(inherited_hooks)
     own_hooks: set[str] = set()
+    contexts: dict[str, str] = {}  # the parameter with the context, by method
     for method in original_body.body:
-        if isinstance(method, cst.FunctionDef) and method.name.value in HOOKS:
+        if not isinstance(method, cst.FunctionDef) or (context := get_context_name(method)) is None:
+            continue
+        contexts[method.name.value] = context
+        if method.name.value in HOOKS:
             own_hooks.add(method.name.value)
             _report_hook(edits, original.name.value, method, get_line)
+        _report_body(edits, f"{original.name.value}.{method.name.value}", method, context, get_line)
     statements: list[cst.BaseStatement] = [
-        statement.visit(_ContextRenamer(edits, get_context_name(statement)))  # pyright: ignore[reportAssignmentType]
-        if isinstance(statement, cst.FunctionDef) and statement.name.value in HOOKS
+        statement.visit(_ContextRenamer(edits, contexts[statement.name.value]))  # pyright: ignore[reportAssignmentType]
+        if isinstance(statement, cst.FunctionDef) and statement.name.value in contexts
         else statement
         for statement in body.body
     ]
@@ -69,16 +74,22 @@ def translate_middleware_class(
     return updated.with_changes(bases=bases, body=body.with_changes(body=statements), **changes), hooks
 
 
-def get_context_name(method: cst.FunctionDef) -> str:
-    """Return the name of the parameter after `self`."""
-    parameters = [*method.params.posonly_params, *method.params.params]
-    return parameters[1].name.value if len(parameters) > 1 else "context"
+def get_context_name(method: cst.FunctionDef) -> str | None:
+    """Return the parameter with the context: the one after `self` in hooks, or one with its type or usual name."""
+    parameters = [*method.params.posonly_params, *method.params.params, *method.params.kwonly_params]
+    if method.name.value in HOOKS:
+        return parameters[1].name.value if len(parameters) > 1 else "context"
+    for parameter in parameters:
+        annotation = "" if parameter.annotation is None else get_code(parameter.annotation.annotation)
+        if "MiddlewareContext" in annotation or (not annotation and parameter.name.value == "context"):
+            return parameter.name.value
+    return None
 
 
 def _report_hook(
     edits: Edits, class_name: str, method: cst.FunctionDef, get_line: Callable[[cst.CSTNode], int]
 ) -> None:
-    name, context = method.name.value, get_context_name(method)
+    name = method.name.value
     construct = f"{class_name}.{name}"
     if name in _ADVICE_BY_HOOK:
         edits.report(get_line(method), construct, _ADVICE_BY_HOOK[name])
@@ -86,6 +97,11 @@ def _report_hook(
         edits.report(get_line(method), construct, _LIST_ADVICE)
     elif name in (*_GENERAL_HOOKS, "__call__"):
         edits.report(get_line(method), construct, _GENERAL_ADVICE, "check")
+
+
+def _report_body(
+    edits: Edits, construct: str, method: cst.FunctionDef, context: str, get_line: Callable[[cst.CSTNode], int]
+) -> None:
     super_call = matchers.Attribute(matchers.Call(matchers.Name("super")), matchers.Name())
     for node in matchers.findall(method, super_call):
         assert isinstance(node, cst.Attribute)

@@ -301,10 +301,10 @@ class Rewriter(cst.CSTTransformer):
         self._middleware_hooks[original_node.name.value] = hooks
         for method in matchers.findall(original_node.body, matchers.FunctionDef()):
             assert isinstance(method, cst.FunctionDef)
-            if method.name.value in HOOKS:
+            context = get_context_name(method)
+            if context is not None:
                 # A hook may give its exchange the name that the context has in tools.
-                owner = matchers.Name(get_context_name(method))
-                for attribute in matchers.findall(method, matchers.Attribute(owner)):
+                for attribute in matchers.findall(method, matchers.Attribute(matchers.Name(context))):
                     self._unknown_attributes.pop(attribute, None)
         return updated_node
 
@@ -407,6 +407,8 @@ class Rewriter(cst.CSTTransformer):
             translated = self._translate_request_attribute(inner, updated, attribute)
             if translated is not None:
                 return translated
+            if inner.attr.value in ("fastmcp", "mcp_server") and not hasattr(Server, attribute):
+                self._note_attribute(original, "server", attribute)
         if attribute in FIELD_NAMES and attribute != "_meta":
             return updated.with_changes(attr=cst.Name(FIELD_NAMES[attribute]))
         kind = self.usage.objects.get(owner)

@@ -126,6 +126,7 @@ class UsageCollector(cst.CSTVisitor):
         super().__init__()
         self.usage = Usage()
         self._known_servers = known_servers
+        self._middleware_contexts: list[tuple[list[str], str]] = []  # variables, with the function around them
         self._functions: list[str] = []  # the functions around the current node, the innermost last
 
     def get_peer_name(self, node: cst.CSTNode) -> str | None:
@@ -181,7 +182,8 @@ class UsageCollector(cst.CSTVisitor):
         function = node.func
         if not isinstance(function, cst.Attribute) or function.attr.value != "set_state" or not node.args:
             return
-        if is_middleware_context(function.value):
+        is_alias = (self._functions[-1:], get_code(function.value)) in self._middleware_contexts
+        if is_middleware_context(function.value) or is_alias:
             self.usage.request_state_keys.add(get_code(node.args[0].value))
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
@@ -226,6 +228,9 @@ class UsageCollector(cst.CSTVisitor):
         call = strip_await(value)
         if isinstance(call, cst.Name | cst.Attribute) and (kind := self.usage.objects.get(get_code(call))):
             self._add_object(code, kind, self.usage.packages[get_code(call)])
+        if is_middleware_context(call):
+            self._middleware_contexts.append((self._functions[-1:], code))
+            self._add_object(code, "context", "fastmcp")
         if isinstance(call, cst.Attribute) and call.attr.value == "request_context":
             self._add_object(code, "context", "mcp")
         if not isinstance(call, cst.Call):
