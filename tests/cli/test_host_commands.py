@@ -72,6 +72,13 @@ def test_all_servers_at_a_glance(run: RunCommand, tmp_path: Path, at_home: dict[
     assert found["broken"]["last_error"]
 
 
+def test_a_missing_variable_of_a_header_is_named(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    path = config(
+        tmp_path, far={"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer ${MISSING_ONE}"}}
+    )
+    assert "MISSING_ONE" in run("servers", path, "--json", **at_home).json[0]["last_error"]
+
+
 def test_nothing_is_started_if_it_is_not_wanted(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     mark = tmp_path / "started"
     path = config(tmp_path, one={"command": sys.executable, "args": ["-c", f"open({str(mark)!r}, 'w')"]})

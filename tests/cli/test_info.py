@@ -59,6 +59,7 @@ def describe(schema: dict[str, Any], **options: Any) -> str:
         ({"type": "array", "items": {"type": "number"}, "maxItems": 3}, "list of number, at most 3 items"),
         ({"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]}, "string, date or null"),
         ({"oneOf": [{"const": 1}, {"const": 2}]}, "1 | 2"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "object of integer"),
         ({}, "any value"),
     ],
 )

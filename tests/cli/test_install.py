@@ -29,6 +29,8 @@ def test_install_and_use_it(run: RunCommand, tmp_path: Path) -> None:
     refused = run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", **home)
     assert refused.code == 2
     assert "'mine'" in refused.err
+    assert "--force" in refused.err
+    assert "'cursor'" in run("install", SAMPLE_SERVER, "--to", "curser", **home).err
     assert path.read_text() == before
     run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", "--force", **home).check_success()
     assert json.loads(path.read_text())["mcpServers"] == {"mine": {"url": "https://x.example/mcp"}}

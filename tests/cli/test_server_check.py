@@ -41,6 +41,13 @@ def test_problems_are_listed(run: RunCommand, server: Path) -> None:
     assert run("run", server, "--check", "--http", "--public-url", "ftp://x").out.count("error: options: ") == 1
 
 
+@pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--port", "99999")])
+def test_http_options_that_run_refuses(options: tuple[str, ...], run: RunCommand) -> None:
+    failed = run("run", SAMPLE_SERVER, "--check", "--http", *options)
+    assert failed.code == 6
+    assert failed.out.count("error: options: ") == 1
+
+
 def test_the_lifespan_starts_only_if_asked_for(run: RunCommand, server: Path) -> None:
     server.write_text(
         "from contextlib import asynccontextmanager\nfrom dovetail import Server\n@asynccontextmanager\n"

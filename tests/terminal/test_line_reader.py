@@ -29,7 +29,7 @@ def test_the_end_of_the_input_is_an_error() -> None:
         assert [lines.read_line("> "), lines.read_line()] == ["a", "b"]
         with pytest.raises(EOFError):
             lines.read_line("more: ")
-    assert output.getvalue() == "> more: "
+    assert output.getvalue() == "> more: \n"
 
 
 @posix

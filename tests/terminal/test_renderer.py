@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -85,8 +86,25 @@ def test_a_wide_table_becomes_blocks_in_a_narrow_terminal(columns: int) -> None:
     rows = [("forecast", "city [days]", "Weather for a city, with sun, wind and rain for each of the next ten days.")]
     text = format_at(columns, lambda: output.format_table(rows, ("tool", "arguments", "description")))
     screen = show(text, columns)
-    assert ("tool" in screen.rows[0]) == (columns >= 60)
+    assert screen.rows[0].split() == ["tool", "arguments", "description"][: 1 if columns < 60 else 3]
     assert any(row.endswith("…") for row in screen.rows) == (columns == 80)
+
+
+def test_a_table_that_would_break_a_name_becomes_blocks() -> None:
+    rows = [("search_products_in_the_catalogue", "query maximum_price [category]", "Search the products. " * 3)]
+    table = format_at(80, lambda: output.format_table(rows, ("tool", "arguments", "description")), NO_COLOR="1")
+    heading, name, *lines = table.split("\n")
+    assert (heading, name) == ("tool", rows[0][0])
+    assert [line.split()[0] for line in lines[:2]] == ["arguments", "description"]
+
+
+def test_a_long_command_can_be_copied() -> None:
+    words = ["dovetail", "call", "store.py", "ship", '\'address:={"street": "a b", "town": "text"}\'', "'items:={}'"]
+    command = format_at(40, lambda: output.wrap_command(words))
+    assert max(map(len, command.split("\n"))) <= 38
+    assert [" ".join(word.split()) for word in shlex.split(command.replace("\\\n", ""))] == [
+        word.strip("'") for word in words
+    ]
 
 
 def test_json_has_colours_and_can_be_copied() -> None:

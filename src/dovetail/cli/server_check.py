@@ -67,12 +67,16 @@ def _check_items(items: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
 def _check_http_options(app: Any, http_options: Mapping[str, Any] | None) -> Iterator[Problem]:
     if http_options is None:
         return
-    from dovetail.server.server_options import ASGIOptions
+    from dovetail.server.runners import check_exposure
+    from dovetail.server.server import get_auth
+    from dovetail.server.server_options import ASGIOptions, check_run_options
 
     try:
+        check_run_options("run", "http", http_options)
+        check_exposure(http_options["host"], http_options["allow_anonymous"] or get_auth(app) is not None)
         app.asgi(**{name: value for name, value in http_options.items() if name in ASGIOptions.__annotations__})
     except (TypeError, ValueError, OSError) as exc:
-        yield Problem("options", str(exc))
+        yield Problem("options", error_report.translate_options(str(exc)))
 
 
 async def _start_and_stop(app: Any) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import click
 
 from dovetail.error_context import clip, find_similar, suggest_match
 
@@ -60,6 +62,22 @@ def suggest_command(name: str, commands: Collection[str]) -> str:
     else:
         hint = suggest_match(name, commands)
     return f"{hint}\ncommands: {', '.join(commands)}"
+
+
+class NamedChoice(click.Choice[str]):
+    """One of many names. The error for an unknown name suggests a similar name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__([*names])
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return the names on one line."""
+        return f"Choose from {', '.join(self.choices)}."
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return a message with a similar name, or with all names if none is similar."""
+        hint = suggest_match(str(value), self.choices) or f". Choose from {', '.join(self.choices)}."
+        return f"unknown name {clip(str(value))!r}{hint}"
 
 
 def suggest_file(path: Path) -> str:

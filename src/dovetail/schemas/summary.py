@@ -111,6 +111,9 @@ class _TypeDescriber:
         if type_name == "array":
             has_items = isinstance(schema.get("items"), dict) and depth < _MAX_DEPTH
             return f"list of {self.describe(schema['items'], depth + 1)}" if has_items else "list"
+        if type_name == "object" and not get_mapping(schema) and depth < _MAX_DEPTH:
+            values = schema.get("additionalProperties")
+            return f"object of {self.describe(values, depth + 1)}" if isinstance(values, dict) and values else "object"
         return type_name
 
 

@@ -214,7 +214,7 @@ async def serve_tcp(
 ) -> None:
     """Serve newline-delimited messages on TCP, without authentication, until a signal arrives."""
     _check_unauthenticated(runnable, allow_anonymous)
-    _check_exposure(host, allow_anonymous)
+    check_exposure(host, allow_anonymous)
     await _serve_socket(runnable, watchdog, host=host, port=port)
 
 
@@ -291,7 +291,7 @@ def open_http_listener(
     """
     from dovetail.transports.http_server.http_listener import bind_socket
 
-    _check_exposure(host, allow_anonymous or runnable.auth is not None)
+    check_exposure(host, allow_anonymous or runnable.auth is not None)
     # This call checks the options before the URL is printed.
     runnable.server.asgi(**options)
     for tls_file in (ssl_certfile, ssl_keyfile):
@@ -437,7 +437,8 @@ def _check_no_loop(transport: str) -> None:
     )
 
 
-def _check_exposure(host: str, is_allowed: bool) -> None:
+def check_exposure(host: str, is_allowed: bool) -> None:
+    """Raise ValueError if other machines can reach the address and `is_allowed` is False."""
     from dovetail.protocol.http_checks import LOOPBACK
 
     if host not in LOOPBACK and not is_allowed:

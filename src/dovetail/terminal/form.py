@@ -189,7 +189,7 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
         try:
             value = parse_answer(name, typed, schema) if typed else _get_empty_value(schema)
         except click.UsageError as exc:
-            lines.write_quoted(output.escape_full_line(exc.message))
+            lines.write_quoted("answer y or n" if _is_boolean(schema) else output.escape_full_line(exc.message))
             continue
         if (problem := _find_problem(schema, value)) is None:
             return value

@@ -78,6 +78,7 @@ class LineReader:
         self.write(prompt)
         line = self._read()
         if not line:
+            self.write("\n")  # The terminal does not show Ctrl-D.
             raise EOFError
         return line.strip()
 

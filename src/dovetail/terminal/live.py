@@ -167,11 +167,12 @@ class ProgressBar:
 
     def _render(self, columns: int) -> "RenderableType":
         from rich.console import Group
+        from rich.padding import Padding
         from rich.text import Text
 
         lines: list[RenderableType] = [self._render_bar(columns)]
         if self._detail:
-            lines.append(Text(f"  {self._detail}", "quiet", no_wrap=True))
+            lines.append(Padding(Text(self._detail, "quiet"), (0, 0, 0, 2)))
         if self._message:
             lines.append(Text(cut_line(f"{QUOTE_PREFIX}{self._message}", columns - 1), no_wrap=True))
         return Group(*lines)
@@ -183,11 +184,12 @@ class ProgressBar:
         from rich.text import Text
 
         elapsed_s = time.monotonic() - self._started_at
+        title = cut_line(self._title, max(8, columns // 3))
         cells: list[RenderableType] = []
         if self._total is None or self._done is None:
             cells.append(Spinner("line" if not _is_utf8() else "dots", style="name"))
         if self._title:
-            cells.append(Text(cut_line(self._title, max(8, columns // 3)), no_wrap=True))
+            cells.append(Text(title, no_wrap=True, overflow="ellipsis"))
         if self._total is not None and self._done is not None:
             width = min(_MAX_BAR_COLUMNS, columns // 4)
             # Numbers of a server may be too large for the computations of rich, so it gets a part of 1.
@@ -199,6 +201,9 @@ class ProgressBar:
         if elapsed_s >= _ELAPSED_AFTER_S and not self._unit:
             cells.append(Text(f"{elapsed_s:.0f} s", "quiet", no_wrap=True))
         grid = Table.grid(padding=(0, 1, 0, 0))
+        for cell in cells:
+            # If the bar may be too wide, the title becomes shorter, but not the numbers.
+            grid.add_column(min_width=len(cell) if isinstance(cell, Text) and cell.plain != title else None)
         grid.add_row(*cells)
         return grid
 

@@ -185,13 +185,32 @@ def wrap_command(words: Sequence[str], indent: int = 2) -> str:
     """Join the quoted words of a command. In a terminal, break it into lines that can still be copied."""
     if not sys.stdout.isatty():
         return " ".join(words)
+    columns = get_terminal_width() - indent
     lines = [words[0]]
     for word in words[1:]:
-        if get_text_width(f"{lines[-1]} {word} \\") > get_terminal_width() - indent:
-            lines.append(f"  {word}")
+        if get_text_width(f"{lines[-1]} {word} \\") > columns:
+            lines.append(_break_json(f"  {word}", columns))
         else:
             lines[-1] += f" {word}"
     return " \\\n".join(lines)
+
+
+_JSON_PART_PATTERN: Final = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^\s"])+')
+
+
+def _break_json(word: str, columns: int) -> str:
+    """Break a quoted word between the values of its JSON, where a line break has no meaning."""
+    is_json = re.match(r" *'[\w.-]+:=", word) is not None and "'\"'\"'" not in word
+    if not is_json or get_text_width(f"{word} \\") <= columns:
+        return word
+    first, *parts = _JSON_PART_PATTERN.findall(word)
+    lines = [f"  {first}"]
+    for part in parts:
+        if get_text_width(f"{lines[-1]} {part} \\") > columns:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}"
+    return "\n".join(lines)
 
 
 def refuse_overwriting(file: str, force: bool) -> None:

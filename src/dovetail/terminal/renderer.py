@@ -167,11 +167,13 @@ class TableLayout:
             _get_widest([header, *(row[index] for row in self._rows)]) for index, header in enumerate(self._headers)
         ]
         available = options.max_width - _GAP_COLUMNS * (len(natural) - 1)
-        if console.width < _STACKED_BELOW_COLUMNS and sum(natural) > available and len(natural) > 1:
+        widths = _fit_widths(natural, available)
+        is_narrow = console.width < _STACKED_BELOW_COLUMNS or self._breaks_words(widths)
+        if is_narrow and sum(natural) > available and len(natural) > 1:
             yield from _stack_rows(self._rows, self._headers)
             return
         table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, _GAP_COLUMNS, 0, 0), header_style="header")
-        for index, (header, width) in enumerate(zip(self._headers, _fit_widths(natural, available), strict=True)):
+        for index, (header, width) in enumerate(zip(self._headers, widths, strict=True)):
             is_cut = self._is_last_cut and index == len(natural) - 1
             table.add_column(
                 make_line(header),
@@ -183,6 +185,13 @@ class TableLayout:
         for row in self._rows:
             table.add_row(*map(_style_cell, row, self._headers, range(len(row))))
         yield table
+
+    def _breaks_words(self, widths: Sequence[int]) -> bool:
+        """Return whether a word is too long for its column. The last column does not count."""
+        return any(
+            _get_widest(word for row in self._rows for word in row[index].split()) > width
+            for index, width in enumerate(widths[:-1])
+        )
 
 
 _MIN_CELL_COLUMNS: Final = 8
@@ -204,6 +213,7 @@ def _fit_widths(natural: Sequence[int], available: int) -> list[int]:
 
 
 def _stack_rows(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> Iterator[RenderableType]:
+    yield make_line(headers[0], "header")
     label_width = max(map(len, headers[1:]))
     for row in rows:
         yield _style_cell(row[0], headers[0], 0)
@@ -299,8 +309,16 @@ class _RowsLayout:
 def _stack_cells(row: Sequence[str]) -> Iterator[RenderableType]:
     *leading, last = row
     cells = [make_text(cell, style) for cell, style in zip(leading, _ROW_STYLES, strict=False) if cell]
-    yield Text("  ").join(cells) if cells else make_text(last)
-    if cells and last:
+    if not cells:
+        yield make_text(last)
+        return
+    # The type and the note continue to the right of the name, so that they do not look like the next name.
+    grid = Table.grid(padding=(0, _GAP_COLUMNS, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    grid.add_row(cells[0], Text("  ").join(cells[1:]))
+    yield grid
+    if last:
         indent = len(leading[0]) - len(leading[0].lstrip()) + 2
         yield Padding(make_text(last), (0, 0, 0, indent))
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import re
 import statistics
 import sys
 import time
@@ -26,6 +27,7 @@ _REFRESH_INTERVAL_S: Final = 0.1
 _MAX_RECENT: Final = 1000  # the number of calls whose median is shown while the test runs
 _MAX_FAILURES: Final = 10  # the maximum number of different messages
 _MAX_MESSAGE_CHARS: Final = 200
+_LOG_REFERENCE_PATTERN: Final = re.compile(r"(?<= has the details under )\S+")  # different for each call
 
 
 @click.command("bench")
@@ -162,7 +164,8 @@ class LoadTest:
         return self._duration is None or time.perf_counter() - self._started_at < self._duration
 
     def _count_failure(self, exc: MCPError) -> None:
-        failure = (type(exc).__name__, str(exc.args[0])[:_MAX_MESSAGE_CHARS] if exc.args else "")
+        message = _LOG_REFERENCE_PATTERN.sub("…", str(exc.args[0])) if exc.args else ""
+        failure = (type(exc).__name__, message[:_MAX_MESSAGE_CHARS])
         # Messages may contain a number that is always different.
         is_listed = failure in self._failures or len(self._failures) < _MAX_FAILURES
         self._failures[failure if is_listed else (failure[0], "other messages")] += 1

@@ -35,6 +35,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         server = client.server_info
         info = {
             "name": server.name if server else None,
+            "title": server.title if server else None,
             "version": server.version if server else None,
             "protocol_version": client.protocol_version,
             "supported_versions": discovery.supported_versions,
@@ -52,7 +53,7 @@ def _format_info(info: dict[str, Any]) -> str:
         facts = [("version", info["protocol_version"]), ("also", ", ".join(versions))]
         return output.format_page(
             info["name"] or "unnamed server",
-            info["version"] or "",
+            "  ".join(text for text in (info["title"], info["version"]) if text),
             info["instructions"] or "",
             [
                 ("Protocol", [fact for fact in facts if fact[1]]),

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import click
 
+from dovetail.cli.suggestions import NamedChoice
 from dovetail.cli.target_argument import (
     CONFIG_OPTIONS,
     create_config_entry,
@@ -11,7 +12,7 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
-from dovetail.host.config.editor import add_entry, format_document
+from dovetail.host.config.editor import EntryExists, add_entry, format_document
 from dovetail.host.config.host_formats import HOST_FORMATS, get_config_path
 from dovetail.terminal import output
 from dovetail.wire.base import replace
@@ -20,7 +21,7 @@ from dovetail.wire.base import replace
 @click.command("install")
 @target_options(connection=CONFIG_OPTIONS, session=())
 @environment_options
-@click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="Host to configure.")
+@click.option("--to", "host", type=NamedChoice(HOST_FORMATS), required=True, help="Host to configure.")
 @click.option("--name", help="Name of the server in the configuration.")
 @click.option(
     "--transport", type=click.Choice(["http", "sse"]), help="Transport. Defaults to sse for a URL that ends with /sse."
@@ -71,7 +72,8 @@ def command(
             add_entry(host, path, entry, replace=force)
         except ValueError as exc:
             output.print_note(f"entry to add by hand:\n{format_document(host, entry)}")
-            raise click.UsageError(f"{path}: {exc}") from None
+            hint = ". Pass --force to replace it, or --name NAME" if isinstance(exc, EntryExists) else ""
+            raise click.UsageError(f"{path}: {exc}{hint}") from None
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     click.echo(f"added {entry.name} to {HOST_FORMATS[host].title}: {path}")

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import click
 
+from dovetail.cli.suggestions import NamedChoice
 from dovetail.error_context import suggest_match
 from dovetail.host.config.editor import read_entries, remove_entry
 from dovetail.host.config.host_formats import HOST_FORMATS, Scope, get_config_path
@@ -22,7 +23,7 @@ class InstalledEntry(NamedTuple):
 
 @click.command("uninstall")
 @click.argument("name")
-@click.option("--from", "host", type=click.Choice([*HOST_FORMATS]), help="Host to configure. Defaults to any host.")
+@click.option("--from", "host", type=NamedChoice(HOST_FORMATS), help="Host to configure. Defaults to any host.")
 @click.option("--project", is_flag=True, help="Change the project configuration of the host.")
 @click.option("--print", "should_print", is_flag=True, help="Print the entry instead of removing it.")
 def command(name: str, host: str | None, project: bool, should_print: bool) -> int:

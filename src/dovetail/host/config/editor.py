@@ -65,6 +65,10 @@ def _parse_sections(host: str, text: str) -> tuple[dict[str, Any], dict[str, Any
     return document, servers
 
 
+class EntryExists(ValueError):
+    """Raised if a configuration file has another entry with the same name."""
+
+
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
     """Return the text of a configuration file with a new entry. Keep the line endings of the old text."""
     section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
@@ -73,7 +77,7 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
         if servers[name] == entry:
             return old
         if not replace:
-            raise ValueError(f"a different server named {name!r} already exists")
+            raise EntryExists(f"a different server named {name!r} already exists")
     line_end = "\r\n" if "\r\n" in old else "\n"
     match suffix:
         case ".toml":

@@ -76,7 +76,8 @@ class SecretNotFound(KeyError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.setting}: {self.reason}" if self.setting else self.reason
+        # `Authorization: ...` would be masked as a secret.
+        return f"{self.reason} (in {self.setting})" if self.setting else self.reason
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):

@@ -143,7 +143,8 @@ def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collect
 def _build_custom_schema(type_: type) -> dict[str, Any]:
     if is_path_type(type_):
         return {"type": "string"}
-    raise TypeError(f"the type `{type_.__qualname__}` cannot be represented in JSON")
+    hint = ". For any JSON value, use `Any`" if type_ is object else ""
+    raise TypeError(f"the type `{type_.__qualname__}` cannot be represented in JSON{hint}")
 
 
 def decode_hook(type_: type, value: Any) -> Any:
