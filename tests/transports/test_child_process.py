@@ -215,7 +215,7 @@ async def test_it_runs_in_the_given_folder(start: Start, tmp_path: Path) -> None
 
 
 async def test_a_command_that_is_not_there_is_an_error_that_helps() -> None:
-    with pytest.raises(ProcessStartError, match=r"no-such-server.*PATH.*/nowhere"):
+    with pytest.raises(ProcessStartError, match=r"no-such-server.*PATH"):
         await ChildProcess.start(["no-such-server"], Heard(), env={"PATH": "/nowhere"})
 
 

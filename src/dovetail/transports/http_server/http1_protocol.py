@@ -548,8 +548,9 @@ class HTTP1Protocol(asyncio.Protocol):
 
 
 def _check_sizes(target: bytes, headers: Headers, limits: ServerLimits) -> None:
-    sizes = [len(name) + len(value) + _HEADER_OVERHEAD_BYTES for name, value in headers]
-    if max(sizes, default=0) > limits.max_header_bytes or len(target) + sum(sizes) > limits.max_header_block_bytes:
+    sizes = [len(name) + len(value) for name, value in headers]
+    block_bytes = len(target) + sum(sizes) + _HEADER_OVERHEAD_BYTES * len(sizes)
+    if max(sizes, default=0) > limits.max_header_bytes or block_bytes > limits.max_header_block_bytes:
         raise _BadRequest(431)
 
 
