@@ -129,6 +129,7 @@ _TRANSLATIONS: Final = tuple(
         (r"^protocol_version must", "--protocol-version must"),
         (r"pass auth=OAuth\(client_id=\.\.\.\)", "pass --client-id to `dovetail auth login`"),
         (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),
+        (r", or pass HTTPTarget\(url, verify='ca\.pem'\)", ""),
         (r"\ballow_anonymous=True", "--allow-anonymous"),
         (r"^port must", "--port must"),
         (r"[Pp]ass paste_redirect=", "log in with --paste"),
