@@ -76,6 +76,7 @@ class ServerState:
         self._date_valid_until = -1.0
         timeouts = (limits.header_timeout, limits.body_timeout, _KEEP_ALIVE_TIMEOUT_S)
         self._sweep_interval = max(_MIN_SWEEP_INTERVAL_S, min(_MAX_SWEEP_INTERVAL_S, *timeouts))
+        self._is_sweep_scheduled = False
 
     def get_date(self) -> bytes:
         """Return the Date header of a response. RFC 9110, section 6.6.1"""
@@ -134,17 +135,22 @@ class ServerState:
 
     def add_connection(self, connection: "HTTP1Protocol") -> None:
         """Watch a new connection."""
-        if not self.connections:
-            self.loop.call_later(self._sweep_interval, self._sweep)
         self.connections.add(connection)
+        if not self._is_sweep_scheduled:
+            self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        self._is_sweep_scheduled = True
+        self.loop.call_later(self._sweep_interval, self._sweep)
 
     def _sweep(self) -> None:
+        self._is_sweep_scheduled = False
         now = self.loop.time()
         for connection in tuple(self.connections):
             if now >= connection.deadline:
                 connection.handle_timeout()
         if self.connections:
-            self.loop.call_later(self._sweep_interval, self._sweep)
+            self._schedule_sweep()
 
 
 class HTTP1Protocol(asyncio.Protocol):
