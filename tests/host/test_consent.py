@@ -310,7 +310,7 @@ async def test_the_whole_default_of_a_form_is_shown() -> None:
     request = ConsentRequest(kind="elicitation.form", server="a", details={"message": "Terms", "schema": schema})
     answer = await consent.ask(request)
     assert isinstance(answer, AllowWithChanges)
-    shown = "".join(line.removeprefix("  │ ") for line in out.getvalue().split("\n"))
+    shown = " ".join(line.removeprefix("  │ ") for line in out.getvalue().split("\n"))
     assert answer.value["terms"] in shown
 
 
