@@ -22,7 +22,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     worker_count: int  # the number of workers that are alive
     epoch: str  # an ID that changes whenever Redis loses records
     since: float  # when the epoch began, in seconds since 1970
-    is_confirmed: bool  # whether an operator has confirmed the loss before this epoch
+    is_confirmed: bool  # whether an operator has run `confirm-loss` since this epoch began
 
 
 class RedisDeployments:

@@ -74,7 +74,7 @@ def _find_object(schema: Schema, root: Schema) -> Any:
 
 
 def describe_type(schema: Any, root: Schema) -> str:
-    """Return the type of a value, with its bounds."""
+    """Describe the type of a schema, with its minimum and maximum, for example "integer from 1 to 40"."""
     return _TypeDescriber(root).describe(schema)
 
 

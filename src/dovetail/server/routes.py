@@ -124,7 +124,7 @@ class Routes:
         return [scope for route in self._routes if route.rule is not None for scope in route.rule.scopes]
 
     async def run(self, exchange: IncomingExchange) -> EmptyResult:
-        """Handle the exchange of a request to a route. The transport has put the route into the parameters."""
+        """Call the function of a route. `exchange.params["match"]` is the route that the transport found."""
         match: RouteMatch = exchange.params["match"]
         await match.route.run(exchange.params["call"], self._thread_pool, exchange.origin)
         return EmptyResult()

@@ -94,7 +94,7 @@ class ToolSearch:
         self._list_tools = list_tools  # Returns the tools that a caller sees, by the names that the caller uses.
         self._build_page = build_page
         self._find_task_switch = find_task_switch
-        self._cached_indexes: list[tuple[list[Tool], SearchIndex]] = []  # the most recent one is the last one
+        self._cached_indexes: list[tuple[list[Tool], SearchIndex]] = []  # The most recently used index is last.
 
     def wrap_handlers(self, handlers: dict[str, Handler]) -> dict[str, Handler]:
         """Return the handlers of a server, with a list of search tools. Middleware wraps the returned handlers."""

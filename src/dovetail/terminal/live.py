@@ -192,7 +192,7 @@ class ProgressBar:
             cells.append(Text(title, no_wrap=True, overflow="ellipsis"))
         if self._total is not None and self._done is not None:
             width = min(_MAX_BAR_COLUMNS, columns // 4)
-            # Numbers of a server may be too large for the computations of rich, so it gets a part of 1.
+            # rich cannot draw very large numbers, which a server may send. So pass the completed fraction, from 0 to 1.
             part = min(max(0.0, self._done / self._total), 1.0) if self._total > 0 else 0.0
             cells.append(Bar(1.0, part, width=width, complete_style="name", finished_style="green"))
         if self._done is not None:

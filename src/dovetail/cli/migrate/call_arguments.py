@@ -91,7 +91,7 @@ class CallArguments:
         self.append(value, name)
 
     def apply(self, func: cst.BaseExpression | None = None) -> cst.Call:
-        """Return the call with the new arguments."""
+        """Build the call expression from the new arguments."""
         changes: dict[str, Any] = {} if func is None else {"func": func}
         if not self._args:
             changes |= {"whitespace_before_args": cst.SimpleWhitespace("")}

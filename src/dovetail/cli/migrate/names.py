@@ -310,7 +310,7 @@ READY_MIDDLEWARE: Final[Mapping[str, str]] = {
     "TimingMiddleware": "LogRequests()",
 }
 
-# What to do by hand, by the beginning of the qualified name. The first match counts.
+# Advice for names that you must change by hand, by the beginning of the qualified name. The first match applies.
 HINTS_BY_MODULE: Final[tuple[tuple[str, str], ...]] = (
     ("mcp.types.Completion", "register a function with @app.completion(prompt_or_template, argument)"),
     ("mcp_types.Completion", "register a function with @app.completion(prompt_or_template, argument)"),

@@ -51,7 +51,7 @@ class Usage:
     request_state_keys: set[str] = field(default_factory=set[str])
     resources: set[str] = field(default_factory=set[str])  # variables with the result of ctx.read_resource
     contents_owners: set[str] = field(default_factory=set[str])  # the code before each `.contents`
-    plain_classes: set[str] = field(default_factory=set[str])  # classes of the file without base and decorator
+    plain_classes: set[str] = field(default_factory=set[str])  # classes that have no base class and no decorator
     bound_names: set[str] = field(default_factory=set[str])  # names that the file itself defines or imports
     servers: list[str] = field(default_factory=list[str])  # the names of the variables with servers
 
@@ -126,7 +126,9 @@ class UsageCollector(cst.CSTVisitor):
         super().__init__()
         self.usage = Usage()
         self._known_servers = known_servers
-        self._middleware_contexts: list[tuple[list[str], str]] = []  # variables, with the function around them
+        self._middleware_contexts: list[
+            tuple[list[str], str]
+        ] = []  # names of context variables, and the function that has them
         self._functions: list[str] = []  # the functions around the current node, the innermost last
 
     def get_peer_name(self, node: cst.CSTNode) -> str | None:

@@ -24,7 +24,7 @@ from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
 # The time after which an idle connection is closed. nginx and cloud load balancers close their idle connections after
-# 60 seconds. They must close first, because a request on a connection that the server is closing would be lost.
+# 60 seconds. The proxy must close first. Otherwise, it may send a request just when the server closes, and lose it.
 _KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
@@ -342,7 +342,7 @@ class HTTP1Protocol(asyncio.Protocol):
             return
         parser, fields, repeated, target = self._parser, self._fields, self._repeated, self._url
         # If all headers together are smaller than the limit for one header, no check is needed.
-        # If `head_bytes` is 0, the size is unknown, because the headers arrived with the previous request.
+        # If the headers arrived in the same read as the previous request, their size is unknown, and `head_bytes` is 0.
         if not 0 < head_bytes <= self.server.limits.max_header_bytes:
             _check_sizes(target, [*fields.items(), *repeated], self.server.limits)
         version = parser.get_http_version()
@@ -397,7 +397,7 @@ class HTTP1Protocol(asyncio.Protocol):
                 self._start_idle_time()
 
     def _start_requests(self) -> None:
-        """Start the next request. A request that does not wait ends at once, so that another one can follow."""
+        """Start the queued requests, until one of them has to wait."""
         self._is_starting = True
         server, queue = self.server, self._queue
         while queue and self._current is None:

@@ -136,14 +136,14 @@ class HTTPServer:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     async def _accept_waiting(self) -> None:
-        """Accept the connections that the system has accepted. It would reset them when the socket is closed."""
+        """Accept the connections in the queue of the socket. Closing the socket would reset them."""
         for _ in range(_MAX_ACCEPT_ROUNDS):
             if not select.select(self._sockets, (), (), 0)[0]:
                 return
             await asyncio.sleep(_RELEASE_INTERVAL_S)
 
     def _close_after_responses(self) -> None:
-        """Close each connection after its next response. Idle connections stay open."""
+        """Close each connection after its next response. Do not close idle connections yet."""
         if self._state is not None:
             self._state.closes_connections = True
 

@@ -54,7 +54,7 @@ class SessionCopies:
         self._sessions[session.id] = self._sessions_by_key[get_copy(session).identity.key] = session
 
     def mark_used(self, session: HandshakeSession) -> None:
-        """Remember that a copy was used now."""
+        """Set the time at which a copy of a session was last used."""
         session.last_used_at = session.loop.time()
         if session.id in self._sessions:
             self._sessions.move_to_end(session.id)

@@ -39,7 +39,7 @@ from dovetail.wire.base import replace
 
 _FIRST_VERSION: Final = 1
 _MAX_CHANGE_ATTEMPTS: Final = 20
-_PROBE: Final = "session probe"  # the name of a value that shows whether the back end can store values
+_PROBE: Final = "session probe"  # Workers write this value to find out whether the back end can store values.
 # The time that other workers have to store the record of a session again after a loss.
 _RESTORE_TIME_S: Final = 5.0
 _CLOCK_TOLERANCE_S: Final = 2.0  # how much the clocks of two workers may differ
@@ -133,7 +133,9 @@ class SessionRecords:
             raise await self._create_missing_error(identity) or create_unknown_error()
         client = decode_client(stored.data)
         if client is None:
-            raise SharedStateUnavailable("the description of a client has an unknown format")
+            raise SharedStateUnavailable(
+                "the stored capabilities of a client have an unknown format. A newer version may have written them"
+            )
         return client
 
     async def delete_client(self, identity: SessionIdentity) -> None:
@@ -183,7 +185,7 @@ class SessionRecords:
                     break
                 await self._reload(session, copy)
             else:
-                raise SharedStateUnavailable("other workers change the same session all the time")
+                raise SharedStateUnavailable("the session could not be saved, because other workers keep changing it")
         if record.subscriptions != previous.subscriptions and record.stream_worker not in ("", self._cluster.name):
             await self._inform(record.stream_worker, copy)
         return record
@@ -333,7 +335,7 @@ class SessionRecords:
                             await self._save(session)
                     except SharedStateUnavailable:
                         failures += 1
-                        self._unsaved[session] = None  # at the end, so that the others are saved first
+                        self._unsaved[session] = None  # Try it again last, after the other sessions.
                 failed_rounds = failed_rounds + 1 if failures else 0
         finally:
             self._is_saving = False
