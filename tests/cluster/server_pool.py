@@ -132,9 +132,19 @@ class ServerPool:
         return {int(line.split()[1]) for line in self._effects_path.read_text().splitlines()}
 
     def read_errors(self) -> list[str]:
-        """Return the errors in the logs of all workers."""
-        lines = [line for worker in self.workers for line in worker.log.splitlines()]
-        return [line for line in lines if "Traceback" in line or "ERROR" in line or "never retrieved" in line]
+        """Return the errors in the logs of all workers, each with its traceback."""
+        return [error for worker in self.workers for error in find_errors(worker.log)]
+
+
+def find_errors(log: str) -> list[str]:
+    """Return the records of a log that report an error. The other lines of a record are indented."""
+    records: list[str] = []
+    for line in log.splitlines():
+        if records and line.startswith(" "):
+            records[-1] += f"\n{line}"
+        else:
+            records.append(line)
+    return [record for record in records if any(mark in record for mark in ("Traceback", "ERROR", "never retrieved"))]
 
 
 @contextlib.contextmanager

@@ -1344,6 +1344,42 @@ async def test_a_subscription_reports_each_change_of_a_task(app: Server) -> None
     await asyncio.wait([request])
 
 
+class AwayStore(SQLiteTaskStore):
+    """A store that cannot be read for a moment, after a client has the acknowledgment of its subscription."""
+
+    client: "TaskClient"
+    refused = 0
+
+    async def get(self, id: str) -> TaskRecord | None:
+        if self.client.said and self.refused < 3:
+            self.refused += 1
+            raise TaskStoreUnavailable("away")
+        return await super().get(id)
+
+
+async def test_a_subscription_continues_after_an_outage_of_the_store() -> None:
+    store = AwayStore(":memory:")
+    app = Server("app", tasks=TaskOptions(store=store))
+    release = asyncio.Event()
+
+    @app.tool(task=True)
+    async def work() -> str:
+        await release.wait()
+        return "done"
+
+    client = store.client = TaskClient(app)
+    id = await client.start("work")
+    params = {"notifications": {"taskIds": [id]}}
+    request = asyncio.ensure_future(client.run(client.exchange("subscriptions/listen", params, id="s")))
+    await until(lambda: len(client.said) >= 2)
+    assert store.refused == 3
+    release.set()
+    await until(lambda: client.said[-1]["params"].get("status") == "completed")
+    request.cancel()
+    await asyncio.wait([request])
+    await app.stop()
+
+
 async def test_a_subscription_to_tasks_requires_the_extension(app: Server) -> None:
     @app.tool(task=True)
     async def work() -> str:

@@ -32,7 +32,8 @@ from dovetail.extensions.tasks.task_options import TaskOptions, is_redis_url
 from dovetail.extensions.tasks.task_slots import StartLimits
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
+from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
 from dovetail.protocol.principal import Principal
@@ -56,6 +57,10 @@ _MAX_WAITING_TASKS: Final = 10_000  # the maximum number of tasks that run or wa
 _STDIO_DRAIN_TIMEOUT_S: Final = 0.2
 _HAND_OVER_TIMEOUT_S: Final = 2.0  # the time in which stopped tasks must store their outcome
 _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
+_FIRST_RETRY_DELAY_S: Final = 0.1
+_MAX_RETRY_DELAY_S: Final = 2.0
+
+_watch_warning: Final = ThrottledWarning()
 
 
 class RunningWorker:
@@ -212,10 +217,23 @@ class TasksExtension:
         versions: dict[str, int] = {}
         with self.store.watch(ids) as changed_ids:
             async for id in changed_ids:
-                record = await self.store.get(id)
+                record = await self._read_when_available(id)
                 if record is not None and versions.get(id) != record.version:
                     versions[id] = record.version
                     yield build_notification(extend_shown_expiry(record, time.time()))
+
+    async def _read_when_available(self, id: str) -> TaskRecord | None:
+        """Read a task. While the store cannot be used, wait and try again."""
+        failures = 0
+        while True:
+            try:
+                return await self.store.get(id)
+            except TaskEncrypted:
+                raise
+            except TaskStoreUnavailable as exc:
+                _watch_warning.log("%s: %s", _STORE_UNAVAILABLE, exc)
+                await asyncio.sleep(compute_backoff(_FIRST_RETRY_DELAY_S, failures, _MAX_RETRY_DELAY_S))
+                failures += 1
 
     async def _find(self, id: str, exchange: Exchange) -> TaskRecord:
         """Return a task of the caller. A task that has expired or belongs to another caller counts as unknown."""
