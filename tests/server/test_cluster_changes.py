@@ -44,8 +44,13 @@ class FailingBackend(MemoryBackend):
     """A back end whose change log can fail."""
 
     is_away = False
+    is_open: asyncio.Event | None = None  # If set, the log answers after this event.
+    waiting = 0
 
     async def publish(self, kind: str, body: bytes) -> str:
+        if self.is_open is not None:
+            self.waiting += 1
+            await self.is_open.wait()
         if self.is_away:
             raise SharedStateUnavailable("away")
         return await super().publish(kind, body)
@@ -135,6 +140,46 @@ async def test_changes_during_an_outage_are_heard_here_at_once_and_elsewhere_lat
         first.notify_resource_updated("x://other")
         await wait_for(lambda: len(there.heard) == 3)
         assert there.heard == [(UPDATED, "x://r"), (TOOLS, None), (UPDATED, "x://other")]
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_call_is_answered_after_the_log_has_its_changes(is_sync: bool) -> None:
+    async with run_workers() as (first, second, backend):
+
+        def touch() -> str:
+            first.notify_resource_updated("x://r")
+            first.notify_tools_changed()
+            return "done"
+
+        async def touch_without_thread() -> str:
+            return touch()
+
+        there = listen(second)
+        first.add_tool(touch if is_sync else touch_without_thread, name="touch")
+        await wait_for(lambda: there.heard == [(TOOLS, None)])
+        async with Client(first) as client:
+            backend.is_open = asyncio.Event()
+            call = asyncio.ensure_future(client.call("touch"))
+            await wait_for(lambda: backend.waiting)
+            assert await client.call("first") == "text"  # Other calls do not wait.
+            assert not call.done()
+            backend.is_open.set()
+            assert await call == "done"
+            assert backend.waiting == 2
+            await wait_for(lambda: there.heard[1:] == [(UPDATED, "x://r"), (TOOLS, None)])
+
+
+async def test_a_call_does_not_wait_for_a_log_that_is_away() -> None:
+    async with run_workers() as (first, second, backend):
+        there = listen(second)
+        first.add_tool(lambda: first.notify_resource_updated("x://r"), name="touch")
+        backend.is_away = True
+        async with Client(first) as client:
+            for _ in range(3):
+                await client.call("touch")
+            assert not there.heard
+            backend.is_away = False
+            await wait_for(lambda: (UPDATED, "x://r") in there.heard)
 
 
 async def test_many_changes_during_an_outage_become_one_message() -> None:

@@ -16,6 +16,7 @@ from transports.fake_service import (
     post,
     request,
     run_pending_callbacks,
+    start_post,
     wait_until,
 )
 from transports.worker_cluster import Worker, WorkerCluster, open_cluster
@@ -433,6 +434,23 @@ async def test_a_late_answer_does_not_hide_a_newer_subscription() -> None:
         await cluster[0].publish(UPDATED, "a://1")
         assert await wait_for_changes(opening, 1) == [(UPDATED, "a://1")]
         await close_stream(opening)
+
+
+async def test_a_repeated_subscription_reaches_the_stream_if_the_first_worker_was_lost() -> None:
+    async with open_cluster(count=3) as cluster:
+        lost, other, reading = cluster[0], cluster[1], cluster[2]
+        session = await open_session(lost.app)
+        stream = await open_stream(reading, session)
+        lost.backend.late_answers = asyncio.Event()
+        first = start_post(lost.app, request("resources/subscribe", uri="a://1"), session)
+        await wait_until(lambda: lost.backend.late_writes)  # The record is stored, but `reading` does not know.
+        await lost.kill()
+        await subscribe(other, session, "a://1")
+        await other.publish(UPDATED, "a://1")
+        assert await wait_for_changes(stream, 1) == [(UPDATED, "a://1")]
+        lost.backend.late_answers.set()
+        await first.wait_done()
+        await close_stream(stream)
 
 
 async def test_if_too_many_changes_wait_everything_counts_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """The changes of a server in a cluster. Each worker hears the changes of all workers, in the order of the change log.
 
 Listeners in the worker that publishes a change hear it at once. The other workers hear it through the change log. If
-the log is not available, they hear it later.
+the log is not available, they hear it later. A call that publishes a change is answered after the log has the change.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Final
 
@@ -38,6 +39,9 @@ class ClusterChanges:
         self._pending: dict[tuple[str, bytes], None] = {}
         self._is_failing = False
         self._send_task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []  # calls that wait until the change log has their changes
+        self._numbers = itertools.count(1)
+        self.last_number = 0  # Each change gets another number. A call compares it to notice changes.
         cluster.add_handler(CHANGE, self._receive)
         cluster.add_gap_handler(self._handle_gap)
 
@@ -70,6 +74,7 @@ class ClusterChanges:
             kind, body = _EVERYTHING
         loop = self._loop
         if loop is not None:
+            self.last_number = next(self._numbers)
             try:
                 loop.call_soon_threadsafe(self._enqueue, kind, body)
             except RuntimeError:
@@ -87,15 +92,47 @@ class ClusterChanges:
         if self._send_task is None or self._send_task.done():
             self._send_task = self._loop.create_task(self._send_pending())
 
+    async def wait_until_sent(self) -> None:
+        """Wait until the change log has all changes up to now. Do not wait while the log is not available.
+
+        A call that has changed something waits before its answer. Otherwise the change would be lost if the worker is
+        killed after the answer.
+        """
+        await asyncio.sleep(0)  # Let `_enqueue` run.
+        loop, is_sending = asyncio.get_running_loop(), self._send_task is not None and not self._send_task.done()
+        if is_sending and not self._is_failing and loop is self._loop:
+            is_sent = loop.create_future()
+            self._waiters.append(is_sent)
+            await is_sent
+
     async def _send_pending(self) -> None:
         failed_attempts = 0
-        while self._pending:
+        try:
+            while self._pending or self._waiters:
+                # The changes of these calls are in `_pending` now, or in the change log already.
+                waiters, self._waiters = self._waiters, []
+                try:
+                    is_sent = await self._send_messages(len(self._pending))
+                finally:
+                    _wake(waiters)
+                if is_sent:
+                    failed_attempts = 0
+                else:
+                    _wake(self._waiters)
+                    await asyncio.sleep(compute_backoff(_FIRST_RETRY_DELAY_S, failed_attempts, _MAX_RETRY_DELAY_S))
+                    failed_attempts += 1
+        finally:
+            _wake(self._waiters)
+
+    async def _send_messages(self, count: int) -> bool:
+        """Send the first messages. Return False if the change log is not available."""
+        while count and self._pending:
+            count -= 1
             # Remove the message first. An equal change during `publish` is a new change, so it needs another message.
             kind, body = next(iter(self._pending))
             del self._pending[kind, body]
             try:
                 await self._cluster.state.publish(kind, body)
-                failed_attempts = 0
                 self._is_failing = False
             except SharedStateUnavailable:
                 waiting = [*self._pending]
@@ -104,8 +141,8 @@ class ClusterChanges:
                     self._is_failing = True
                     for early_kind, early_body in [(kind, body), *waiting]:
                         self._deliver_early(early_kind, early_body)
-                await asyncio.sleep(compute_backoff(_FIRST_RETRY_DELAY_S, failed_attempts, _MAX_RETRY_DELAY_S))
-                failed_attempts += 1
+                return False
+        return True
 
     def _deliver_early(self, kind: str, body: bytes) -> None:
         """Pass a message to the GET streams of this worker, because the change log is not available."""
@@ -118,3 +155,9 @@ class ClusterChanges:
 
     def _handle_gap(self) -> None:
         self._receive_change(EVERYTHING, None)
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -710,8 +710,10 @@ class Dispatcher:
         try:
             if switch is not None and exchange.method == "tools/call" and exchange.params.get("name") in switch.tools:
                 result = await switch.call(exchange, handler)
-            else:
+            elif self.cluster is None:
                 result = await handler(exchange)
+            else:
+                result = await self._handle_in_cluster(exchange, handler)
             buffer = exchange.buffer
             if buffer is not None and buffer.is_crowded and (size := estimate_size(result)) >= LARGE_RESULT_BYTES:
                 await buffer.wait_for_turn(size)
@@ -742,6 +744,18 @@ class Dispatcher:
                 _release_share(state.calls_by_origin, origin)
                 if self._call_places is not None:
                     self._call_places.release(origin, self._count_running(origin, state))
+
+    async def _handle_in_cluster(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
+        """Run a handler. If something has changed meanwhile, wait until the other workers can learn of it."""
+        changes = self.registry.subscriptions.cluster_changes
+        if changes is None:
+            return await handler(exchange)
+        last_number = changes.last_number
+        try:
+            return await handler(exchange)
+        finally:
+            if changes.last_number != last_number:
+                await changes.wait_until_sent()
 
     async def _take_place(self, places: "CallPlaces", origin: str, state: LoopState) -> None:
         """Raise CallerBusy if too many calls of this caller are running at all workers together."""

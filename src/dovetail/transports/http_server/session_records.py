@@ -186,8 +186,6 @@ class SessionRecords:
                 await self._reload(session, copy)
             else:
                 raise SharedStateUnavailable("the session could not be saved, because other workers keep changing it")
-        if record.subscriptions != previous.subscriptions and record.stream_worker not in ("", self._cluster.name):
-            await self._inform(record.stream_worker, copy)
         return record
 
     async def mark_ready(self, session: HandshakeSession) -> None:
@@ -373,11 +371,17 @@ class SessionRecords:
 
     # Messages to the worker that has the GET stream of a session.
 
-    async def _inform(self, worker: str, copy: SessionCopy) -> None:
-        """Send a changed record to the worker that has the GET stream, and wait until it has applied the record.
+    async def inform_stream_worker(self, session: HandshakeSession) -> None:
+        """Send the record to the worker that has the GET stream, and wait until it has applied the record.
 
-        Otherwise the client could miss a change that happens directly after `resources/subscribe`.
+        Otherwise the client could miss a change that happens directly after `resources/subscribe`. Do
+        this even if the request changes nothing, because it may repeat a request whose worker was lost before it sent
+        the record.
         """
+        copy = get_copy(session)
+        worker = copy.record.stream_worker
+        if worker in ("", self._cluster.name):
+            return
         id = os.urandom(8).hex()
         record = encode_record(copy.record, copy.unknown_members)
         message = SessionMessage(session=copy.identity.key, record=record, id=id, version=copy.version)

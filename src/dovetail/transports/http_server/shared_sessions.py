@@ -250,6 +250,8 @@ class SharedSessions:
                 await self._records.update(session, change)
         finally:
             apply_record(session, get_copy(session).record)
+        if exchange.method != "logging/setLevel":
+            await self._records.inform_stream_worker(session)
         return EMPTY_RESULT
 
     async def mark_ready(self, session: HandshakeSession) -> None:
