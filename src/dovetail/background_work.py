@@ -1,7 +1,6 @@
-"""Work of a cluster worker beside its requests: tasks without an owner, and attempts that are repeated.
+"""Background tasks of a cluster worker, and retries while the shared state is unavailable.
 
-Everything that waits for the shared state of a cluster to come back uses `repeat_until_available`, or has its own loop
-with `wait_before_retry`.
+Code that waits for the shared state calls `repeat_until_available`, or calls `wait_before_retry` in a loop.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ class BackgroundTasks:
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine in a task."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # asyncio itself keeps only a weak reference.
+        self._tasks.add(task)  # asyncio keeps only a weak reference to a task.
         task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[Any]) -> None:
@@ -39,7 +38,7 @@ class BackgroundTasks:
             log.error("a task in the background failed: %s", type(exc).__name__, exc_info=exc)
 
     async def close(self, timeout: float = 0.0) -> None:
-        """Wait for the tasks, and cancel those that do not end within `timeout` seconds."""
+        """Wait up to `timeout` seconds for the tasks. Then cancel the tasks that still run."""
         if self._tasks and timeout:
             await asyncio.wait(self._tasks, timeout=timeout)
         for task in tuple(self._tasks):
@@ -52,9 +51,9 @@ async def repeat_until_available(
     give_up_after: float = math.inf,
     should_continue: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Call a function again until the shared state can be used. Return whether the function has succeeded.
+    """Call `work` until it does not raise SharedStateUnavailable. Return whether `work` succeeded.
 
-    The function may run twice, because the shared state may have handled an attempt that got no answer.
+    `work` must be safe to repeat. The shared state may have handled a request although no answer arrived.
     """
     loop = asyncio.get_running_loop()
     give_up_at, failures = loop.time() + give_up_after, 0
@@ -72,9 +71,9 @@ async def repeat_until_available(
 
 
 async def release_place(cluster: ClusterWorker, name: str, holder: str) -> None:
-    """Give back a place of `SharedState.acquire`. Try again until the back end can be used.
+    """Release a place that `SharedState.acquire` reserved. Retry while the shared state is unavailable.
 
-    Places end with their worker, so nothing is left to do after the worker has left the cluster.
+    The retries stop when this worker leaves the cluster, because the cluster then frees all places of the worker.
     """
     await repeat_until_available(
         lambda: cluster.state.release(name, holder), should_continue=lambda: cluster.is_started
@@ -82,5 +81,5 @@ async def release_place(cluster: ClusterWorker, name: str, holder: str) -> None:
 
 
 async def wait_before_retry(failures: int) -> None:
-    """Wait before the next attempt to use the shared state."""
+    """Sleep before a retry. The delay grows with the number of failures."""
     await asyncio.sleep(compute_backoff(_FIRST_DELAY_S, failures, _MAX_DELAY_S))

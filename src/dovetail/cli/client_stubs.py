@@ -1,7 +1,7 @@
 """Write the source code of a typed client for a server.
 
-Everything that the server sends is untrusted. Its names become identifiers, and its other texts become string literals
-or escaped docstrings, so that no text of the server becomes code.
+The server is untrusted. This module turns the names of a server into identifiers, and all other text into string
+literals or escaped docstrings. So no text of the server becomes code.
 """
 
 import re
@@ -95,7 +95,7 @@ def _write_tool(tool: Tool, name: str, types: TypeWriter, imports: set[str]) -> 
     properties = get_mapping(schema)
     parameters: list[_Parameter] = []
     used_names = {"self", "arguments", "result"}
-    # Required parameters come first, because the others have a default.
+    # Required parameters come first, because optional parameters have a default.
     for field in sorted(properties, key=lambda field: field not in required):
         identifier = _claim_name(field, "argument", used_names)
         field_schema = properties[field]
@@ -108,7 +108,7 @@ def _write_tool(tool: Tool, name: str, types: TypeWriter, imports: set[str]) -> 
     types.use("Any")
     lines += _write_arguments(parameters)
     if any(parameter.field == "into" for parameter in parameters):
-        # `Client.call` has an option of this name.
+        # `Client.call` has its own option `into`, so the generated code uses `call_tool`.
         imports.add("dovetail.ToolError")
         lines += [
             f"result = await self.client.call_tool({quote(tool.name)}, arguments)",
@@ -124,8 +124,8 @@ def _write_tool(tool: Tool, name: str, types: TypeWriter, imports: set[str]) -> 
 def _get_result_schema(tool: Tool) -> Schema:
     """Return the schema of the value that `Client.call` returns.
 
-    `Client.call` returns the inner value of `{"result": ...}`, with which servers wrap bare values. Not every server
-    marks the schemas of such values.
+    Servers wrap a result that is not an object in `{"result": ...}`, and `Client.call` returns the inner value. Some
+    servers do not mark the schema of a wrapped result, so this function looks for the single property `result`.
     """
     schema: dict[str, Any] = tool.output_schema or {}
     if [*get_mapping(schema)] != ["result"]:
@@ -149,7 +149,7 @@ class _Parameter:
         return f"{self.identifier}: {self.code if is_nullable else f'{self.code} | None'} = None"
 
     def describe(self) -> str:
-        """Return a line for the docstring."""
+        """Return the description of this parameter for the docstring."""
         description = self.schema.get("description")
         parts = [description] if isinstance(description, str) and description.strip() else []
         if not self.is_required and self.schema.get("default") is not None:
@@ -197,7 +197,7 @@ def _write_prompt(prompt: Prompt, name: str, imports: set[str]) -> str:
 
 
 def _is_simple(uri_template: str) -> bool:
-    """Return whether a template has only variables such as `{name}` and `{+path}`."""
+    """Return whether all expressions in a template have the form `{name}` or `{+path}`."""
     rest = _TEMPLATE_PART.sub("", uri_template)
     return rest != uri_template and "{" not in rest and "}" not in rest
 
@@ -248,9 +248,9 @@ def _write_docstring(description: str | None, parameters: Sequence[_Parameter]) 
 
 
 def _escape(line: str) -> str:
-    """Return a line for a docstring. It cannot end the docstring, and has no control or hidden characters."""
+    """Escape a line for a docstring, so that the line cannot end the docstring or contain invisible characters."""
     escaped = escape_text(line.replace("\\", "\\\\"))
-    # Hidden characters are now escape sequences.
+    # `escape_text` has replaced the invisible characters. Now escape the quotes.
     return _QUOTES.sub(lambda match: match[0].replace('"', '\\"'), escaped)
 
 

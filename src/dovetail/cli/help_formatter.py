@@ -1,4 +1,7 @@
-"""Help texts with colours, and with examples that fit into the terminal and can still be copied. Does not need rich."""
+"""A click help formatter with colours. It wraps long examples so that users can still copy them.
+
+This module does not need rich.
+"""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +11,7 @@ import click
 
 from dovetail.terminal.style import style
 
-# A word of a command. A part in quotes may contain blanks.
+# This pattern matches one word of a shell command. Quoted parts of a word may contain blanks.
 _WORD_PATTERN: Final = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 
@@ -16,7 +19,7 @@ class HelpFormatter(click.HelpFormatter):
     """Formats help with colours if stdout is a terminal."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the line with the usage. Arguments that do not fit after the command are below it, in one piece."""
+        """Write the usage line. If an argument does not fit after the command, write all arguments below it."""
         label = prefix or "Usage: "
         longest_word = max(map(len, args.split()), default=0)
         if longest_word <= self.width - self.current_indent - len(f"{label}{prog} "):
@@ -30,11 +33,11 @@ class HelpFormatter(click.HelpFormatter):
         super().write_heading(style(heading, bold=True))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names and their descriptions."""
+        """Write a list of names with their descriptions."""
         super().write_dl([(style(name, fg="cyan"), text) for name, text in rows], col_max, col_spacing)
 
     def write_text(self, text: str) -> None:
-        """Write paragraphs. Examples that are too long continue on the next line."""
+        """Write paragraphs. Break an example command that is too long with a backslash."""
         columns = max(self.width - self.current_indent, 11)
         paragraphs = text.split("\n\n")
         super().write_text(

@@ -1,7 +1,7 @@
-"""A page about one tool, prompt, resource or resource template, for people: `dovetail info TARGET NAME`.
+"""The page that `dovetail info TARGET NAME` prints about one tool, prompt, resource or resource template.
 
-The page ends with a command to copy. Names and values in it come from the server, so they are quoted for the shell, and
-a value never makes the command read a file.
+The page ends with an example command that the user can copy. The command contains names and values of an untrusted
+server. This module quotes them for the shell, and no value makes the command read a file.
 """
 
 import json
@@ -32,7 +32,7 @@ _MAX_EXAMPLE_VALUES: Final = 500  # References can make a small schema very larg
 
 
 def print_item(options: TargetOptions, kinds: Sequence[str] = _ITEM_KINDS) -> int:
-    """Print the page of an item, and return the exit code. The name is the second argument."""
+    """Print the page of an item, and return the exit code. The second value in `options.args` is the item's name."""
 
     async def execute(command_run: CommandRun) -> None:
         name, *rest = command_run.args
@@ -48,7 +48,7 @@ def print_item(options: TargetOptions, kinds: Sequence[str] = _ITEM_KINDS) -> in
 
 def _find_item(name: str, items_by_kind: Mapping[str, list[Any]]) -> Any:
     items = [item for kind_items in items_by_kind.values() for item in kind_items]
-    # A URI is unique. The name of a resource may also be the name of a tool.
+    # Search the URIs first, because a URI is unique. A tool and a resource may have the same name.
     for keys in ([_get_key(item) for item in items], [str(item.name) for item in items]):
         if name in keys:
             return items[keys.index(name)]
@@ -57,7 +57,7 @@ def _find_item(name: str, items_by_kind: Mapping[str, list[Any]]) -> Any:
 
 
 def _get_key(item: Any) -> str:
-    """Return the name with which a request names the item."""
+    """Return the name, URI or URI template that identifies the item in a request."""
     return item.uri if isinstance(item, Resource) else getattr(item, "uri_template", item.name)
 
 
@@ -131,7 +131,7 @@ _ANNOTATION_TEXTS: Final = (
 
 
 def _format_annotations(tool: Tool) -> str:
-    """Return what the server says about the tool. A client must not trust it."""
+    """Return the annotations of the tool. Clients must not trust annotations."""
     annotations = tool.annotations
     values = [(getattr(annotations, name, None), texts) for name, *texts in _ANNOTATION_TEXTS]
     return "\n".join(texts[0] if value else texts[1] for value, texts in values if isinstance(value, bool))
@@ -141,7 +141,7 @@ def _format_annotations(tool: Tool) -> str:
 
 
 def _format_command(options: TargetOptions, verb: str, name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a command to copy, or an empty string if there is none that is safe."""
+    """Return an example command. Return an empty string if a name is not safe to copy."""
     if name.startswith("-") or not all(output.escape_full_line(text) == text for text in (name, *arguments)):
         return ""
     target = [] if options.command else ["-m", options.module] if options.module is not None else options.args[:1]
@@ -152,13 +152,13 @@ def _format_command(options: TargetOptions, verb: str, name: str, arguments: Map
 
 def _format_arguments(arguments: Mapping[str, Any]) -> list[str]:
     if not all(map(_PLAIN_NAME_PATTERN.fullmatch, arguments)):
-        # Another name could be read as an option.
+        # The command line could read an argument name with other characters as an option.
         return [f"--arguments={_dump(arguments)}"]
     return [_format_argument(name, value) for name, value in arguments.items()]
 
 
 def _format_argument(name: str, value: Any) -> str:
-    # `call` would replace a text that starts with @ by the content of a file.
+    # `dovetail call` replaces a value that starts with @ by the content of a file.
     if isinstance(value, str) and not value.startswith("@") and output.escape_full_line(value) == value:
         return f"{name}={value}"
     return f"{name}={_dump(value)}" if isinstance(value, bool | int | float) else f"{name}:={_dump(value)}"
@@ -169,7 +169,7 @@ def _dump(value: Any) -> str:
 
 
 def _find_examples(schema: Any) -> dict[str, Any]:
-    """Return a value for each required argument, or for the first one if none is required."""
+    """Return an example for each required argument. If no argument is required, return one for the first argument."""
     root = as_object(schema)
     resolved = resolve_schema(schema, root)
     properties = get_mapping(resolved)
@@ -179,7 +179,7 @@ def _find_examples(schema: Any) -> dict[str, Any]:
 
 
 class _ExampleFinder:
-    """Finds a value for a schema. It looks at a limited number of schemas, because a server may send any schema."""
+    """Finds an example value for a schema. It stops after a number of subschemas, because the schema is untrusted."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""The options for logging, host names and TLS of commands that serve."""
+"""The logging, host name and TLS options of commands that start a server."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def log_level_option(function: F) -> F:
-    """Add the option `--log-level`. It is stored in the environment, so that child processes use it, too."""
+    """Add the option `--log-level`. An environment variable passes the level to child processes."""
     return click.option(
         "--log-level",
         type=click.Choice(_LOG_LEVELS, case_sensitive=False),
@@ -74,7 +74,7 @@ def _check_certificate(certfile: str, keyfile: str | None) -> None:
     import ssl
 
     try:
-        # Without a function for the password, Python would ask for the password of an encrypted key.
+        # If the key is encrypted and `password` is missing, Python asks for the password at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=lambda: "")
     except OSError as exc:
         files = certfile if keyfile is None else f"{certfile} with the key {keyfile}"
@@ -85,7 +85,7 @@ def _check_certificate(certfile: str, keyfile: str | None) -> None:
 
 
 def reject_without_http(ctx: click.Context, names: tuple[str, ...]) -> None:
-    """Raise UsageError if an option that only HTTP has was passed."""
+    """Raise UsageError if the user passed one of these options, which only work over HTTP."""
     for param in ctx.command.params:
         source = click.core.ParameterSource.COMMANDLINE
         if param.name in names and ctx.get_parameter_source(param.name) is source:

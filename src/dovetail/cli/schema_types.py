@@ -1,6 +1,6 @@
-"""Write JSON Schemas of a server as Python types.
+"""Write the JSON Schemas of a server as Python types.
 
-The schemas are untrusted: their names become identifiers, and their other texts become string literals.
+The schemas are untrusted. This module turns their names into identifiers, and all other text into string literals.
 """
 
 import keyword
@@ -12,7 +12,7 @@ from dovetail.schemas.reader import Schema, as_object, get_list, get_mapping, ge
 
 _MAX_DEPTH: Final = 12  # Schemas below this depth become Any.
 _MAX_CLASSES: Final = 500
-_MAX_TYPES: Final = 20_000  # References can make a small schema very large. Later types become Any.
+_MAX_TYPES: Final = 20_000  # References can make a small schema very large. After this many types, types become Any.
 _MAX_NAME_LENGTH: Final = 60
 _SIMPLE_TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 BUILTIN_TYPES: Final = ("bool", "dict", "float", "int", "list", "str")
@@ -52,28 +52,28 @@ def _make_unique(name: str, used_names: Collection[str]) -> str:
 
 
 class TypeWriter:
-    """Writes types as code. Objects become classes, which `definitions` contains in the order of their use."""
+    """Writes types as code. `definitions` contains a class for each object type, in the order of first use."""
 
     def __init__(self, used_names: Collection[str]) -> None:
         self.definitions: list[str] = []
         self._type_count = 0
         self.typing_names: set[str] = set()  # the names that the code needs from `typing`
         self._used_names = set(used_names)
-        self._class_names: dict[tuple[int, str], str] = {}  # by the root schema and the reference in it
+        self._class_names: dict[tuple[int, str], str] = {}  # The key is the id of a root schema and a reference.
         self._class_by_fields: dict[tuple[tuple[str, str], ...], str] = {}
-        self._roots: list[Schema] = []  # keeps the schemas alive, because `_class_names` has their ids
+        self._roots: list[Schema] = []  # Keep the schemas alive, because the keys of `_class_names` contain their ids.
 
     def reserve(self, name: str) -> None:
-        """Do not use a name for a class."""
+        """Reserve a name, so that no class gets this name."""
         self._used_names.add(name)
 
     def use(self, name: str) -> str:
-        """Return a name of `typing`, and import it."""
+        """Import a name from `typing`, and return the name."""
         self.typing_names.add(name)
         return name
 
     def write_type(self, schema: Any, name: str, root: Schema | None = None, depth: int = 0) -> str:
-        """Return the code of a type. `name` is the name of the class, if the type is an object."""
+        """Return the code of a type. An object type becomes a class whose name resembles `name`."""
         if root is None:
             root = as_object(schema)
             self._roots.append(root)
@@ -129,13 +129,13 @@ class TypeWriter:
         if key is not None:
             self._class_names[key] = class_name
         index = len(self.definitions)
-        self.definitions.append("")  # keeps the place before the classes of the fields
+        self.definitions.append("")  # Reserve the position before the classes of the fields.
         required = get_required(schema)
         fields: dict[str, str] = {}
         for field, field_schema in get_mapping(schema).items():
             field_type = self.write_type(field_schema, f"{class_name} {field}", root, depth + 1)
             fields[field] = field_type if field in required else f"{self.use('NotRequired')}[{field_type}]"
-        # The same object often occurs in several tools, as an item of a list or a field.
+        # Several tools often use the same object type, so types with the same fields share one class.
         known_name = self._class_by_fields.setdefault((*fields.items(),), class_name)
         is_same = known_name == make_class_name(name, "Value") if key is not None else depth > 0
         if known_name != class_name and is_same:
@@ -152,7 +152,7 @@ class TypeWriter:
         if all(self._is_field_name(field) for field in fields):
             lines = [f"    {field}: {field_type}" for field, field_type in fields.items()]
             return "\n".join([f"class {class_name}(TypedDict):", *lines])
-        # The values are strings, because the classes that they name may follow.
+        # Write each type as a string, because its class may be defined later in the file.
         lines = [f"        {quote(field)}: {quote(field_type)}," for field, field_type in fields.items()]
         return "\n".join([f"{class_name} = TypedDict(", f'    "{class_name}",', "    {", *lines, "    },", ")"])
 

@@ -1,7 +1,7 @@
 """Environments for scripts with dependencies: inline metadata (PEP 723), `--with` and `--python`.
 
-uv creates the environment once and caches it. The command then continues in the Python of the environment, in the same
-process. The environment contains the dovetail that runs this code, so dovetail needs no index.
+uv creates the environment once and caches it. The command then replaces its process with the Python of the
+environment. The environment contains the running version of dovetail, so uv does not download dovetail from an index.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ from dovetail.wire.base import Struct
 _DISTRIBUTION: Final = "dovetail-mcp"
 _BLOCK_START: Final = "# /// script"
 _BLOCK_END: Final = "# ///"
-# The folder of the environment and the target. A process with these values is already in its environment.
+# This variable contains the environment folder and the target. It tells a process that the environment is active.
 _ENVIRONMENT_VARIABLE: Final = "_DOVETAIL_ENVIRONMENT"
-_COMPLETE_FILE: Final = "dovetail-complete"  # exists if the environment has all packages
+_COMPLETE_FILE: Final = "dovetail-complete"  # This file exists if the installation of all packages succeeded.
 _LOCK_TIMEOUT_S: Final = 600.0
 
 
@@ -47,7 +47,7 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
 def describe_environment(
     file: Path | None, module: str | None, packages: Sequence[str], python: str | None
 ) -> EnvironmentSpec | None:
-    """Return the environment that a server needs. Return None if it runs in the current environment."""
+    """Return the environment that a server needs. Return None if the server can run in the current environment."""
     metadata = _find_metadata(file) if file is not None else None
     if metadata is None and not packages and python is None:
         return None
@@ -65,14 +65,14 @@ def _find_metadata(file: Path) -> str | None:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return None  # The error is reported when the file is loaded.
+        return None  # The command reports this error later, when it loads the file.
     starts = [number for number, line in enumerate(lines) if line.rstrip() == _BLOCK_START]
     if not starts:
         return None
     blocks: list[str] = []
     for start in starts:
         comment_end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith("#")), len(lines))
-        # The last end marker counts, because a line of the metadata may look like one.
+        # Use the last end marker, because a line of the metadata may look like an end marker.
         end = next((i for i in range(comment_end - 1, start, -1) if lines[i].rstrip() == _BLOCK_END), None)
         if end is None:
             raise click.UsageError(f"{file}: the script metadata in line {start + 1} does not end with {_BLOCK_END!r}")
@@ -120,7 +120,7 @@ def find_uv(environment: EnvironmentSpec) -> str:
 
 
 def enter_environment(environment: EnvironmentSpec) -> None:
-    """Continue this command in the environment. Return if this process already runs in it."""
+    """Run this command again in the environment. Return only if this process already runs in the environment."""
     if os.environ.get(_ENVIRONMENT_VARIABLE) == _format_marker(sys.prefix, environment):
         return
     folder = prepare_environment(environment)
@@ -168,7 +168,7 @@ def prepare_environment(environment: EnvironmentSpec) -> Path:
 
 
 def _has_local_package(environment: EnvironmentSpec) -> bool:
-    """Return whether a package is a folder or a URL, whose content can change."""
+    """Return whether a requirement is a folder or a URL. The content of both can change."""
     return any("/" in package or os.sep in package for package in environment.packages)
 
 
@@ -200,13 +200,13 @@ def _get_package_files() -> list[Path]:
 
 
 def _compute_own_version() -> str:
-    """Return the version of dovetail. It also depends on the files, which change in an editable installation."""
+    """Return a version that changes with the source files of dovetail, for editable installations."""
     files = _get_package_files()
     return f"{VERSION} {len(files)} {max(path.stat().st_mtime_ns for path in files)}"
 
 
 def _build_wheel(folder: Path) -> str:
-    """Pack this dovetail as a wheel, and return the requirement that installs it."""
+    """Build a wheel of the running dovetail, and return the requirement that installs the wheel."""
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

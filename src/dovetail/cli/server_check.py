@@ -1,4 +1,4 @@
-"""Check a server without serving it: `dovetail run --check`."""
+"""The check of `dovetail run --check`, which does not serve requests."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from dovetail.wire.codec import encode
 
 
 class Problem(NamedTuple):
-    """A problem of a server, or a warning."""
+    """An error or a warning about a server."""
 
     item: str
     message: str
@@ -23,7 +23,7 @@ class Problem(NamedTuple):
 def check_server(app: Any, http_options: Mapping[str, Any] | None, *, starts_lifespan: bool) -> int:
     """Print the problems of a server, and return the exit code.
 
-    `http_options` are the options of `Server.run("http")`, or None if the server is for stdio.
+    `http_options` contains the options of `Server.run("http")`. None means that the server uses stdio.
     """
     from dovetail.server.server import get_dispatcher
 

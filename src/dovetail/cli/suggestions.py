@@ -8,7 +8,7 @@ import click
 
 from dovetail.error_context import clip, find_similar, suggest_match
 
-# Names that users know from other tools, and what to type instead.
+# Command names from other tools, and the dovetail command for each name.
 _SYNONYMS: Final = {
     "add": "install",
     "benchmark": "bench",
@@ -65,17 +65,17 @@ def suggest_command(name: str, commands: Collection[str]) -> str:
 
 
 class NamedChoice(click.Choice[str]):
-    """One of many names. The error for an unknown name suggests a similar name."""
+    """A click choice whose error for an unknown name suggests a similar name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__([*names])
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Return the names on one line."""
+        """Return all names on one line."""
         return f"Choose from {', '.join(self.choices)}."
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return a message with a similar name, or with all names if none is similar."""
+        """Return an error that suggests a similar name. Without a similar name, list all names."""
         hint = suggest_match(str(value), self.choices) or f". Choose from {', '.join(self.choices)}."
         return f"unknown name {clip(str(value))!r}{hint}"
 

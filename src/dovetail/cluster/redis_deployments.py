@@ -1,4 +1,7 @@
-"""The deployments in a Redis server, for operators. The workers of a deployment share a prefix and a server name."""
+"""Read the deployments in a Redis server for operators.
+
+A deployment is the group of workers that share a prefix and a server name.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -33,7 +36,7 @@ class RedisDeployments:
         self._prefix = prefix
 
     async def list_all(self) -> list[Deployment]:
-        """Return all deployments, by name. Redis looks at all its keys, so this takes a second for a million keys."""
+        """Return all deployments, sorted by name. Redis scans all keys, which takes about a second per million keys."""
         pattern, servers, cursor = f"{{{_escape_pattern(self._prefix)}:*}}:epoch", set[str](), b"0"
         while True:
             cursor, keys = await self._channel.send("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
@@ -61,7 +64,7 @@ class RedisDeployments:
         return bool(await self._run(deployment.server, scripts.CONFIRM_LOSS, deployment.epoch))
 
     async def find_problems(self) -> list[str]:
-        """Return problems with the settings and the clock of Redis."""
+        """Return a message for each problem with the settings or the clock of Redis."""
         problems = await find_settings_problems(self._channel)
         clock_problem = await find_clock_problem(self._channel)
         return problems if clock_problem is None else [*problems, clock_problem]

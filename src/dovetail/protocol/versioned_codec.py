@@ -1,9 +1,10 @@
-"""Encodes the records that workers store, send to each other or seal, with the version of their format.
+"""Encode records with a format version. Workers store these records, send them to each other, or seal them.
 
-A newer release can write another format. A reader that does not know the format gets None, and never a wrong value.
-A new optional member needs no new format, because older releases ignore it. If they change the record, they delete the
-member, except in the records of sessions. Any other change takes two releases: the first one reads both formats, and
-the second one writes the new format.
+A newer release can write a newer format. `decode` returns None for a record in an unknown format.
+
+A new optional member does not need a new format, because older releases ignore the member. If an older release changes
+the record, the record loses the member. Only session records keep unknown members. Any other change takes two releases.
+The first release reads both formats. The second release writes the new format.
 """
 
 from typing import Final, Generic, TypeVar
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class VersionedCodec(Generic[T]):
-    """Encodes and decodes the records of one type. All types have the same format version."""
+    """Encodes and decodes records of one type. All record types share one format version."""
 
     __slots__ = ("_decode",)
 

@@ -1,4 +1,7 @@
-"""Describe untrusted JSON Schemas in a few words, such as "integer, 1 to 14". The result is not escaped."""
+"""Describe untrusted JSON Schemas in a few words, such as "integer, 1 to 14".
+
+These functions do not escape their results.
+"""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ _MAX_TYPES: Final = 2000
 
 
 class FieldSummary(NamedTuple):
-    """A field of an object, in words."""
+    """The description of one field of an object."""
 
     name: str
     depth: int  # 0 for a field of the object itself, 1 for a field of one of its fields
@@ -34,7 +37,7 @@ class FieldSummary(NamedTuple):
 
 
 def list_fields(schema: Any) -> list[FieldSummary]:
-    """Return the fields of an object, each followed by the fields in it."""
+    """Return the fields of an object. The fields of a nested object follow the field that contains the object."""
     fields: list[FieldSummary] = []
     root = as_object(schema)
     for field in _iter_fields(schema, root, _TypeDescriber(root), 0):
@@ -62,8 +65,9 @@ def _iter_fields(schema: Any, root: Schema, types: "_TypeDescriber", depth: int)
 
 
 def _find_object(schema: Schema, root: Schema) -> Any:
-    """Return the schema with the fields of a value: of the object itself, of the items of a list, or of the one
-    alternative that is not null.
+    """Return the object schema inside `schema`.
+
+    It is `schema` itself, the schema of the list items, or the only alternative that is not null.
     """
     if get_mapping(schema):
         return schema
@@ -79,7 +83,7 @@ def describe_type(schema: Any, root: Schema) -> str:
 
 
 class _TypeDescriber:
-    """Describes the types in a schema. It looks at a limited number of types, because references can multiply them."""
+    """Describes the type of a schema. It stops after a number of types, because references can multiply the types."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -118,7 +122,7 @@ class _TypeDescriber:
 
 
 def _list_alternatives(schema: Schema, root: Schema) -> list[Schema]:
-    """Return the first alternatives of a schema. Nested references could produce very many."""
+    """Return the first alternatives of a schema. Their number is limited, because references can multiply them."""
     alternatives = [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))

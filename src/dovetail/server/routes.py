@@ -1,7 +1,7 @@
-"""The HTTP routes of one server: registration, and the search for the route of a path.
+"""Register the HTTP routes of a server, and find the route for a path.
 
-Each request to a route is an exchange of its server, so the limits, the timeout and `get_context` apply as for a call
-of a tool. The endpoint checks the caller before it runs the route.
+The server handles a route request as an exchange. So limits, timeouts and `get_context` work as in a tool call. The
+endpoint authenticates the caller before the exchange starts.
 """
 
 import inspect
@@ -26,14 +26,14 @@ _METHOD_NAME: Final = re.compile(r"[A-Z]+")
 
 
 class RouteCall(Protocol):
-    """One HTTP request to a route. The transport implements it."""
+    """An HTTP request to a route. The transport implements this interface."""
 
     def create_request(self, request_type: type[Any]) -> Any:
-        """Return the request as an object of this type."""
+        """Return the HTTP request as an object of `request_type`."""
         ...
 
     async def respond(self, value: object) -> None:
-        """Send the value that the function returned."""
+        """Send the value that the route function returned."""
         ...
 
 
@@ -43,7 +43,7 @@ class Route:
     def __init__(
         self, path: str, function: Callable[..., object], methods: Collection[str], rule: AccessRule | None
     ) -> None:
-        self.path = path = path.rstrip("/") or "/"  # The endpoint ignores a slash at the end, too.
+        self.path = path = path.rstrip("/") or "/"  # The endpoint also ignores a slash at the end of a path.
         self.methods = _check_methods(methods)
         self.rule = rule  # None means that the route is open to everyone.
         self._pattern = _compile_path(path)
@@ -61,13 +61,13 @@ class Route:
 
 
 class RouteMatch(Struct, frozen=True):
-    """A route that has the path of a request."""
+    """A route that matches the path of a request."""
 
     route: Route
     path_params: dict[str, str]
-    handle: Handler  # runs the exchange of the request at the server that has the route
+    handle: Handler  # the handler of the server that owns the route
     allowed_methods: tuple[str, ...]  # the methods of all routes with this path
-    mount_rules: tuple[AccessRule, ...] = ()  # the rules of the mounts between the endpoint and the server
+    mount_rules: tuple[AccessRule, ...] = ()  # the access rules of all mounts above the server
 
     @property
     def is_anonymous(self) -> bool:
@@ -109,7 +109,7 @@ class Routes:
         self._routes.append(route)
 
     def find(self, path: str, method: str) -> RouteMatch | None:
-        """Return the route of a path. Prefer a route that has the method, and one without placeholders."""
+        """Return the best route for a path. Prefer routes with this method, and routes without placeholders."""
         matches = [(route, params) for route in self._routes if (params := route.match(path)) is not None]
         if not matches:
             return None
@@ -167,8 +167,8 @@ def _find_request_type(function: Callable[..., object]) -> type[Any] | None:
         raise TypeError("the function of a route takes the request, or nothing")
     try:
         hint: Any = typing.get_type_hints(function).get(parameters[0].name)
-    except (NameError, TypeError):  # The annotation is defined only for type checkers.
+    except (NameError, TypeError):  # The annotated type exists only for type checkers.
         hint = None
-    # A request of Starlette is created from the ASGI scope, so that functions written for it need no change.
+    # A function with a Starlette annotation gets a Starlette request, so functions written for Starlette still work.
     is_starlette = isinstance(hint, type) and hint.__module__.startswith("starlette.")
     return hint if is_starlette else RouteRequest

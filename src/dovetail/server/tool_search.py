@@ -1,7 +1,8 @@
-"""Three search tools, which replace all other tools in a list if the definitions would use too many tokens.
+"""Search tools for servers with many tools.
 
-The model calls a tool by the name that it found. Access rules, middleware, policy and consent apply to that tool, not
-to `call_tool`. Servers, gateways and hosts share these tools.
+If the tool definitions would use too many tokens, the tool list contains only three search tools. The model searches
+for a tool, and then calls the tool with `call_tool`. Access rules, middleware, policy and consent apply to the called
+tool, not to `call_tool`. Servers, gateways and hosts all use this module.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ SEARCH_TOOL, DESCRIBE_TOOL, CALL_TOOL = "search_tools", "describe_tool", "call_t
 
 _MAX_RESULTS: Final = 50
 _MAX_BRIEF_CHARS: Final = 200
-_MAX_CACHED_INDEXES: Final = 8  # Callers with different rights see different tools.
+_MAX_CACHED_INDEXES: Final = 8  # Callers with different rights see different tools, so each group needs an index.
 
 _NAME_SCHEMA: Final = {"type": "string", "description": "The name of a tool, as returned by search_tools."}
 _READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -73,7 +74,7 @@ _LISTED_TOOLS: Final = {tool.name: ListedTool(tool) for tool in SEARCH_TOOLS}
 
 
 class TaskSwitch(Protocol):
-    """Starts the calls of some tools in the foreground, and turns calls that take too long into tasks."""
+    """Runs some tool calls in the foreground. If a call takes too long, the call becomes a task."""
 
     tools: tuple[str, ...]  # the names of the tools
 
@@ -83,7 +84,7 @@ class TaskSwitch(Protocol):
 
 
 class ToolSearch:
-    """Lists the search tools of a server instead of its tools, and handles calls of the search tools."""
+    """Replaces the tool list of a server with the search tools, and handles calls of the search tools."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class ToolSearch:
         build_page: Callable[[IncomingExchange, "Mapping[str, ListedTool]", str, type[Result]], Result],
         find_task_switch: Callable[[], TaskSwitch | None],
     ) -> None:
-        self._list_tools = list_tools  # Returns the tools that a caller sees, by the names that the caller uses.
+        self._list_tools = list_tools  # Returns the tools that a caller may see, by their public names.
         self._build_page = build_page
         self._find_task_switch = find_task_switch
         self._cached_indexes: list[tuple[list[Tool], SearchIndex]] = []  # The most recently used index is last.
 
     def wrap_handlers(self, handlers: dict[str, Handler]) -> dict[str, Handler]:
-        """Return the handlers of a server, with a list of search tools. Middleware wraps the returned handlers."""
+        """Return handlers that list and run the search tools. Middleware wraps the returned handlers."""
         call_tool, list_tools = handlers["tools/call"], handlers["tools/list"]
 
         async def handle_call(exchange: IncomingExchange) -> Any:
@@ -122,7 +123,7 @@ class ToolSearch:
     def unwrap_calls(self, call_tool: Handler) -> Handler:
         """Return a handler that replaces a call of `call_tool` with the inner call.
 
-        It is outside of all middleware, so that middleware sees the tool that is really called.
+        The returned handler wraps all middleware, so that middleware sees the inner call.
         """
 
         async def handle_call(exchange: IncomingExchange) -> Any:
@@ -149,9 +150,9 @@ class ToolSearch:
         for cached_definitions, index in self._cached_indexes:
             if cached_definitions == definitions:
                 return definitions, index
-        # A gateway joins the names of a server and a tool with two underscores. Each server gets a share.
+        # A gateway names a tool `server__tool`. The index limits the text that it reads from each server.
         servers = [name.partition("__")[0] if "__" in name else "" for name in tools]
-        # An index of thousands of tools takes longer than other requests should wait.
+        # Use a thread, because building an index of thousands of tools would block other requests for too long.
         index = await asyncio.to_thread(SearchIndex, definitions, servers)
         self._cached_indexes = [*self._cached_indexes[1 - _MAX_CACHED_INDEXES :], (definitions, index)]
         return definitions, index
@@ -166,8 +167,8 @@ def run_search_tool(
     """Run `search_tools` or `describe_tool` and return the result.
 
     Args:
-        search: Returns the tools that match a text, best first. The arguments are the text and the maximum number.
-        find: Returns the tool with a name, or None.
+        search: A function of a text and a maximum number. It returns the matching tools, best first.
+        find: A function that returns the tool with a name, or None.
     """
     if name == SEARCH_TOOL:
         limit = arguments.get("limit")

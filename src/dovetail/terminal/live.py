@@ -1,7 +1,7 @@
-"""Show what a command is doing, below its output: a progress bar, a spinner, a table that changes.
+"""Live displays below the output of a command: progress bars, spinners and changing tables.
 
-A display exists only if stderr is a terminal that can move its cursor. `print_above` lets other output appear above the
-display. Text from servers is escaped and has a bar before each line.
+A display is visible only if stderr is a terminal that can move its cursor. `print_above` writes other output above the
+display. The display escapes text from servers, and draws a bar before each line of this text.
 """
 
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveDisplay", "ProgressBar", "print_above"]
 
 _FRAMES_PER_S: Final = 8
-_START_DELAY_S: Final = 0.4  # Fast commands show nothing.
+_START_DELAY_S: Final = 0.4  # A command that ends before this delay shows no progress.
 _ELAPSED_AFTER_S: Final = 2.0
 _MAX_BAR_COLUMNS: Final = 32
 _MIN_COLUMNS: Final = 20
@@ -33,7 +33,7 @@ _visible_displays: list["LiveDisplay"] = []  # the display on the screen, if any
 
 
 def print_above(text: str) -> bool:
-    """Write a text above the display. Return False if there is no display. The text must already be escaped."""
+    """Write a text above the display. Return False if no display is visible. The caller must escape the text."""
     with _lock:
         for display in _visible_displays:
             display.write_above(text)
@@ -41,7 +41,7 @@ def print_above(text: str) -> bool:
 
 
 class LiveDisplay:
-    """Draws what `build` returns, and draws it again while time passes. `build` gets the number of columns."""
+    """Draws the result of `build`, and redraws it in each frame. `build` takes the width of the terminal."""
 
     def __init__(self, build: "Callable[[int], RenderableType]", *, is_kept: bool = False) -> None:
         self._build = build
@@ -49,7 +49,7 @@ class LiveDisplay:
         self._live: Live | None = None
 
     def show(self) -> None:
-        """Draw the display. The next frame shows what has changed."""
+        """Draw the display. A visible display shows changes in its next frame."""
         with _lock:
             if self._live is None:
                 self._start()
@@ -111,7 +111,7 @@ class ProgressBar:
         self._detail = ""
 
     def start(self, title: str) -> None:
-        """Show a title and a spinner, if the command takes longer than a moment."""
+        """Show a title and a spinner after `_START_DELAY_S`, unless the command ends earlier."""
         if self._is_terminal and not self._title:
             self._title, self._started_at = escape_line(title, _MAX_MESSAGE_CHARS), time.monotonic()
             self._timer = threading.Timer(_START_DELAY_S, self._show)
@@ -127,13 +127,13 @@ class ProgressBar:
         unit: str = "",
         detail: str = "",
     ) -> None:
-        """Draw the current progress. `detail` is text of dovetail, `message` is text of a server."""
+        """Draw the current progress. `detail` is text from dovetail, and `message` is untrusted text from a server."""
         self._done, self._total, self._unit, self._detail = done, total, unit, detail
         self._message = escape_line(message or "", _MAX_MESSAGE_CHARS)
         self._show()
 
     def set_progress(self, done: float, total: float, *, detail: str = "") -> None:
-        """Set the progress of a command that may end soon. `start` decides when it is drawn."""
+        """Set the progress, but do not show the progress bar. `start` shows the bar after a delay."""
         self._done, self._total, self._detail = done, total, detail
 
     def draw_message(self, message: str) -> None:
@@ -192,7 +192,7 @@ class ProgressBar:
             cells.append(Text(title, no_wrap=True, overflow="ellipsis"))
         if self._total is not None and self._done is not None:
             width = min(_MAX_BAR_COLUMNS, columns // 4)
-            # rich cannot draw very large numbers, which a server may send. So pass the completed fraction, from 0 to 1.
+            # A server may send very large numbers, which rich cannot draw. So pass the completed fraction, from 0 to 1.
             part = min(max(0.0, self._done / self._total), 1.0) if self._total > 0 else 0.0
             cells.append(Bar(1.0, part, width=width, complete_style="name", finished_style="green"))
         if self._done is not None:
@@ -202,7 +202,7 @@ class ProgressBar:
             cells.append(Text(f"{elapsed_s:.0f} s", "quiet", no_wrap=True))
         grid = Table.grid(padding=(0, 1, 0, 0))
         for cell in cells:
-            # If the bar may be too wide, the title becomes shorter, but not the numbers.
+            # If the line is too wide, rich shortens the title and keeps the numbers.
             grid.add_column(min_width=len(cell) if isinstance(cell, Text) and cell.plain != title else None)
         grid.add_row(*cells)
         return grid

@@ -1,7 +1,7 @@
-"""Markdown of a server, laid out with rich. `renderer` escapes the text before and after the layout.
+"""Lay out untrusted Markdown with rich. `renderer` escapes the text before and after the layout.
 
-Links are shown as text with their address, images as links, HTML as it is written, and code without highlighting,
-because highlighters are slow for some input.
+The layout shows a link as text with its address, an image like a link, and HTML as source text. It does not highlight
+code, because highlighters are slow for some input.
 """
 
 from typing import ClassVar, Final
@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-# Entities could produce characters that `escape_text` has removed.
+# The parser does not decode entities, because an entity could produce a character that `escape_text` removed.
 _PARSER: Final = (
     MarkdownIt("commonmark")
     .enable(["strikethrough", "table"])

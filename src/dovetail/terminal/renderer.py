@@ -1,8 +1,10 @@
 """Lay out tables, pages, Markdown and JSON for a terminal, with rich.
 
-Use the functions in `output`, which choose between this module and plain text. All text here is untrusted. It is
-escaped before rich receives it, and rich never reads it as markup. Markdown can contain characters as numbers, so
-each line is escaped again after the layout. No line is wider than the terminal, and no text becomes a link.
+Other modules call the functions in `output`, which choose between this module and plain text.
+
+All text here is untrusted. This module escapes text before it passes the text to rich, and rich never reads the text as
+markup. Markdown can contain encoded characters, so this module escapes each line again after the layout. No line is
+wider than the terminal, and no text becomes a link.
 """
 
 import io
@@ -53,7 +55,7 @@ _STATE_HEADERS: Final = frozenset(("state", "status", "result"))
 
 
 def create_console(file: Any, columns: int, *, is_styled: bool) -> Console:
-    """Create a console that never reads text as markup. Without styles, it writes no escape sequences for colours."""
+    """Create a console that never reads text as markup. It writes colours only if `is_styled` is true."""
     return Console(
         file=file,
         width=columns,
@@ -84,7 +86,7 @@ def render(renderable: RenderableType, columns: int, *, is_styled: bool, encodin
 
 
 class SafeLayout:
-    """Makes each line of a renderable safe: it is escaped and not wider than the terminal."""
+    """Escapes each line of a renderable, and limits its width to the width of the terminal."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
@@ -98,7 +100,8 @@ class SafeLayout:
 def _fit_lines(console: Console, options: ConsoleOptions, renderable: RenderableType) -> list[list[Segment]]:
     """Return the lines of a renderable.
 
-    Terminals disagree about the width of some characters. If a line could be too wide, the layout is made narrower.
+    Terminals disagree about the width of some characters. If a line could be too wide, lay out the lines again with
+    fewer columns.
     """
     columns = width = options.max_width
     lines: list[list[Segment]] = []
@@ -113,7 +116,7 @@ def _fit_lines(console: Console, options: ConsoleOptions, renderable: Renderable
 
 
 def _clean_line(line: Iterable[Segment], *, is_styled: bool) -> list[Segment]:
-    """Remove links, control sequences and unsafe characters, and the blanks at the end."""
+    """Remove links, control sequences, unsafe characters and trailing blanks."""
     segments = [
         Segment(escape_text(segment.text).replace("\n", "\\n"), segment.style and segment.style.update_link(None))
         for segment in line
@@ -142,12 +145,12 @@ def _cut_segments(line: Iterable[Segment], columns: int) -> list[Segment]:
 
 
 def make_text(text: str, style: str = "") -> Text:
-    """Escape a text. rich does not read it as markup."""
+    """Return an escaped text that rich does not read as markup."""
     return Text(escape_text(text).expandtabs(4), style)
 
 
 def make_line(text: str, style: str = "") -> Text:
-    """Escape a text for one line."""
+    """Return an escaped text on one line."""
     return Text(escape_line(text), style)
 
 
@@ -187,7 +190,7 @@ class TableLayout:
         yield table
 
     def _breaks_words(self, widths: Sequence[int]) -> bool:
-        """Return whether a word is too long for its column. The last column does not count."""
+        """Return whether a word is too long for its column. Ignore the last column."""
         return any(
             _get_widest(word for row in self._rows for word in row[index].split()) > width
             for index, width in enumerate(widths[:-1])
@@ -198,7 +201,7 @@ _MIN_CELL_COLUMNS: Final = 8
 
 
 def _fit_widths(natural: Sequence[int], available: int) -> list[int]:
-    """Return the widths of columns. The last column shrinks first, then the widest of the other columns."""
+    """Return the widths of the columns. Shrink the last column first, and then the widest column."""
     widths = [*natural]
     last = len(widths) - 1
     widths[last] = max(min(natural[last], available * 2 // 5), available - sum(widths[:last]))
@@ -244,7 +247,7 @@ def _style_cell(cell: str, header: str, index: int) -> Text:
 
 
 def lay_out_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, Any]]) -> RenderableType:
-    """Lay out a page about one item. A section is a text, a list of rows, or a mapping, which becomes a tree."""
+    """Lay out a page about one item. A section is a text, a list of rows, or a mapping. A mapping becomes a tree."""
     heading = Text.assemble(make_line(title, "name"), *([("  ", ""), make_line(subtitle, "bold")] if subtitle else []))
     parts: list[RenderableType] = [heading]
     if description:
@@ -285,7 +288,10 @@ _ROW_STYLES: Final = ("cyan", "green", "yellow")
 
 
 class _RowsLayout:
-    """Name, type, note and description of fields. In a narrow terminal, the description is on the next line."""
+    """A table with the name, type, note and description of each field.
+
+    In a narrow terminal, the description is on the next line.
+    """
 
     def __init__(self, rows: Sequence[Sequence[str]]) -> None:
         self._rows = rows
@@ -312,7 +318,7 @@ def _stack_cells(row: Sequence[str]) -> Iterator[RenderableType]:
     if not cells:
         yield make_text(last)
         return
-    # The type and the note continue to the right of the name, so that they do not look like the next name.
+    # Wrapped lines of the type and the note start to the right of the name. Otherwise they would look like a name.
     grid = Table.grid(padding=(0, _GAP_COLUMNS, 0, 0))
     grid.add_column(overflow="fold")
     grid.add_column(overflow="fold")
@@ -331,7 +337,7 @@ _JSON_TOKEN_PATTERN: Final = re.compile(
 
 
 def render_json(text: str) -> str:
-    """Add colours to JSON. Long lines stay whole, so that the user can copy the JSON."""
+    """Add colours to JSON. Do not wrap long lines, so that the user can copy the JSON."""
     styles = {name: Style.parse(_STYLES[f"json.{name}"]) for name in ("name", "text", "number", "word")}
 
     def paint(match: re.Match[str]) -> str:
@@ -344,11 +350,11 @@ def render_json(text: str) -> str:
 
 # Markdown
 
-_MAX_MARKDOWN_CHARS: Final = 20_000  # Longer texts are shown as they are, because the parser is slow for some input.
+_MAX_MARKDOWN_CHARS: Final = 20_000  # Longer texts are not parsed, because the parser is slow for some input.
 
 
 def lay_out_markdown(text: str) -> RenderableType:
-    """Lay out Markdown. Links are shown as text, and code is not highlighted."""
+    """Lay out Markdown. Show links as text, and do not highlight code."""
     escaped = escape_text(text)
     if len(escaped) > _MAX_MARKDOWN_CHARS:
         return make_text(text)

@@ -1,4 +1,4 @@
-"""Colours of states and labels, for streams that show colours. This module does not need rich."""
+"""Colours for states and labels. This module does not need rich."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def has_cursor(*, err: bool = False) -> bool:
 
 
 def is_styled(*, err: bool = False) -> bool:
-    """Return whether the stream shows colours: it understands escape sequences, and NO_COLOR is not set."""
+    """Return whether the stream is a terminal with escape sequences, and NO_COLOR is not set."""
     return has_cursor(err=err) and "NO_COLOR" not in os.environ
 
 
@@ -40,5 +40,5 @@ def get_state_colour(state: str) -> str | None:
 
 
 def style_state(state: str) -> str:
-    """Add the colour of a state, such as "ready" or "failed", to its name."""
+    """Return the name of a state, such as "ready" or "failed", in the colour of the state."""
     return style(escape_line(state, 100), fg=get_state_colour(state))

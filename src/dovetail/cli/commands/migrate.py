@@ -60,7 +60,7 @@ def _write_files(files: "list[MigratedFile]") -> None:
         if backup.exists():
             raise click.UsageError(f"{backup} already exists. Move it away, so that it is not overwritten")
     for file in changed_files:
-        path = file.path.resolve()  # a symbolic link stays a link
+        path = file.path.resolve()  # Write to the target of a symbolic link, so that the link stays.
         mode = stat.S_IMODE(path.stat().st_mode)
         replace_file(backups[file.path], file.old_text.encode(), mode)
         replace_file(path, file.new_text.encode(), mode)

@@ -61,7 +61,7 @@ def _find_entry(name: str, host: str | None, project: bool) -> InstalledEntry:
     entries = _list_entries(host, project)
     matches = [entry for entry in entries if entry.name == name]
     if len(matches) == 1 or (matches and host is not None):
-        return matches[0]  # The configuration of the user is listed first.
+        return matches[0]  # The user's configuration comes before the project's configuration.
     if matches:
         places = ", ".join(f"--from {entry.host}{' --project' if _is_project_file(entry) else ''}" for entry in matches)
         raise click.UsageError(f"several configurations have a server named {name!r}. Pass one of: {places}")

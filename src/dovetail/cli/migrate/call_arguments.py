@@ -1,4 +1,4 @@
-"""Edit the arguments of a call without changing the layout of the others."""
+"""Edit some arguments of a call, and keep the layout of all other arguments."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ import libcst as cst
 
 
 class CallArguments:
-    """The arguments of a call. Change them, and then create the new call with `apply`."""
+    """The arguments of a call. Edit the arguments, and then call `apply` to create the new call."""
 
     def __init__(self, call: cst.Call) -> None:
         self._call = call
@@ -46,7 +46,7 @@ class CallArguments:
         ]
 
     def name_positional(self, names: Sequence[str], start: int = 0) -> None:
-        """Pass the positional arguments from `start` on by name."""
+        """Turn the positional arguments from index `start` on into keyword arguments."""
         position = 0
         for index, arg in enumerate(self._args):
             if arg.keyword is not None or arg.star:
@@ -56,7 +56,7 @@ class CallArguments:
             position += 1
 
     def unname(self, name: str) -> None:
-        """Pass a keyword argument as the first positional argument."""
+        """Turn a keyword argument into the first positional argument."""
         arg = self._find(name)
         if arg is None:
             return
@@ -77,7 +77,7 @@ class CallArguments:
             new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
             separator = _pick_separator(self._args)
             if isinstance(last.comma, cst.Comma) and len(self._args) == 1:
-                # One argument with a trailing comma: the next one goes to a line with the same indent.
+                # The only argument has a trailing comma, so the new argument goes to a new line with the same indent.
                 separator = cst.Comma(whitespace_after=self._call.whitespace_before_args)
             self._args[-1] = last.with_changes(comma=separator, whitespace_after_arg=cst.SimpleWhitespace(""))
         self._args.append(new)

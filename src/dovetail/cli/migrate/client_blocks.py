@@ -1,4 +1,4 @@
-"""Translate `async with` blocks: sessions of clients, and the stdio streams of low-level servers."""
+"""Translate `async with` blocks that open client sessions, or the stdio streams of low-level servers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,7 +20,7 @@ _SESSION_OPTIONS: Final = {
     "sampling_callback": "sampling_handler",
 }
 
-# Options without an effect in dovetail. All other options that cannot be translated are reported.
+# The migration removes these options without a finding, because they have no effect in dovetail.
 _DROPPED_OPTIONS: Final = ("sse_read_timeout", "terminate_on_close", "timeout", "read_timeout_seconds")
 _OPTION_ADVICE: Final = {
     "auth": 'pass auth="oauth", a token or an authorizer of dovetail.auth to Client(...)',
@@ -34,7 +34,7 @@ PeerNameFinder = Callable[[cst.CSTNode], str | None]
 def translate_client_block(
     edits: Edits, original: cst.With, updated: cst.With, get_peer_name: PeerNameFinder, line: int
 ) -> Any:
-    """Return the new statements for a block that opens streams. Other blocks stay as they are."""
+    """Return the new statements for a block that opens streams. Return any other block unchanged."""
     names = [_get_called_name(item, get_peer_name) for item in original.items]
     if names == ["stdio_server"]:
         return cst.FlattenSentinel(_get_statements(updated))
@@ -56,7 +56,7 @@ def _get_statements(node: cst.With) -> Sequence[cst.BaseStatement]:
 def _merge_session(
     edits: Edits, original: cst.With, updated: cst.With, names: list[str], get_peer_name: PeerNameFinder, line: int
 ) -> Any:
-    """Replace a transport and its session, in one block or in two, with one block of a client."""
+    """Replace the blocks of a transport and of its session with one `async with Client(...)` block."""
     transport = updated.items[0].item
     if len(names) == 2 and names[1] == "ClientSession":
         block, session = updated, updated.items[1]
@@ -91,7 +91,7 @@ def _build_client_arguments(edits: Edits, transport: cst.Call, session: cst.Call
         value = session_arguments.pop(old)
         if value is not None:
             arguments.append(value, new)
-            if old != "logging_callback":  # Both libraries call this one with the same argument.
+            if old != "logging_callback":  # mcp and dovetail call a logging callback with the same argument.
                 edits.report(line, f"{old}=", f"{new}= is called without the context. Change the function")
     client_info = session_arguments.pop("client_info")
     if client_info is not None:
@@ -101,7 +101,7 @@ def _build_client_arguments(edits: Edits, transport: cst.Call, session: cst.Call
 
 
 def _remove_options(edits: Edits, arguments: CallArguments, kept: Sequence[str], line: int) -> None:
-    """Remove the options that `Client` does not have, and report those that have an effect."""
+    """Remove the options that `Client` does not have. Report each option that is not in `_DROPPED_OPTIONS`."""
     names = [arg.keyword.value for arg in arguments.args if arg.keyword is not None]
     for name in names:
         if name not in kept:

@@ -1,4 +1,4 @@
-"""Translate calls of methods of the context."""
+"""Translate method calls on a context, such as `ctx.info(...)`."""
 
 from typing import Final
 
@@ -45,7 +45,7 @@ _RESOURCE_NOTICES: Final = ("send_resource_updated", "notify_resource_updated")
 def translate_context_call(
     edits: Edits, call: cst.Call, context: cst.BaseExpression, method: str, line: int, *, is_awaited: bool
 ) -> cst.BaseExpression | None:
-    """Return the new expression for a call of a method of the context, or None if it stays as it is."""
+    """Return the new expression for a method call on a context. Return None if the call needs no change."""
     arguments = CallArguments(call)
     match method:
         case "report_progress":
@@ -101,7 +101,7 @@ def _get_attribute(context: cst.BaseExpression, *names: str) -> cst.BaseExpressi
 def _translate_state(
     edits: Edits, arguments: CallArguments, context: cst.BaseExpression, method: str, line: int, *, is_awaited: bool
 ) -> cst.BaseExpression | None:
-    """Translate the state of a session to `session_state`, and the state of one request to `extra`."""
+    """Translate session state to `session_state`, and request state to `extra`."""
     key, value = arguments.get("key", 0), arguments.get("value", 1)
     if key is None or (method == "set_state" and value is None):
         edits.report(line, f"ctx.{method}", "use ctx.user_state, or ctx.extra for the values of one request")
@@ -132,7 +132,7 @@ def _translate_state(
 
 
 def is_request_state(call: cst.BaseExpression) -> bool:
-    """Return whether a call reads or changes `extra`, which is a dict, so that the call must not be awaited."""
+    """Return whether a call reads or changes `extra`. Code must not await the call, because `extra` is a dict."""
     return (
         isinstance(call, cst.Call)
         and isinstance(call.func, cst.Attribute)
@@ -183,7 +183,7 @@ def _translate_message(
 
 
 def _translate_log(edits: Edits, arguments: CallArguments, context: cst.BaseExpression) -> cst.BaseExpression:
-    # The first argument is the level in mcp, and the message in fastmcp.
+    # In mcp, the first argument is the level. In fastmcp, the first argument is the message.
     is_mcp = edits.usage.packages.get(get_code(context)) == "mcp"
     names = ("level", "message") if is_mcp else ("message", "level")
     level = arguments.pop("level", names.index("level")) or cst.SimpleString('"info"')
@@ -199,7 +199,7 @@ def _translate_log(edits: Edits, arguments: CallArguments, context: cst.BaseExpr
 def _add_extra(
     edits: Edits, context: cst.BaseExpression, message: cst.BaseExpression, extra: cst.BaseExpression | None
 ) -> cst.BaseExpression:
-    """Return the data of a log message, as the other library sends a message with `extra`."""
+    """Return the data of a log message. Combine message and `extra` in the same way as mcp or fastmcp does."""
     if extra is None or get_code(extra) == "None":
         return message
     if edits.usage.packages.get(get_code(context)) == "mcp":
@@ -208,7 +208,7 @@ def _add_extra(
 
 
 def _translate_notice(edits: Edits, arguments: CallArguments, method: str) -> cst.BaseExpression | None:
-    """Translate change notices, which the server sends in dovetail."""
+    """Translate a change notice to a call on the server, because a dovetail context does not send change notices."""
     if len(edits.usage.servers) != 1:
         return None
     server = cst.parse_expression(edits.usage.servers[0])
@@ -230,7 +230,7 @@ def _to_text(uri: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def is_notice(call: cst.BaseExpression) -> bool:
-    """Return whether a call sends a change notice. These methods of dovetail's server are not coroutines."""
+    """Return whether a call uses `mount` or sends a change notice. These methods of `Server` are not coroutines."""
     return (
         isinstance(call, cst.Call)
         and isinstance(call.func, cst.Attribute)

@@ -1,4 +1,4 @@
-"""The shared state of one rewrite: the imports that the new code needs, and what remains to do by hand."""
+"""The state of one rewrite: the imports that the new code needs, and the findings for the user."""
 
 from collections import defaultdict
 from typing import Literal
@@ -13,9 +13,10 @@ FindingKind = Literal["edit", "check"]
 
 
 class Finding(Struct, frozen=True):
-    """A construct that a person must look at.
+    """A construct that the user must edit or check.
 
-    "edit" means that the file does not work without a change by hand. "check" means that it works, but differently.
+    The kind "edit" means that the file does not work until the user edits the construct. The kind "check" means that
+    the construct works, but its behaviour changes.
     """
 
     line: int
@@ -30,10 +31,10 @@ class Edits:
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
         self.findings: list[Finding] = []
-        self.helpers: dict[str, str] = {}  # functions and classes that the new code needs, by name
+        self.helpers: dict[str, str] = {}  # the source code of each helper function or class, by name
         self.modules: set[str] = set()  # modules of the standard library to import
         self._aliases: dict[tuple[str, str], str] = {}  # the local name of each imported name
-        self.http_options: dict[str, cst.BaseExpression] = {}  # options of the server that `run` takes in dovetail
+        self.http_options: dict[str, cst.BaseExpression] = {}  # constructor options that become options of `run`
 
     def report(self, line: int, construct: str, advice: str, kind: FindingKind = "edit") -> None:
         """Add a finding."""
@@ -42,11 +43,11 @@ class Edits:
             self.findings.append(finding)
 
     def import_name(self, full_name: str, alias: str | None = None) -> str:
-        """Import a name and return how the code refers to it."""
+        """Import a name, and return its local name in the new code."""
         module, _, name = full_name.rpartition(".")
         if (module, name) not in self._aliases:
             if name in self.usage.bound_names and module.split(".")[0] != "dovetail":
-                return name  # the file imports it already
+                return name  # The file already imports this name.
             if alias is None and name in self.usage.bound_names:
                 alias = f"Dovetail{name[0].upper()}{name[1:]}"
             self._aliases[module, name] = alias or name
@@ -56,7 +57,7 @@ class Edits:
         return cst.Name(self.import_name(full_name))
 
     def translate_name(self, local_name: str, qualified_name: str) -> str | None:
-        """Return the new local name of something imported from a peer, or None if there is no equivalent."""
+        """Return the new local name for a name that the file imports from a peer. Return None without an equivalent."""
         full_name = resolve_name(qualified_name)
         if full_name is None:
             return None
@@ -79,11 +80,11 @@ class Edits:
         return self.import_expression(full_name)
 
     def list_local_names(self) -> list[str]:
-        """Return the names under which the new code knows the imported names."""
+        """Return the local names of all imported names."""
         return [*self._aliases.values()]
 
     def build_imports(self, used_names: set[str]) -> list[str]:
-        """Return the import statements of the new code. Names that only other helpers used are left out."""
+        """Return the import statements of the new code. Skip names that neither the file nor a helper uses."""
         helper_code = "".join(self.helpers.values())
         lines = [f"import {module}" for module in sorted(self.modules)]
         names_by_module: defaultdict[str, list[str]] = defaultdict(list)

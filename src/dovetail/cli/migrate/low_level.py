@@ -1,4 +1,7 @@
-"""Translate low-level servers of mcp 1: their handlers become tools, resources and prompts before the server runs."""
+"""Translate low-level servers of mcp 1.
+
+The new code calls the list handlers before the server runs, and registers the listed tools, resources and prompts.
+"""
 
 from typing import Final
 
@@ -64,7 +67,7 @@ def create_prompt(get_prompt: Any, prompt: Prompt) -> Any:
 
 
 def build_registration(edits: Edits, server: str, line: int) -> list[cst.BaseStatement]:
-    """Return the statements that register everything the handlers of a low-level server list."""
+    """Return the statements that register all items that the list handlers of a low-level server return."""
     handlers = edits.usage.low_level_handlers
     names = {method: function.name.value for method, function in handlers.items()}
     code = ""

@@ -1,4 +1,7 @@
-"""Translate middleware classes of fastmcp. Their hooks stay, and a new `__call__` nests them as fastmcp does."""
+"""Translate middleware classes of fastmcp.
+
+The class keeps its hooks. A new `__call__` method calls the hooks in the same order as fastmcp.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Final
@@ -19,7 +22,7 @@ _METHOD_BY_HOOK: Final = {
     "on_list_prompts": "prompts/list",
     "on_discover": "server/discover",
 }
-_GENERAL_HOOKS: Final = ("on_message", "on_request")  # the outermost first
+_GENERAL_HOOKS: Final = ("on_message", "on_request")  # in the order in which fastmcp calls them
 HOOKS: Final = frozenset(("__call__", "on_initialize", "on_notification", *_GENERAL_HOOKS, *_METHOD_BY_HOOK))
 _LIST_ADVICE: Final = (
     "call_next returns the encoded list as bytes, so a hook that changes the list fails. Use visible_to= of the items"
@@ -41,15 +44,16 @@ def translate_middleware_class(
     is_middleware_base: Callable[[cst.Arg], bool],
     inherited_hooks: Collection[str],
 ) -> tuple[cst.ClassDef, frozenset[str]]:
-    """Return the class with a `__call__` that calls its hooks, and the names of the hooks.
+    """Add a `__call__` method that calls the hooks of a class. Return the new class and the names of its hooks.
 
-    The base class of fastmcp is removed. `inherited_hooks` are those of base classes in the same file.
+    The new class does not inherit from the fastmcp base class. `inherited_hooks` names the hooks of base classes in
+    the same file.
     """
     body, original_body = updated.body, original.body
     if not isinstance(body, cst.IndentedBlock) or not isinstance(original_body, cst.IndentedBlock):
         return updated, frozenset(inherited_hooks)
     own_hooks: set[str] = set()
-    contexts: dict[str, str] = {}  # the parameter with the context, by method
+    contexts: dict[str, str] = {}  # the name of the context parameter of each method
     for method in original_body.body:
         if not isinstance(method, cst.FunctionDef) or (context := get_context_name(method)) is None:
             continue
@@ -75,7 +79,10 @@ def translate_middleware_class(
 
 
 def get_context_name(method: cst.FunctionDef) -> str | None:
-    """Return the parameter with the context: the one after `self` in hooks, or one with its type or usual name."""
+    """Return the name of the context parameter.
+
+    In a hook, it is the parameter after `self`. In other methods, its annotation or its usual name identifies it.
+    """
     parameters = [*method.params.posonly_params, *method.params.params, *method.params.kwonly_params]
     if method.name.value in HOOKS:
         return parameters[1].name.value if len(parameters) > 1 else "context"
@@ -154,7 +161,7 @@ def _nest(edits: Edits, hook: str) -> str:
 
 
 class _ContextRenamer(cst.CSTTransformer):
-    """Renames the attributes of fastmcp's MiddlewareContext to those of an exchange, whose params are a dict."""
+    """Replaces the attributes of fastmcp's MiddlewareContext with the attributes of a dovetail exchange."""
 
     def __init__(self, edits: Edits, context: str) -> None:
         super().__init__()
@@ -173,7 +180,7 @@ class _ContextRenamer(cst.CSTTransformer):
         return updated_node.with_changes(target=_make_assignable(updated_node.target))
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """Translate `getattr(context.message, "name", None)` and `hasattr`, which would always fail for a dict."""
+        """Translate `getattr` and `hasattr` on `context.message`, because the params of an exchange are a dict."""
         function, args = get_code(original_node.func), [get_code(arg.value) for arg in original_node.args]
         if function not in ("getattr", "hasattr") or len(args) < 2 or args[0] not in self._messages:
             return updated_node
@@ -199,7 +206,7 @@ class _ContextRenamer(cst.CSTTransformer):
 
 
 def _make_assignable(target: cst.BaseExpression) -> cst.BaseExpression:
-    """Turn `params.get("arguments")`, which cannot be assigned, into `params["arguments"]`."""
+    """Turn `params.get("arguments")` into `params["arguments"]`, because code cannot assign to a call."""
     if isinstance(target, cst.Call) and isinstance(target.func, cst.Attribute):
         return cst.parse_expression(f"{get_code(target.func.value)}[{get_code(target.args[0].value)}]")
     return target

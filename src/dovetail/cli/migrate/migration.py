@@ -1,4 +1,4 @@
-"""Migrate source files: read, translate and compare them. Nothing here runs the code of a file."""
+"""Read source files, translate them, and compare the old and the new text. This module never runs the files."""
 
 import ast
 import difflib
@@ -26,7 +26,7 @@ _Statement: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class MigratedSource(Struct, frozen=True):
-    """The new text of a file, and what remains to do by hand."""
+    """The new text of a file, and the findings for the user."""
 
     text: str
     findings: list[Finding]
@@ -57,7 +57,7 @@ class MigratedFile(Struct, frozen=True):
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the Python files of all paths. Hidden folders and virtual environments are left out."""
+    """Yield the Python files of all paths. Skip hidden folders and virtual environments."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -74,7 +74,7 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def migrate_files(paths: Iterable[Path]) -> list[MigratedFile]:
-    """Migrate all files that use a peer. A server of one file is known in the others, too."""
+    """Migrate all files that use a peer. A file may import a server from another file of `paths`."""
     texts: dict[Path, str] = {}
     usages: dict[Path, Usage] = {}
     migrated: list[MigratedFile] = []
@@ -84,7 +84,7 @@ def migrate_files(paths: Iterable[Path]) -> list[MigratedFile]:
             continue
         try:
             texts[path] = data.decode()
-            ast.parse(texts[path])  # libcst crashes if an expression has too many levels. Python refuses it.
+            ast.parse(texts[path])  # Python rejects an expression that is nested too deeply. libcst would crash.
             usages[path] = _collect_usage(cst.parse_module(texts[path]))
         except UnicodeDecodeError as exc:
             finding = Finding(data.count(b"\n", 0, exc.start) + 1, "edit", exc.reason, "save the file as UTF-8")
@@ -139,7 +139,7 @@ def _replace_dependencies(match: re.Match[str]) -> str:
 
 
 def _write_imports(module: cst.Module, edits: Edits, usage: Usage) -> cst.Module:
-    """Replace the imports of the peers with those of dovetail, and insert the helpers that the new code needs."""
+    """Replace the peer imports with dovetail imports, and insert the helpers that the new code needs."""
     used_names = _find_used_names(module)
     kept: list[PeerImport] = []
     new_names = set(edits.list_local_names())
@@ -198,7 +198,7 @@ def _is_import(statement: cst.CSTNode) -> bool:
 
 
 def _is_header(statement: cst.CSTNode, index: int) -> bool:
-    """Return whether a statement is the docstring or a future import, which must stay first."""
+    """Return whether a statement must stay first in the file. This is a docstring or a `__future__` import."""
     if not isinstance(statement, cst.SimpleStatementLine):
         return False
     part = statement.body[0]

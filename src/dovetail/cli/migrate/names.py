@@ -1,4 +1,4 @@
-"""The names of mcp and fastmcp that have an equivalent in dovetail, as data.
+"""Tables of the names in mcp and fastmcp, with their equivalents in dovetail.
 
 The hints for attributes of servers, contexts and clients are in `dovetail.peer_names`.
 """
@@ -14,8 +14,8 @@ HIGH_LEVEL_SERVERS: Final = ("FastMCP", "MCPServer")
 TYPE_MODULES: Final = ("mcp", "mcp.types", "mcp_types")
 LOW_LEVEL_SERVER_MODULES: Final = ("mcp.server", "mcp.server.lowlevel", "mcp.server.lowlevel.server")
 
-# Classes and functions, by their name in the peers. The module of the peers does not matter, because they export the
-# same class from several modules.
+# This table maps the name of a class or function in a peer to its name in dovetail. The keys have no module, because
+# a peer exports the same class from several modules.
 NAMES: Final[Mapping[str, str]] = {
     "AcceptedElicitation": "",
     "AccessToken": "dovetail.auth.Principal",
@@ -77,7 +77,7 @@ NAMES: Final[Mapping[str, str]] = {
     "get_context": "dovetail.get_context",
 }
 
-# The types of the protocol that have the same name in `mcp.types` and `dovetail.types`.
+# These protocol types have the same name in `mcp.types` and `dovetail.types`.
 TYPE_NAMES: Final = frozenset(
     (
         "Annotations",
@@ -131,7 +131,7 @@ TYPE_NAMES: Final = frozenset(
     )
 )
 
-# Names whose meaning depends on the module. An empty text means that there is no direct equivalent.
+# The meaning of these names depends on their module. An empty string means that dovetail has no direct equivalent.
 NAMES_BY_MODULE: Final[Mapping[str, str]] = {
     "fastmcp.prompts.Message": "dovetail.PromptMessage",
     "fastmcp.prompts.Prompt": "",
@@ -171,7 +171,7 @@ ERROR_CODES: Final[Mapping[str, str]] = {
     "PARSE_ERROR": "-32700",
 }
 
-# Fields that mcp 1 spells as on the wire. mcp 2 and dovetail use snake_case.
+# mcp 1 spells these fields in camelCase, like the protocol. mcp 2 and dovetail spell them in snake_case.
 FIELD_NAMES: Final[Mapping[str, str]] = {
     "costPriority": "cost_priority",
     "destructiveHint": "destructive_hint",
@@ -200,8 +200,8 @@ FIELD_NAMES: Final[Mapping[str, str]] = {
     "_meta": "meta",
 }
 
-# Options of the server classes. A value that ends with "=" is the new name, "" drops the option without a message, and
-# any other text explains what to do by hand.
+# This table has a rule for each option of the server classes. A rule that ends with "=" is the new name of the option.
+# An empty rule removes the option without a finding. Any other rule is the advice of a finding.
 SERVER_OPTIONS: Final[Mapping[str, str]] = {
     "auth": "pass a verifier of dovetail.auth, or a Guard. See the guide to authorization",
     "auth_server_provider": "use dovetail.auth.AuthorizationServer. See the guide to authorization",
@@ -251,13 +251,13 @@ SERVER_OPTIONS: Final[Mapping[str, str]] = {
     "warn_on_duplicate_tools": "",
     "website_url": "website_url=",
 }
-# The order of positional arguments, by class.
+# The names of the positional parameters of each server class, in order.
 SERVER_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "FastMCP": ("name", "instructions"),
     "MCPServer": ("name", "title", "description", "instructions", "website_url", "icons", "version"),
     "Server": ("name", "version", "instructions"),
 }
-# Options of the server classes that dovetail takes in `run` and `asgi`.
+# In dovetail, these constructor options are options of `run` and `asgi`.
 HTTP_OPTIONS_OF_SERVER: Final = (
     "host",
     "port",
@@ -292,7 +292,7 @@ HTTP_OPTIONS: Final[Mapping[str, str]] = {
 }
 HTTP_TRANSPORTS: Final = ("http", "sse", "streamable-http")
 
-# Options of decorators that dovetail does not have.
+# Decorators in dovetail do not have these options.
 ITEM_OPTIONS: Final[Mapping[str, str]] = {
     "app": "dovetail has no components for user interfaces",
     "auth": "use scopes=[...] or visible_to=function",
@@ -310,7 +310,7 @@ READY_MIDDLEWARE: Final[Mapping[str, str]] = {
     "TimingMiddleware": "LogRequests()",
 }
 
-# Advice for names that you must change by hand, by the beginning of the qualified name. The first match applies.
+# Advice for names without an equivalent. Each key is the start of a qualified name. The first match applies.
 HINTS_BY_MODULE: Final[tuple[tuple[str, str], ...]] = (
     ("mcp.types.Completion", "register a function with @app.completion(prompt_or_template, argument)"),
     ("mcp_types.Completion", "register a function with @app.completion(prompt_or_template, argument)"),
@@ -360,7 +360,7 @@ NO_EQUIVALENT: Final = "there is no equivalent. Rewrite this part by hand"
 
 
 def resolve_name(qualified_name: str) -> str | None:
-    """Return the full name in dovetail, or None if there is none."""
+    """Return the full name of the equivalent in dovetail. Return None without an equivalent."""
     if qualified_name in NAMES_BY_MODULE:
         return NAMES_BY_MODULE[qualified_name] or None
     module, _, name = qualified_name.rpartition(".")
@@ -372,11 +372,11 @@ def resolve_name(qualified_name: str) -> str | None:
 
 
 def get_hint(qualified_name: str) -> str:
-    """Return what to do by hand about a name without an equivalent."""
+    """Return the advice for a name without an equivalent."""
     return next((hint for prefix, hint in HINTS_BY_MODULE if qualified_name.startswith(prefix)), NO_EQUIVALENT)
 
 
 def get_attribute_hint(kind: str, name: str) -> str | None:
-    """Return what to do about an attribute of a server, context or client."""
+    """Return the advice for an attribute of a server, context or client, or None."""
     hints = {"server": SERVER_HINTS, "context": CONTEXT_HINTS, "client": CLIENT_HINTS}[kind]
     return hints.get(name)

@@ -1,4 +1,4 @@
-"""The libcst transformer that translates a file. It finds the constructs and leaves their translation to others."""
+"""The libcst transformer that translates a file. It finds the constructs, and other modules translate them."""
 
 import re
 from collections.abc import Collection
@@ -59,7 +59,7 @@ PLACEHOLDER: Final = "__dovetail_imports__"
 
 
 class Rewriter(cst.CSTTransformer):
-    """Translates one file. Each construct that it cannot translate becomes a finding of `edits`."""
+    """Translates one file. It adds a finding to `edits` for each construct that it cannot translate."""
 
     METADATA_DEPENDENCIES: ClassVar[Collection[metadata.ProviderT]] = (
         metadata.QualifiedNameProvider,
@@ -70,13 +70,13 @@ class Rewriter(cst.CSTTransformer):
         super().__init__()
         self.usage = usage
         self.edits = Edits(usage)
-        # Attributes without an equivalent, by their node. A translated call removes its attribute again.
+        # Attributes without an equivalent, by node. If a method call is translated, its attribute is removed from here.
         self._unknown_attributes: dict[cst.CSTNode, tuple[int, str, str]] = {}
         self._awaited: set[cst.CSTNode] = set()
         self._depth = 0
         self._extra_statements: list[str] = []
-        self._assigned_names: dict[cst.CSTNode, str] = {}  # the variable to which each value is assigned
-        self._middleware_hooks: dict[str, frozenset[str]] = {}  # the hooks of each middleware class of the file
+        self._assigned_names: dict[cst.CSTNode, str] = {}  # the name of the variable, by assigned value
+        self._middleware_hooks: dict[str, frozenset[str]] = {}  # the hooks of each middleware class in the file
 
     # Lookup
 
@@ -270,7 +270,7 @@ class Rewriter(cst.CSTTransformer):
             self.edits.report(self._get_line(function), f"{function.name.value} -> {annotation}", advice)
 
     def _expose_errors(self, function: cst.FunctionDef, decorator: cst.Decorator) -> cst.Decorator:
-        """Name the exceptions that the function raises, because dovetail hides the text of others."""
+        """List the exceptions of a function in its decorator, because dovetail hides the text of all others."""
         finder = _RaiseFinder()
         function.body.visit(finder)
         names = sorted(name for name, node in finder.raised.items() if self._get_peer_name(node) is None)
@@ -303,7 +303,7 @@ class Rewriter(cst.CSTTransformer):
             assert isinstance(method, cst.FunctionDef)
             context = get_context_name(method)
             if context is not None:
-                # A hook may give its exchange the name that the context has in tools.
+                # The exchange of a hook and the context of a tool may have the same variable name.
                 for attribute in matchers.findall(method, matchers.Attribute(matchers.Name(context))):
                     self._unknown_attributes.pop(attribute, None)
         return updated_node
@@ -312,7 +312,7 @@ class Rewriter(cst.CSTTransformer):
         return (self._get_peer_name(base.value) or "").endswith(".Middleware")
 
     def _report_foreign_middleware(self, node: cst.ClassDef) -> None:
-        """Report hooks of a class whose base class is in another file, because its `__call__` may not call them."""
+        """Report the hooks of a class with a base class in another file. The inherited `__call__` may not call them."""
         if not node.bases or not isinstance(node.body, cst.IndentedBlock):
             return
         for method in node.body.body:
@@ -390,7 +390,7 @@ class Rewriter(cst.CSTTransformer):
             return cst.Call(self.edits.import_expression("dovetail.get_context"))
         if attribute == "fn" and owner in self.usage.item_functions:
             return updated.value
-        # `result.contents[0].content`, or `result[0].content` in fastmcp 2 and mcp
+        # fastmcp 2 and mcp use `result[0].content`. Later versions of fastmcp use `result.contents[0].content`.
         items = original.value.value if isinstance(original.value, cst.Subscript) else None
         is_resource = items is not None and get_code(items).removesuffix(".contents") in self.usage.resources
         if attribute == "content" and is_resource:
@@ -443,7 +443,7 @@ class Rewriter(cst.CSTTransformer):
     def _translate_request_attribute(
         self, inner: cst.Attribute, updated: cst.Attribute, attribute: str
     ) -> cst.BaseExpression | None:
-        """Translate `ctx.request_context.lifespan_context` and the like."""
+        """Translate an attribute of the request context, for example `ctx.request_context.lifespan_context`."""
         if inner.attr.value != "request_context" or attribute not in _REQUEST_CONTEXT_FIELDS:
             return None
         self._unknown_attributes.pop(inner, None)
@@ -473,7 +473,7 @@ class Rewriter(cst.CSTTransformer):
                 self._report(original_node, call, "each of the contents has `text` or `blob`", "check")
                 names = {get_code(original_node), self._assigned_names.get(original_node)}
                 if names & self.usage.contents_owners:
-                    return updated_node  # fastmcp 3 and later return an object with `contents`, as dovetail does
+                    return updated_node  # fastmcp 3 and later return an object with `contents`, like dovetail.
                 awaited = updated_node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
                 return cst.Attribute(awaited, cst.Name("contents"))
         return updated_node
@@ -576,7 +576,7 @@ class Rewriter(cst.CSTTransformer):
 
 
 class _RaiseFinder(cst.CSTVisitor):
-    """Finds the exceptions that a function raises itself."""
+    """Finds the exceptions in the `raise` statements of a function. It ignores nested functions and classes."""
 
     def __init__(self) -> None:
         super().__init__()

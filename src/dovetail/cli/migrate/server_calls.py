@@ -1,4 +1,4 @@
-"""Translate the creation of servers and calls of their methods."""
+"""Translate server constructors, and method calls on servers."""
 
 import re
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ _ANONYMOUS_ADVICE: Final = (
 
 
 def translate_constructor(edits: Edits, call: cst.Call, class_name: str, line: int) -> cst.Call:
-    """Return the call of `Server` for a call of a server class."""
+    """Translate the constructor call of a peer's server class to a call of `Server`."""
     arguments = CallArguments(call)
     arguments.name_positional(SERVER_PARAMETERS[class_name], 1)
     if arguments.has_starred:
@@ -85,7 +85,7 @@ def translate_constructor(edits: Edits, call: cst.Call, class_name: str, line: i
 
 
 def translate_from_openapi(edits: Edits, call: cst.Call, method: str, line: int) -> cst.BaseExpression:
-    """Return the call of `Server.from_openapi` or `Server.from_asgi`."""
+    """Translate `from_openapi` or `from_fastapi` to a call of `Server.from_openapi` or `Server.from_asgi`."""
     arguments = CallArguments(call)
     arguments.unname("app" if method == "from_fastapi" else "openapi_spec")
     for name in (
@@ -106,7 +106,7 @@ def translate_from_openapi(edits: Edits, call: cst.Call, method: str, line: int)
 
 
 def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) -> cst.BaseExpression | None:
-    """Return the new expression for a call of a method of a server, or None if it stays as it is."""
+    """Return the new expression for a method call on a server. Return None if the call needs no change."""
     assert isinstance(call.func, cst.Attribute)
     if method in ("tool", "resource", "prompt"):
         return _translate_decorator(edits, call, method, line)
@@ -132,7 +132,7 @@ def translate_server_call(edits: Edits, call: cst.Call, method: str, line: int) 
 
 
 def _translate_list(edits: Edits, server: cst.BaseExpression, method: str) -> cst.Call:
-    """Return a call of a helper, because a server of dovetail has no methods that list its items."""
+    """Return a call of a helper function, because `Server` has no methods that list its items."""
     verb, _, kind = method.partition("_")
     client, any_type = edits.import_name("dovetail.Client"), edits.import_name("typing.Any")
     edits.helpers["list_items"] = _LIST_ITEMS.format(client=client, any=any_type)
@@ -142,9 +142,9 @@ def _translate_list(edits: Edits, server: cst.BaseExpression, method: str) -> cs
 
 
 def _apply_option(edits: Edits, arguments: CallArguments, name: str, rules: Mapping[str, str], line: int) -> None:
-    """Rename an option, drop it, or report what to do.
+    """Rename an option, remove it, or report it.
 
-    A reported option stays, so that the server does not start without, for example, its authentication.
+    A reported option stays in the call. Otherwise the server could start without its authentication, for example.
     """
     rule = rules.get(name)
     if rule is None:
@@ -182,7 +182,7 @@ def _translate_decorator(edits: Edits, call: cst.Call, method: str, line: int) -
 
 
 def _translate_route(edits: Edits, call: cst.Call, line: int) -> cst.Call:
-    """Serve the route without authentication, as fastmcp and mcp do, also if the server has `auth=`."""
+    """Make the route public. In fastmcp and mcp, `auth=` does not protect custom routes."""
     assert isinstance(call.func, cst.Attribute)
     arguments = CallArguments(call)
     arguments.unname("path")
@@ -250,7 +250,7 @@ def _translate_mount(call: cst.Call) -> cst.Call:
         arguments.pop(name)
     first = arguments.get("server", 0)
     if isinstance(first, cst.SimpleString) and len(arguments.positional) == 2:
-        arguments.pop("server", 0)  # fastmcp 2 took the prefix first
+        arguments.pop("server", 0)  # In fastmcp 2, the prefix is the first argument.
         arguments.append(first)
     for name in ("namespace", "prefix"):
         arguments.rename(name, "prefix")
@@ -336,7 +336,7 @@ def _translate_http_options(edits: Edits, arguments: CallArguments, transport: s
 
 
 def _replace_flag(arguments: CallArguments, name: str, values: dict[str, str], otherwise: str) -> None:
-    """Replace a boolean option: a literal that means the default is dropped."""
+    """Replace a boolean option. Remove the option if its literal value is the default."""
     value = arguments.get(name)
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Find what a file uses of mcp and fastmcp: imports, servers, contexts, clients, and the functions they register."""
+"""Find the imports, servers, contexts, clients and handlers of mcp and fastmcp in a file."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ LOW_LEVEL_DECORATORS: Final = (
 
 @dataclass
 class PeerImport:
-    """One name that the file imports from a peer."""
+    """A name that the file imports from mcp or fastmcp."""
 
     local_name: str
     qualified_name: str
@@ -36,18 +36,18 @@ class PeerImport:
 
 @dataclass
 class Usage:
-    """What a file uses. Objects are known by the code that refers to them, such as `mcp` or `self.server`."""
+    """The objects of mcp and fastmcp in a file. The code of an expression, such as `self.server`, names an object."""
 
     imports: dict[str, PeerImport] = field(default_factory=dict[str, PeerImport])
     objects: dict[str, ObjectKind] = field(default_factory=dict[str, ObjectKind])
     packages: dict[str, str] = field(default_factory=dict[str, str])  # the package of each object
     item_functions: set[str] = field(default_factory=set[str])
-    # The names of all functions that register as handlers of low-level servers, by decorator.
+    # The handlers of low-level servers, by the name of their decorator.
     low_level_handlers: dict[str, cst.FunctionDef] = field(default_factory=dict[str, cst.FunctionDef])
     elicitations: set[str] = field(default_factory=set[str])  # variables with the answer to an elicitation
     samples: set[str] = field(default_factory=set[str])  # variables with the result of ctx.sample
     lists: set[str] = field(default_factory=set[str])  # variables with a result of a list method of mcp's clients
-    # The keys of the state that middleware sets, as code. Such state is set again for each request.
+    # The code of each state key that middleware sets. Middleware sets these keys again in each request.
     request_state_keys: set[str] = field(default_factory=set[str])
     resources: set[str] = field(default_factory=set[str])  # variables with the result of ctx.read_resource
     contents_owners: set[str] = field(default_factory=set[str])  # the code before each `.contents`
@@ -64,7 +64,7 @@ class Usage:
 
 
 def get_peer_name(names: Collection[metadata.QualifiedName]) -> str | None:
-    """Return the qualified name of something that is imported from a peer."""
+    """Return the qualified name if one of the names belongs to a peer. Otherwise return None."""
     for qualified in names:
         is_import = qualified.source == metadata.QualifiedNameSource.IMPORT
         if is_import and qualified.name.split(".", 1)[0] in PEER_PACKAGES:
@@ -83,7 +83,7 @@ def is_middleware_context(node: cst.CSTNode) -> bool:
 
 
 def get_object_code(node: cst.CSTNode) -> str:
-    """Return the code that identifies an object. The arguments of a function that returns it do not matter."""
+    """Return the code that identifies an object. If a call returns the object, ignore the arguments of the call."""
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
         return f"{node.func.value}()"
     return get_code(node)
@@ -106,7 +106,7 @@ def strip_await(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def classify_server(qualified_name: str) -> ObjectKind | None:
-    """Return the kind of server that a call of this name creates."""
+    """Return the kind of server that a call of `qualified_name` creates, or None."""
     parts = qualified_name.split(".")
     if any(part in HIGH_LEVEL_SERVERS for part in parts[-2:]) or parts[-1] == "create_proxy":
         return "server"
@@ -115,7 +115,7 @@ def classify_server(qualified_name: str) -> ObjectKind | None:
 
 
 class UsageCollector(cst.CSTVisitor):
-    """Fills a `Usage`. `known_servers` are the names of servers in other files of the same migration."""
+    """Collects the `Usage` of a file. `known_servers` contains the names of servers in the other migrated files."""
 
     METADATA_DEPENDENCIES: ClassVar[Collection[metadata.ProviderT]] = (
         metadata.QualifiedNameProvider,
@@ -126,10 +126,8 @@ class UsageCollector(cst.CSTVisitor):
         super().__init__()
         self.usage = Usage()
         self._known_servers = known_servers
-        self._middleware_contexts: list[
-            tuple[list[str], str]
-        ] = []  # names of context variables, and the function that has them
-        self._functions: list[str] = []  # the functions around the current node, the innermost last
+        self._middleware_contexts: list[tuple[list[str], str]] = []  # the context variables of each function
+        self._functions: list[str] = []  # the functions around the current node, from the outermost to the innermost
 
     def get_peer_name(self, node: cst.CSTNode) -> str | None:
         return get_peer_name(self.get_metadata(metadata.QualifiedNameProvider, node, set[metadata.QualifiedName]()))
@@ -145,7 +143,7 @@ class UsageCollector(cst.CSTVisitor):
                 self._add_import(node, local_name, f"{module}.{alias.evaluated_name}")
             else:
                 self.usage.bound_names.add(local_name)
-                # Without a module, as in `from . import server`, the name is a module.
+                # In `from . import server`, the name `server` is a module and not a server object.
                 if node.module is not None and alias.evaluated_name in self._known_servers:
                     self._add_object(local_name, "server", "fastmcp")
         return False

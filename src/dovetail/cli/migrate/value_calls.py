@@ -17,9 +17,9 @@ _TYPES_WITH_FIELDS: Final = TYPE_NAMES | {"BlobResourceContents", "TextResourceC
 
 
 def translate_value_call(edits: Edits, call: cst.Call, qualified_name: str, line: int) -> cst.BaseExpression | None:
-    """Return the new expression for a call of a class or function of a peer, or None if it stays as it is.
+    """Return the new expression for a call of a peer's class or function. Return None if the call needs no change.
 
-    The function of `call` already has its new name.
+    The caller has already replaced the function name in `call`.
     """
     name = qualified_name.rpartition(".")[2]
     if name in ("McpError", "MCPError"):
@@ -37,7 +37,7 @@ def translate_value_call(edits: Edits, call: cst.Call, qualified_name: str, line
 
 
 def rename_fields(call: cst.Call) -> cst.Call:
-    """Return the call of a protocol type with field names in snake_case, without `type=`, and with URIs as text."""
+    """Translate the arguments of a protocol type: use snake_case, remove `type=`, and pass URIs as strings."""
     arguments = CallArguments(call)
     arguments.pop("type")
     for old, new in FIELD_NAMES.items():
@@ -49,7 +49,7 @@ def rename_fields(call: cst.Call) -> cst.Call:
 
 
 def unwrap_url(node: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the text of a URL: dovetail uses plain strings."""
+    """Return the string inside `AnyUrl(...)`, because dovetail uses plain strings for URLs."""
     if isinstance(node, cst.Call) and get_code(node.func).rpartition(".")[2] in _URL_CLASSES and len(node.args) == 1:
         return node.args[0].value
     return node
@@ -163,7 +163,7 @@ def _translate_retry(edits: Edits, call: cst.Call, _line: int) -> cst.BaseExpres
 
 
 def _translate_command(edits: Edits, call: cst.Call, line: int) -> cst.BaseExpression:
-    """Return the target of a client for `StdioServerParameters(command=..., args=..., env=...)`."""
+    """Translate `StdioServerParameters(command=..., args=..., env=...)` to a target for `Client`."""
     arguments = CallArguments(call)
     if arguments.has_starred:
         edits.report(line, get_code(call), "pass the command and its arguments as one list")

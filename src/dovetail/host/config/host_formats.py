@@ -1,4 +1,4 @@
-"""The configuration formats of the known hosts: where their files are, and how an entry looks in each format."""
+"""The configuration files of known hosts: their paths, and the format of a server entry."""
 
 import os
 import re
@@ -27,7 +27,7 @@ class HostFormat(NamedTuple):
     types: tuple[str, str, str] | None = None
     url_key: str | None = "url"  # the name of the URL key, or None if the host supports only commands
     supports_sse: bool = True  # True if the host supports HTTP+SSE URLs
-    reference_format: str | None = None  # how the host writes a reference to an environment variable
+    reference_format: str | None = None  # the format of a reference to an environment variable
     # The key that lists the names of the environment variables to pass to a command.
     passthrough_key: str | None = None
 
@@ -182,7 +182,7 @@ def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, 
 
 
 def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Convert headers to the keys that Codex uses for fixed values, variables and bearer tokens."""
+    """Convert headers to Codex keys. Codex has separate keys for fixed values, variables and bearer tokens."""
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
     token_fields: dict[str, str] = {}

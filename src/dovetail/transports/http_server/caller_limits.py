@@ -1,6 +1,6 @@
-"""The limits on the open sessions and streams of one caller, at all workers of a cluster together.
+"""Limit the open sessions and streams of each caller. All workers of a cluster share these limits.
 
-While the shared state is away, each worker allows its share of a limit.
+While the shared state is unavailable, each worker allows its share of a limit.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class SessionPlaces:
         self._copies = copies
 
     async def take(self, identity: SessionIdentity) -> None:
-        """Count a new session until its handshake must be complete. Raise Refusal if the caller has too many."""
+        """Count a new session until the initialize timeout. Raise Refusal if the caller has too many sessions."""
         owner = self._get_owner(identity)
         if owner is None:
             return
@@ -52,7 +52,7 @@ class SessionPlaces:
             await self._state.release(owner[0], identity.key)
 
     def _get_owner(self, identity: SessionIdentity) -> tuple[str, int] | None:
-        """Return the name and the limit of the sessions that count together."""
+        """Return the owner of a session and the owner's limit. Return None if no limit applies."""
         if identity.principal_digest is not None:
             return f"sessions of principal {identity.principal_digest}", self._limits.max_sessions_per_principal
         if identity.address is not None:
@@ -61,7 +61,7 @@ class SessionPlaces:
 
 
 class StreamPlaces:
-    """Counts the open streams of each caller. The places of a worker are free again when the worker ends."""
+    """Counts the open streams of each caller. When a worker ends, the cluster frees the places of this worker."""
 
     def __init__(self, cluster: ClusterWorker, limit: int) -> None:
         self._cluster = cluster
@@ -72,7 +72,7 @@ class StreamPlaces:
 
     @contextlib.asynccontextmanager
     async def take(self, principal: Principal | None, address: str | None) -> AsyncGenerator[None]:
-        """Count an open stream. Raise Refusal if the caller has too many. Callers on this machine have no limit."""
+        """Count a stream while it is open. Raise Refusal if the caller has too many. Local callers have no limit."""
         owner = address if principal is None else hash_principal(principal)
         if owner is None:
             yield
@@ -82,7 +82,7 @@ class StreamPlaces:
         try:
             try:
                 is_allowed = await self._state.acquire(name, holder, self._limit, None)
-            except SharedStateUnavailable:  # The place may have been taken nevertheless.
+            except SharedStateUnavailable:  # The shared state may have reserved the place although no answer arrived.
                 is_allowed = self._counts[owner] < _get_share(self._state, self._limit)
             if not is_allowed:
                 raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
@@ -97,7 +97,7 @@ class StreamPlaces:
             await self._release(name, holder)
 
     async def _release(self, name: str, holder: str) -> None:
-        """Free a place. If the back end is away, free the place later."""
+        """Free a place. If the shared state is unavailable, free the place later."""
         try:
             await self._state.release(name, holder)
         except BaseException as exc:
@@ -107,5 +107,5 @@ class StreamPlaces:
 
 
 def _get_share(state: SharedState, limit: int) -> int:
-    """Return the part of a limit that one worker may use while it cannot ask the others."""
+    """Return the share of a limit that this worker may use while the shared state is unavailable."""
     return max(1, limit // max(1, state.get_status().worker_count))

@@ -1,4 +1,4 @@
-"""Find the address of a client behind proxies. Only proxies that the operator names are believed."""
+"""Find the address of a client behind proxies. Only the headers of trusted proxies count."""
 
 import ipaddress
 from functools import lru_cache
@@ -29,7 +29,7 @@ class TrustedProxies:
         self._is_trusted = lru_cache(1024)(self._check_trusted)
 
     def find_client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """Return the address of the client. It is the last address in the header that is not a trusted proxy."""
+        """Return the client address: the last address in `X-Forwarded-For` that is not a trusted proxy."""
         if not self._trusts_peer(peer):
             return peer
         values = [value for name, value in headers if name == b"x-forwarded-for"]
@@ -64,7 +64,7 @@ class TrustedProxies:
 
 
 def _parse_address(text: str) -> Address:
-    """Split a host and its port. An unknown format is returned as the host."""
+    """Split a text into host and port. If the format is unknown, return the text as the host."""
     if text.startswith("["):
         host, bracket, port = text[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):

@@ -1,7 +1,7 @@
-"""The interface of the sessions of an endpoint, in protocol versions with a handshake.
+"""The interface of a session store, for protocol versions with a handshake.
 
-`MemorySessions` keeps the sessions of one process, and `SharedSessions` those of a cluster. Neither knows how to run a
-request: `HandshakeSessionManager` does.
+`MemorySessions` stores the sessions of one process. `SharedSessions` stores the sessions of a cluster.
+`HandshakeSessionManager` runs the requests of the sessions.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,23 +25,23 @@ CreateWriter: TypeAlias = Callable[[EndpointRequest, HandshakeSession, Sequence[
 
 
 class HandshakeSessions(Protocol):
-    """Finds the sessions of an endpoint, and knows what each request changes in them."""
+    """Stores the sessions of an endpoint, and applies the changes that requests make to a session."""
 
     @property
     def create_writer(self) -> CreateWriter:
-        """Return the function that creates the response for a request, or for a batch of requests with these IDs."""
+        """Return a function that creates the response to a request or to a batch of requests."""
         ...
 
     def __len__(self) -> int: ...
 
     @property
     def reader_count(self) -> int:
-        """Return the number of streams with a reader."""
+        """Return the number of streams that a client is reading."""
         ...
 
     @property
     def replay_bytes(self) -> int:
-        """Return the number of bytes in the memory of this process that are stored for clients that reconnect."""
+        """Return how many bytes this process stores for clients that reconnect."""
         ...
 
     async def start(self) -> None:
@@ -53,22 +53,22 @@ class HandshakeSessions(Protocol):
         ...
 
     async def find(self, request: EndpointRequest, *, is_answer: bool = False) -> HandshakeSession:
-        """Return the session of a request. Raise Refusal if it is unknown or belongs to another caller.
+        """Return the session of a request. Raise Refusal if the session is unknown or belongs to another caller.
 
-        Call `release` when the request ends. An answer to a question needs no current state of the session.
+        Call `release` when the request ends. If `is_answer` is true, the returned session may be outdated.
         """
         ...
 
     def release(self, session: HandshakeSession) -> None:
-        """Undo `find`, because the request has ended."""
+        """Mark the end of a request for which `find` returned this session."""
         ...
 
     async def end(self, session: HandshakeSession) -> None:
-        """End a session. Raise Refusal if that is not possible now."""
+        """End a session. Raise Refusal if the session store is unavailable."""
         ...
 
     async def handle_session_request(self, session: HandshakeSession, exchange: IncomingExchange) -> Result:
-        """Return the result of a request with one of `SESSION_METHODS`. Raise Refusal if that is not possible now."""
+        """Handle a request with one of `SESSION_METHODS`. Raise Refusal if the session store is unavailable."""
         ...
 
     async def mark_ready(self, session: HandshakeSession) -> None:
@@ -76,11 +76,11 @@ class HandshakeSessions(Protocol):
         ...
 
     async def handle_answer(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        """Pass the client's response to the function that asked for it."""
+        """Pass the client's response to the function that sent the request."""
         ...
 
     async def accept_progress(self, session: HandshakeSession, message: dict[str, Any]) -> bool:
-        """Return whether a progress notification is for a function of this process."""
+        """Return whether a progress notification belongs to a request of this process."""
         ...
 
     async def cancel(self, session: HandshakeSession, id: Any) -> None:
@@ -96,7 +96,7 @@ class HandshakeSessions(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all sessions. Sessions that other workers share continue there."""
+        """End all sessions of this process. A shared session continues at the other workers."""
         ...
 
 
@@ -105,7 +105,7 @@ class SessionVersions:
 
     def __init__(self, service: Service) -> None:
         self._supported = service.protocol_versions
-        # the allowed values of the MCP-Protocol-Version header
+        # The allowed values of the MCP-Protocol-Version header.
         self.allowed = frozenset(revision.encode() for revision in self._supported if not is_stateless(revision))
 
     def check(self, version: bytes | None) -> None:
@@ -127,7 +127,7 @@ def read_session_id(request: EndpointRequest) -> str:
 
 
 def create_unknown_error() -> Refusal:
-    """Return the error for an unknown session. A session of another caller gets the same error."""
+    """Return the error for an unknown session, or for a session of another caller."""
     return Refusal(404, "Unknown session. Open a session with initialize")
 
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 for one connection: requests in, responses out, within the limits of the server. RFC 9112
+"""The HTTP/1.1 protocol of one server connection (RFC 9112). httptools parses the requests.
 
-The parser is httptools. All data of one loop iteration is handled together: first the requests, then the writes. A
-system call between two requests would slow down the second one, and each write wakes the process of a client. The first
-step of a request runs at once, so a request that does not wait needs no task.
+The server handles the data of all connections once per event loop iteration. It handles all requests first, and then
+writes all responses. A write between two requests would slow down the second request, because a write is a system call
+and wakes the client process. The server runs a request at once until the request waits, and only then creates a task.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Req
 from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-# The time after which an idle connection is closed. nginx and cloud load balancers close their idle connections after
-# 60 seconds. The proxy must close first. Otherwise, it may send a request just when the server closes, and lose it.
+# The server closes a connection that is idle for this time. nginx and cloud load balancers close idle connections
+# after 60 seconds. The proxy must close first. Otherwise a request of the proxy could reach a closed connection.
 _KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
-# A rejected client has this time and this many bytes to notice the error. Closing at once could destroy the response.
+# After an error, the server reads on for this time and this many bytes. Closing at once could destroy the response.
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1024 * 1024
-_MAX_HELD_BYTES: Final = 16 * 1024  # Responses above this size are written immediately.
-_CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of a chunk that do not count as chunk extensions
-_HEADER_OVERHEAD_BYTES: Final = 4  # of each header: the colon, a space and the end of the line
-_LONE_READS: Final = 8  # After this many iterations with one request each, requests are handled without a batch.
+_MAX_HELD_BYTES: Final = 16 * 1024  # The server writes larger responses immediately.
+_CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of each chunk that are not counted as overhead
+_HEADER_OVERHEAD_BYTES: Final = 4  # the colon, a space and the line end of each header
+_LONE_READS: Final = 8  # After this many batches with only one read, the server stops batching.
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _MAX_KNOWN_HOSTS: Final = 256
 _AUTHORITY_END: Final = re.compile(rb"[/?]")
@@ -44,7 +44,7 @@ _METHODS: Final = {name.encode(): name for name in ("POST", "GET", "DELETE", "OP
 
 
 class _BadRequest(Exception):
-    """Raised for a request that is rejected before it is handled."""
+    """Raised if a request is invalid or exceeds a limit."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -52,7 +52,7 @@ class _BadRequest(Exception):
 
 
 class ServerState:
-    """What all connections of one server share: settings, the batch of received data, and the sweeper."""
+    """The state that all connections of a server share: settings, the batch of received data, and the sweep timer."""
 
     def __init__(
         self, handle: Callable[[HTTP1Request], Awaitable[None]], limits: ServerLimits, proxies: TrustedProxies | None
@@ -63,7 +63,7 @@ class ServerState:
         self.loop = asyncio.get_running_loop()
         self.starter = EagerTaskStarter()
         self.connections: set[HTTP1Protocol] = set()
-        self.tasks: set[asyncio.Task[None]] = set()  # the requests that wait
+        self.tasks: set[asyncio.Task[None]] = set()  # the tasks of requests that have not ended
         self.known_hosts: set[bytes] = set()  # valid Host headers of earlier requests
         self.closes_connections = False  # True if each response closes its connection
         self.is_in_batch = False
@@ -94,7 +94,7 @@ class ServerState:
             self.known_hosts.add(host)
 
     def receive(self, connection: "HTTP1Protocol", data: bytes) -> None:
-        """Handle data at the end of the loop iteration. If only one client is active, handle it now."""
+        """Add data to the batch of this loop iteration. If only one client is active, handle the data at once."""
         if self._lone_reads >= _LONE_READS:
             now = self.loop.time()  # This is the time at which the loop iteration began.
             if connection is self._last_connection or now != self._last_read_at:
@@ -115,7 +115,7 @@ class ServerState:
             for connection, data in batch:
                 try:
                     connection.handle_data(data)
-                except Exception as exc:  # The data of the other connections must still be handled.
+                except Exception as exc:  # Continue with the data of the other connections.
                     log.error("a connection failed", exc_info=exc)
                     connection.abort()
         finally:
@@ -123,7 +123,7 @@ class ServerState:
             self._flush()
 
     def flush_later(self, connection: "HTTP1Protocol") -> None:
-        """Write the held data of a connection at the end of the batch, or else of the loop iteration."""
+        """Write the held data of a connection at the end of the batch. Without a batch, write after this iteration."""
         if not self._unflushed and not self.is_in_batch:
             self.loop.call_soon(self._flush)
         self._unflushed.append(connection)
@@ -159,9 +159,9 @@ class HTTP1Protocol(asyncio.Protocol):
     _current: HTTP1Request | None = None  # the request that is being handled
     _parsed: HTTP1Request | None = None  # the request whose body is being received
     _upgrading: HTTP1Request | None = None  # a request with an Upgrade header, until its body is read
-    _resumed: HTTP1Request | None = None  # a request whose headers another parser has read
+    _resumed: HTTP1Request | None = None  # an upgrade request whose body a new parser reads
     _pending_error: int | None = None  # the status to send after the queued requests
-    _linger_bytes: int | None = None  # the bytes since the connection was rejected
+    _linger_bytes: int | None = None  # the number of bytes received while the connection lingers
     _is_starting = False
     _is_reading_head = True
     _is_reading_body = False
@@ -178,13 +178,13 @@ class HTTP1Protocol(asyncio.Protocol):
         self._url = b""
         self._fields: dict[bytes, bytes] = {}
         self._repeated: Headers = []  # headers whose name occurred before
-        self._queue: list[HTTP1Request] = []  # requests that wait for the current one
+        self._queue: list[HTTP1Request] = []  # requests that wait until the current request ends
         self.deadline = inf  # the time at which `handle_timeout` is called
 
     # The connection
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time for the first headers."""
+        """Set the deadline for the first headers."""
         self._transport: Any = transport
         self.client_address = _parse_socket_name(transport.get_extra_info("peername"))
         self.server_address = _parse_socket_name(transport.get_extra_info("sockname"))
@@ -216,12 +216,12 @@ class HTTP1Protocol(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the server waits for a request, or for the rest of a request."""
+        """Return whether the server waits for data from the client."""
         return self._current is None or self._is_reading_body
 
     @property
     def is_lingering(self) -> bool:
-        """Return whether the client has its last response, and only the end of the connection is missing."""
+        """Return whether the server has sent its last response, and waits for the client to close the connection."""
         return self._linger_bytes is not None
 
     def shut_down(self) -> None:
@@ -229,7 +229,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._current is None:
             self._close()
         elif self._current is self._parsed:
-            self._reject(503)  # The body is incomplete, so the request cannot be handled.
+            self._reject(503)  # The server does not wait for the rest of the body.
         else:
             self._current.keep_alive = False
 
@@ -271,9 +271,9 @@ class HTTP1Protocol(asyncio.Protocol):
             self._check_incomplete(was_reading)
 
     def _check_incomplete(self, was_reading: bool) -> None:
-        """Limit the size and the time of an incomplete request."""
+        """Reject an incomplete request that is too large, and set the deadline for its remaining data."""
         limits = self.server.limits
-        # Trailers and chunk extensions are limited, because a client could send them without an end.
+        # The limit includes trailers and chunk extensions, because a client could send them without end.
         if max(self._head_bytes if self._is_reading_head else 0, self._overhead_bytes) > limits.max_header_block_bytes:
             self._fail(431)
         elif self.deadline == inf or not was_reading:
@@ -297,7 +297,7 @@ class HTTP1Protocol(asyncio.Protocol):
     def _ignore_upgrade(self) -> None:
         """Handle a request for another protocol as an ordinary request. RFC 9110, section 7.8
 
-        The parser stops after the headers of such a request, so another parser reads the body.
+        The parser stops after the headers of a request with an Upgrade header, so a new parser reads the body.
         """
         request, self._upgrading = self._upgrading, None
         assert request is not None  # The parser stops only after the headers that `on_headers_complete` has checked.
@@ -332,7 +332,7 @@ class HTTP1Protocol(asyncio.Protocol):
             self._fields[name] = value.strip(b" \t")
 
     def on_headers_complete(self) -> None:
-        """Check the headers, and queue the request. Its body may follow."""
+        """Check the headers, and queue the request. The body may still be incomplete."""
         head_bytes, self._head_bytes = self._head_bytes, 0
         self._is_reading_head, self._is_reading_body = False, True
         self._overhead_bytes = 0
@@ -433,7 +433,7 @@ class HTTP1Protocol(asyncio.Protocol):
             self.resume_reading()
             self._start_idle_time()
         else:
-            self.resume_reading()  # The rest of the body is discarded.
+            self.resume_reading()  # The connection reads and discards the rest of the body.
 
     def _continue(self) -> None:
         if not self._is_starting and self._current is None:
@@ -457,7 +457,7 @@ class HTTP1Protocol(asyncio.Protocol):
     # Errors
 
     def _fail(self, status: int) -> None:
-        """Reject the received data. Complete requests before it are handled first."""
+        """Reject the received data. First handle the complete requests that arrived before this data."""
         broken, self._parsed = self._parsed, None
         if broken in self._queue:
             self._queue.remove(broken)
@@ -466,7 +466,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._queue or not (self._current is None or self._current is broken):
             self._pending_error = status
         elif broken is not None and broken.is_complete:
-            self._close()  # The client has its response, and would not expect another one.
+            self._close()  # The client already has its response and does not expect a second response.
         else:
             self._reject(status)
 
@@ -488,7 +488,7 @@ class HTTP1Protocol(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close the connection after the client had time to read the response. RFC 9112, section 9.6"""
+        """Give the client time to read the response, and then close the connection. RFC 9112, section 9.6"""
         self._linger_bytes = 0
         self._queue.clear()
         self._is_reading_head = self._is_reading_body = False
@@ -503,7 +503,7 @@ class HTTP1Protocol(asyncio.Protocol):
     # Writing
 
     def write(self, data: bytes, *, has_more: bool = False) -> None:
-        """Send data. During a batch, or if more data follows, small data waits for the end of the loop iteration."""
+        """Send data. During a batch, or if more data follows, hold a small amount of data until `flush`."""
         if (has_more or self.server.is_in_batch) and len(self._held) + len(data) <= _MAX_HELD_BYTES:
             if not self._held:
                 self.server.flush_later(self)
@@ -514,20 +514,20 @@ class HTTP1Protocol(asyncio.Protocol):
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Send the data that waits."""
+        """Send the held data."""
         if self._held:
             data, self._held = self._held, b""
             if not self._transport.is_closing():
                 self._transport.write(data)
 
     def pause_writing(self) -> None:
-        """Handle a client that does not read. After a while, close the connection."""
+        """Start the write timeout, because the client does not read. After the timeout, abort the connection."""
         self.is_write_paused = True
         if self._stall_timer is None:
             self._stall_timer = self.server.loop.call_later(self.server.limits.write_timeout, self.abort)
 
     def resume_writing(self) -> None:
-        """Handle a client that reads again."""
+        """Stop the write timeout, because the client reads again."""
         self._stop_stall_timer()
         self._wake_writers()
 
@@ -561,7 +561,7 @@ def _check_sizes(target: bytes, headers: Headers, limits: ServerLimits) -> None:
 
 
 def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) -> None:
-    """Reject headers that a proxy could understand differently. RFC 9112, sections 2.3, 3.2 and 6"""
+    """Reject headers that a proxy could interpret differently. RFC 9112, sections 2.3, 3.2 and 6"""
     if version not in ("1.0", "1.1"):
         raise _BadRequest(505)
     if version == "1.1" and b"host" not in fields:
@@ -578,7 +578,7 @@ def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) 
 def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> bytes:
     """Return the path and the query of a target that does not begin with a slash. RFC 9112, section 3.2
 
-    An absolute target must have the host of the Host header, because a proxy may have checked only the header.
+    The host in an absolute target must equal the Host header, because a proxy may have checked only the Host header.
     """
     if target == b"*" and method == "OPTIONS":
         return target
@@ -595,7 +595,7 @@ def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> b
 
 
 def _format_date(moment: time.struct_time) -> bytes:
-    """Return a Date header. `strftime` would use the language of the process."""
+    """Return a Date header in English. `strftime` would use the locale of the process."""
     day, month = _DAYS[moment.tm_wday], _MONTHS[moment.tm_mon - 1]
     clock = f"{moment.tm_hour:02}:{moment.tm_min:02}:{moment.tm_sec:02}"
     return f"date: {day}, {moment.tm_mday:02} {month} {moment.tm_year} {clock} GMT\r\n".encode()

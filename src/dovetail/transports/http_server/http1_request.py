@@ -1,6 +1,6 @@
-"""One HTTP/1.1 request on a connection of our HTTP server, and the response to it.
+"""One HTTP/1.1 request on a server connection, and the response to this request.
 
-A request has two interfaces: `ServerRequest` for our endpoint, and scope, `receive` and `send` for ASGI applications.
+The MCP endpoint uses the interface `ServerRequest`. ASGI applications use `scope`, `receive` and `send`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dovetail.transports.http_server.forwarded_addresses import Address, Trusted
 from dovetail.transports.http_server.http_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more is unread, the connection stops reading.
+_MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more bytes are unread, the connection stops reading.
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON_HEAD, _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\n" + b"".join(b"%b: %b\r\n" % header for header in headers)
@@ -26,7 +26,7 @@ _ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 
 
 class RequestServer(Protocol):
-    """What a request needs of its server."""
+    """The part of a server that a request uses."""
 
     handle: "Callable[[HTTP1Request], Awaitable[None]]"
     loop: asyncio.AbstractEventLoop
@@ -40,7 +40,7 @@ class RequestServer(Protocol):
 
 
 class RequestConnection(Protocol):
-    """What a request needs of its connection."""
+    """The part of a connection that a request uses."""
 
     is_write_paused: bool
     client_address: Address | None
@@ -59,7 +59,7 @@ class RequestConnection(Protocol):
         ...
 
     def write(self, data: bytes, *, has_more: bool = False) -> None:
-        """Send data. If more data follows, small data may wait for it."""
+        """Send data. If more data follows, the connection may hold a small amount of data."""
         ...
 
     async def drain(self) -> None:
@@ -76,9 +76,9 @@ class RequestConnection(Protocol):
 
 
 class HTTP1Request:
-    """A request on a connection, and the response to it. It has the interface `ServerRequest`."""
+    """A request on a connection, and the response to this request. The class implements `ServerRequest`."""
 
-    # These values are in the class, because most requests never change them.
+    # Class attributes hold these defaults, because most requests never change them.
     root_path = ""
     body: bytes | None = None
     awaits_continue = False
@@ -93,7 +93,7 @@ class HTTP1Request:
     _is_disconnected = False
     _has_body = True  # False if the response has no body
     _is_chunked = False
-    _remaining_bytes: int | None = None  # of a response with Content-Length
+    _remaining_bytes: int | None = None  # the unsent bytes of a response with Content-Length
     _held_head = b""
     _scope: Scope | None = None
     _waiters: list["asyncio.Future[None]"] | None = None
@@ -243,7 +243,7 @@ class HTTP1Request:
     # The response
 
     async def run(self) -> None:
-        """Let the server handle the request."""
+        """Call the handler of the server with this request."""
         self._is_running = True
         try:
             await self._server.handle(self)
@@ -268,7 +268,7 @@ class HTTP1Request:
             await self.respond(500, [(b"content-type", b"text/plain; charset=utf-8")], b"Internal Server Error")
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a complete response. This method adds the length of the body."""
+        """Send a complete response. This method adds the Content-Length header."""
         connection, server = self._connection, self._server
         if connection.is_write_paused:
             await connection.drain()
@@ -282,14 +282,14 @@ class HTTP1Request:
             head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.get_date(), len(body))
         else:
             head = self._build_head(status, headers)
-            # A response without a body has no length. RFC 9110, section 8.6
+            # A response that cannot have a body has no Content-Length header. RFC 9110, section 8.6
             length = b"content-length: %d\r\n" % len(body) if self._has_body or self.method == "HEAD" else b""
             head = b"%b%b\r\n" % (head, length)
         connection.write(head + body if self._has_body else head)
         self._complete()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send a part of the response, as an ASGI application does."""
+        """Send an ASGI message of the response."""
         connection = self._connection
         if connection.is_write_paused:
             await connection.drain()
@@ -301,7 +301,7 @@ class HTTP1Request:
         if self.is_started:
             self._write_body(message.get("body", b""), has_more=message.get("more_body", False))
             return
-        # The headers are sent together with the first part of the body, or at the end of the loop iteration.
+        # Hold the headers, to send them together with the first part of the body or at the end of the loop iteration.
         self._held_head = self._build_head(message["status"], message.get("headers", ()))
         self._server.loop.call_soon(self._flush_head)
 
@@ -317,7 +317,7 @@ class HTTP1Request:
         if length is not None:
             return b"%bcontent-length: %d\r\n\r\n" % (head, length)
         if self.http_version == "1.0":
-            return head + b"\r\n"  # The end of the connection is the end of the body.
+            return head + b"\r\n"  # In HTTP/1.0, the server marks the end of the body by closing the connection.
         self._is_chunked = True
         return head + b"transfer-encoding: chunked\r\n\r\n"
 
@@ -345,7 +345,7 @@ class HTTP1Request:
         self._has_body = self.method != "HEAD" and status not in (204, 304)
         awaits_continue = self.awaits_continue and not self.is_body_complete and self._chunks is None
         if awaits_continue or self._server.closes_connections:
-            # A client that waits for status 100 may send its body or not, so the next request could not be found.
+            # A client that waits for status 100 may send its body or the next request. The server cannot know which.
             self.keep_alive = False
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         has_date = False
@@ -359,7 +359,7 @@ class HTTP1Request:
                 self.keep_alive = self.keep_alive and b"close" not in value.lower()
                 continue
             elif name == b"transfer-encoding":
-                continue  # The server chooses the framing.
+                continue  # The server sets Transfer-Encoding itself.
             elif name == b"date":
                 has_date = True
             lines.append(b"%b: %b\r\n" % (name, value))

@@ -1,6 +1,6 @@
 """Serve an application over HTTP/1.1 on a socket, and stop in limited time.
 
-A server that stops answers the requests that it has, and closes each connection after its response.
+During a stop, the server answers the requests that it has received. It closes each connection after the response.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     import ssl
 
 _BACKLOG: Final = 2048
-# This variable names the proxies whose forwarded addresses count. Other ASGI servers use it, too.
+# This variable lists the trusted proxies. Other ASGI servers use the same variable.
 _PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
-# A worker that stops keeps idle connections open for this time, because a request may be on its way.
+# A stopping worker keeps idle connections open for this time, because a client may just have sent a request.
 _RELEASE_TIMEOUT_S: Final = 1.0
 _MIN_RELEASE_S: Final = 0.1
 _RELEASE_INTERVAL_S: Final = 0.005
 _MAX_ACCEPT_ROUNDS: Final = 100
-_CANCEL_TIMEOUT_S: Final = 1.0  # the time that requests have to end after they were cancelled
+_CANCEL_TIMEOUT_S: Final = 1.0  # the time that cancelled requests have to end
 
 
 class Release(Protocol):
-    """Lets the clients of a server that stops continue at other servers."""
+    """Moves the clients of a stopping server to other servers."""
 
     def begin(self) -> None:
         """Refuse new sessions."""
         ...
 
     async def end_streams(self) -> None:
-        """End the streams that have no end, so that their clients connect again."""
+        """End the long-lived streams, so that their clients reconnect to other servers."""
         ...
 
 
@@ -77,15 +77,15 @@ class HTTPServer:
         )
 
     def force_stop(self) -> None:
-        """Do not wait for requests any longer while the server stops."""
+        """Make `stop` end without waiting for the running requests."""
         self._is_forced = True
 
     async def stop(self, drain: Callable[[], Awaitable[None]], release: Release | None = None) -> None:
         """Stop accepting connections, wait for running requests, and close all connections.
 
         Args:
-            drain: Ends the calls and streams of the application.
-            release: Lets clients continue at other servers.
+            drain: A function that ends the calls and streams of the application.
+            release: Moves the clients to other servers, if there are any.
         """
         if release is not None:
             release.begin()
@@ -148,14 +148,14 @@ class HTTPServer:
             self._state.closes_connections = True
 
     async def _answer_last_requests(self) -> None:
-        """Answer requests that are already on their way, for a limited time.
+        """Answer requests that clients have just sent, for a limited time.
 
-        If the server closed its idle connections at once, it would lose a request that a client sends at this moment.
+        If the server closed idle connections at once, a request that a client has just sent would be lost.
         """
         state = self._state
         if state is None:
             return
-        # A connection that was accepted a moment ago is not in the set yet.
+        # `state.connections` does not contain a connection that the loop has just accepted.
         earliest_end = state.loop.time() + _MIN_RELEASE_S
         deadline = state.loop.time() + _RELEASE_TIMEOUT_S
         while state.loop.time() < earliest_end or (
@@ -169,7 +169,7 @@ class HTTPServer:
 
 
 def _get_handler(app: Any) -> Callable[[HTTP1Request], Awaitable[None]]:
-    """Return the function that handles requests. Our own applications need no ASGI messages."""
+    """Return the function that handles requests. Our own applications do not use ASGI messages."""
     if isinstance(app, Endpoint | FallbackRouter):
         return app.handle
 

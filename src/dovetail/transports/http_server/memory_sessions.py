@@ -1,7 +1,7 @@
 """The sessions of one process, in protocol versions with a handshake.
 
-The ID of a session is random, and its state is in the memory of this process. A server without sessions creates one for
-each request.
+A session has a random ID, and its state is in the memory of this process. A server without sessions creates a
+temporary session for each request.
 """
 
 import asyncio
@@ -76,12 +76,12 @@ class MemorySessions:
 
     @property
     def reader_count(self) -> int:
-        """Return the number of streams with a reader."""
+        """Return the number of streams that a client is reading."""
         return sum(session.reader_count for session in tuple(self._sessions.values()))
 
     @property
     def replay_bytes(self) -> int:
-        """Return the number of bytes that are stored for clients that reconnect."""
+        """Return how many bytes this process stores for clients that reconnect."""
         return self.event_log.stored_bytes
 
     async def start(self) -> None:
@@ -90,7 +90,7 @@ class MemorySessions:
     # Finding, opening and ending sessions.
 
     async def find(self, request: EndpointRequest, *, is_answer: bool = False) -> HandshakeSession:
-        """Return the session of a request. Raise Refusal if it is unknown or belongs to another caller."""
+        """Return the session of a request. Raise Refusal if the session is unknown or belongs to another caller."""
         headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER, self._default_version)
         if version is not None and version not in self._versions.allowed:
@@ -105,7 +105,7 @@ class MemorySessions:
         if session is not None and self._is_expired(session, now):
             self._remove(session)
             session = None
-        # A session of another caller gets the same error as an unknown session.
+        # For another caller's session, the error is the same as for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
             if session is None and not self._has_logged_unknown:
                 self._has_logged_unknown = True
@@ -121,12 +121,12 @@ class MemorySessions:
         return session
 
     def release(self, session: HandshakeSession) -> None:
-        """Remember that the session was in use until now."""
+        """Store the current time as the time of last use."""
         now = session.loop.time()
-        # Most calls end in the loop iteration in which they began, and uvloop has one time for each iteration.
+        # Most calls end in the loop iteration in which they began. In uvloop, the time is constant during an iteration.
         if now != session.last_used_at:
             session.last_used_at = now
-            if session.id in self._sessions:  # A server without sessions does not store them.
+            if session.id in self._sessions:  # The temporary sessions of a server without sessions are not stored.
                 self._sessions.move_to_end(session.id)
 
     async def create(self, handshake: HandshakeState, address: str | None) -> HandshakeSession:
@@ -150,7 +150,8 @@ class MemorySessions:
     def _evict_idle(self) -> bool:
         """End an idle session to make room for a new one.
 
-        To limit the work, sessions with a reader or a running call move to the end of the order.
+        This method moves sessions with a reader or a running call to the end. So the next search does not start with
+        them.
         """
         for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
             session = next(iter(self._sessions.values()))
@@ -223,7 +224,7 @@ class MemorySessions:
             session.mark_ready(self._service)
 
     async def handle_answer(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        """Pass the client's response to the function that asked for it."""
+        """Pass the client's response to the function that sent the request."""
         session.handle_response(message)
 
     async def accept_progress(self, session: HandshakeSession, message: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""One HTTP request to a route beside the MCP endpoint: the request for the function, and the response."""
+"""Handle an HTTP request to a route: create the request object for the function, and send the response."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ _NO_BODY_STATUSES: Final = (204, 304)
 
 
 class MatchedRoute(Protocol):
-    """The route that has the path of a request."""
+    """A route that matches the path of a request."""
 
     @property
     def path_params(self) -> dict[str, str]: ...
@@ -57,7 +57,7 @@ class RouteCall:
         self._request = request
         self._query_string: str = request.scope.get("query_string", b"").decode("latin-1")
         self._body = b""
-        self._is_body_received = False  # whether a request of Starlette has read the body
+        self._is_body_received = False  # True after a Starlette request has read the body
         self._is_answered = False
 
     def check(self) -> None:
@@ -92,7 +92,7 @@ class RouteCall:
         try:
             await self._match.handle(exchange)
         except ProtocolError as exc:
-            if self._is_answered:  # The server closes the connection, so that the client notices the error.
+            if self._is_answered:  # The server closes the connection, which signals the error to the client.
                 raise
             status = get_http_status(exc)
             raise Refusal(500 if status == 200 else status, str(exc), request.build_error_headers(exc)) from None
@@ -100,7 +100,7 @@ class RouteCall:
             exchange.params.clear()  # This breaks the reference cycle between the exchange and this object.
 
     def create_request(self, request_type: type[Any]) -> Any:
-        """Return the request for the function: a `RouteRequest`, or a request of Starlette."""
+        """Return a `RouteRequest` or a Starlette request for the route function."""
         request = self._request
         if request_type is not RouteRequest:
             return request_type(request.scope | {"path_params": self._match.path_params}, self._receive)
@@ -116,14 +116,14 @@ class RouteCall:
         )
 
     async def _receive(self) -> dict[str, Any]:
-        """Return the body, which is already read. Then wait until the client disconnects."""
+        """Return the complete body in the first call. In later calls, wait until the client disconnects."""
         if not self._is_body_received:
             self._is_body_received = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         return await self._request.receive()
 
     async def respond(self, value: object) -> None:
-        """Send the value that the function returned. An ASGI response, for example of Starlette, sends itself."""
+        """Send the value that the route function returned. If it is an ASGI response, call it."""
         request = self._request
         if callable(value):
             self._is_answered = True
@@ -158,14 +158,14 @@ def _encode_response(response: RouteResponse) -> tuple[int, Headers, bytes]:
     names = {name for name, _ in headers}
     if content_type is not None and b"content-type" not in names:
         headers.append((b"content-type", content_type))
-    if b"x-content-type-options" not in names:  # A browser must not treat text of a caller as a web page.
+    if b"x-content-type-options" not in names:  # A browser must not interpret a text response as HTML.
         headers.append((b"x-content-type-options", b"nosniff"))
     status = response.status_code
     return (204 if status == 200 and response.body is None else status), headers, body
 
 
 def _encode_headers(headers: Mapping[str, str]) -> Headers:
-    """Encode headers. Raise ValueError for characters with which a value could add other headers."""
+    """Encode headers. Raise ValueError for invalid characters, which could inject other headers."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"invalid header {name!r} in the response of a route: {value!r}")
@@ -177,7 +177,7 @@ def _encode_headers(headers: Mapping[str, str]) -> Headers:
 
 
 def _to_json(value: Any) -> Any:
-    if callable(dump := getattr(value, "model_dump", None)):  # a model of pydantic
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
         return dump(mode="json")
     if isinstance(value, str):  # for example a Principal
         return str(value)

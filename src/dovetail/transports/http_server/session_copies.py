@@ -1,4 +1,4 @@
-"""One worker's copies of the sessions that a cluster shares. If a worker drops its copy, the session does not end."""
+"""The copies of shared sessions in one worker. A session continues after a worker drops its copy."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ _MAX_EVICTION_STEPS: Final = 100
 
 
 def get_copy(session: HandshakeSession) -> SessionCopy:
-    """Return what this worker knows about a shared session."""
+    """Return this worker's copy of a shared session."""
     copy = session.copy
     assert copy is not None
     return copy
 
 
 def is_unused(session: HandshakeSession) -> bool:
-    """Return whether this worker has no HTTP request, no call, no question and no reader of a session."""
+    """Return whether a session has no HTTP request, call, pending question or stream reader at this worker."""
     return not get_copy(session).request_count and not session.running_exchanges and not session.readers
 
 
 class SessionCopies:
-    """The sessions of which this worker has a copy. The least recently used one is first."""
+    """The sessions with a copy at this worker. The least recently used session is first."""
 
     def __init__(self, max_copies: int) -> None:
         self._max_copies = max_copies
@@ -60,16 +60,16 @@ class SessionCopies:
             self._sessions.move_to_end(session.id)
 
     def drop(self, session: HandshakeSession) -> None:
-        """Remove a copy, and end everything that this worker does for the session."""
-        if session in self:  # Another request may have replaced it by a new copy meanwhile.
+        """Remove a copy, and close the session at this worker."""
+        if session in self:  # Another request may have replaced this copy in the meantime.
             del self._sessions[session.id]
             del self._sessions_by_key[get_copy(session).identity.key]
         session.close()
 
     def make_room(self, *, is_new_session: bool) -> None:
-        """Drop the copies of idle sessions to make room for another one. Raise Refusal if too many are in use.
+        """Drop copies of idle sessions to make room for a new copy. Raise Refusal if too many sessions are in use.
 
-        A worker with too many busy sessions opens no new ones, but still serves those of other workers.
+        A worker with too many busy sessions does not open sessions, but still serves sessions of other workers.
         """
         for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
             if len(self._sessions) < self._max_copies:
@@ -83,7 +83,7 @@ class SessionCopies:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
 
     def count_opened_here(self, identity: SessionIdentity) -> int:
-        """Return how many open sessions of the same caller were opened at this worker."""
+        """Return how many sessions the same caller has opened at this worker and not ended."""
         owner = identity.principal_digest, identity.address
         copies = (get_copy(session) for session in self._sessions.values() if not session.is_closed)
         return sum(

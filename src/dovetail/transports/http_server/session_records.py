@@ -1,7 +1,7 @@
-"""The records of the sessions that a cluster shares: read, changed with compare-and-set, and stored again after a loss.
+"""Read and change the records of shared sessions. Workers change a record with compare-and-set.
 
-Each request reads the record of its session once. While the shared state is away, a worker uses the last record that it
-knows, and saves its own changes later.
+Each request reads the record of its session once. While the shared state is unavailable, a worker uses its copy of the
+record, and saves its changes later. After a loss of data, each worker stores the records that it has again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from dovetail.wire.base import replace
 _FIRST_VERSION: Final = 1
 _MAX_CHANGE_ATTEMPTS: Final = 20
 _PROBE: Final = "session probe"  # Workers write this value to find out whether the back end can store values.
-# The time that other workers have to store the record of a session again after a loss.
+# After a loss of data, other workers have this time to store their records again.
 _RESTORE_TIME_S: Final = 5.0
 _CLOCK_TOLERANCE_S: Final = 2.0  # how much the clocks of two workers may differ
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
@@ -56,8 +56,8 @@ _RETRY_HEADERS: Final = [(b"retry-after", b"1")]
 class SessionRecords:
     """Reads and changes the records of shared sessions.
 
-    Each method that uses the shared state raises SharedStateUnavailable if that is not possible now, and Refusal if the
-    session has expired.
+    Methods that use the shared state raise SharedStateUnavailable if the shared state is unavailable. They raise
+    Refusal if the session has expired.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class SessionRecords:
         self._messenger = messenger
         self._places = places
         self._tasks = tasks
-        # When this worker noticed a loss of data. A new worker does not know what was lost before it started.
+        # The time of the last known loss of data. A new worker uses its start time, because it knows no earlier loss.
         self._gap_at = time.monotonic()
         self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
         self._is_saving = self._is_touching = self._is_restoring = False
-        self._must_restore = False  # True if there was a gap after the last round of `_restore_all` began
-        # A request renews the record at most every quarter of the idle time, so the record lives for 1.25 times the
-        # idle time.
+        self._must_restore = False  # True if data was lost after `_restore_all` started its last round
+        # Requests renew a record at most once per quarter of the idle timeout. So a record needs a lifetime of 1.25
+        # idle timeouts.
         self._touch_interval = limits.session_idle_timeout / 4
         self._record_ttl = limits.session_idle_timeout * 1.25
 
     def start(self) -> list[RemoveHandler]:
-        """Receive messages of other workers. Return the functions that stop this."""
+        """Register the message handlers. Return the functions that remove the handlers."""
         return [
             self._cluster.add_handler(_CHANGED, self._receive_change),
             self._cluster.add_handler(_APPLIED, self._receive_acknowledgment),
@@ -104,11 +104,11 @@ class SessionRecords:
     # Reading and changing.
 
     async def create(self, identity: SessionIdentity, large_client: SessionClient | None) -> SessionCopy:
-        """Store the record of a new session. If that is not possible now, the copy is marked as unsaved.
+        """Store the record of a new session. If the shared state is unavailable, mark the copy as unsaved.
 
         Raises:
-            SharedStateUnavailable: The client's description of itself is too large for the session ID, and cannot be
-                stored now.
+            SharedStateUnavailable: `large_client` could not be stored. The session ID cannot contain it, because it is
+                too large.
         """
         copy = SessionCopy(identity, SessionRecord(touched_at=time.time()), _FIRST_VERSION, is_opener=True)
         try:
@@ -127,7 +127,7 @@ class SessionRecords:
         return copy
 
     async def read_client(self, identity: SessionIdentity) -> SessionClient:
-        """Return the client's description of itself, which is too large for the session ID."""
+        """Read the stored client information of a session. It is stored only if it is too large for the session ID."""
         stored = await self._state.read(_get_client_name(identity.key))
         if stored is None:
             raise await self._create_missing_error(identity) or create_unknown_error()
@@ -139,7 +139,7 @@ class SessionRecords:
         return client
 
     async def delete_client(self, identity: SessionIdentity) -> None:
-        """Delete the client's description of itself, if it is stored."""
+        """Delete the stored client information of a session, if there is any."""
         if identity.client is None:
             await self._state.delete(_get_client_name(identity.key))
 
@@ -152,7 +152,7 @@ class SessionRecords:
         elif stored.version > copy.version:
             self._load(session, stored.data, stored.version)
         elif stored.version < copy.version and not copy.lock.locked():
-            # A replica without the last changes has replaced the back end.
+            # The stored version is older, because a replica without the last changes has replaced the back end.
             await self._restore(copy)
         if time.time() - copy.record.touched_at > self._touch_interval:
             await self._touch(session)
@@ -162,7 +162,7 @@ class SessionRecords:
     ) -> SessionRecord:
         """Change the record of a session, and return the new record.
 
-        `change` is called again if another worker has changed the record at the same time.
+        If another worker changes the record at the same time, this method calls `change` again with the new record.
         """
         copy = get_copy(session)
         async with copy.lock:
@@ -179,7 +179,7 @@ class SessionRecords:
                     _get_name(copy.identity.key), data, self.get_ttl(record), expected=copy.version
                 )
                 if version is not None:
-                    # While this worker waited for the answer, another one may have sent a newer record.
+                    # While this worker waited for the answer, another worker may have sent a newer record.
                     if version > copy.version:
                         self._apply(session, record, version)
                     break
@@ -189,7 +189,7 @@ class SessionRecords:
         return record
 
     async def mark_ready(self, session: HandshakeSession) -> None:
-        """Record that the client has completed the handshake. If that is not possible now, record it later."""
+        """Store that the client has completed the handshake. If the shared state is unavailable, store it later."""
         session.handshake.is_ready = True
         try:
             await self._save_ready(session)
@@ -212,7 +212,7 @@ class SessionRecords:
         now = time.time()
 
         def touch(record: SessionRecord) -> SessionRecord:
-            is_recent = now - record.touched_at <= self._touch_interval  # Another request has touched it meanwhile.
+            is_recent = now - record.touched_at <= self._touch_interval  # Another request may have touched it.
             return record if is_recent else replace(record, touched_at=now)
 
         await self.update(session, touch)
@@ -241,7 +241,7 @@ class SessionRecords:
     # Records that are missing.
 
     async def _restore_missing(self, session: HandshakeSession, copy: SessionCopy) -> None:
-        """Store a record that is missing. Raise Refusal if this worker does not know the record."""
+        """Store a missing record again. Raise Refusal if this worker has no valid copy of the record."""
         now = time.time()
         if copy.version == 0 or now - copy.record.touched_at > self.get_ttl(copy.record):
             refusal = await self._create_missing_error(copy.identity)
@@ -263,10 +263,10 @@ class SessionRecords:
         copy.is_unsaved = False
 
     async def _create_missing_error(self, identity: SessionIdentity) -> Refusal | None:
-        """Create the error for a session without a record. Return None if the record was never stored.
+        """Create the error for a session without a record. Return None if the record was probably never stored.
 
-        After a loss of data, the session gets the status 503 for a short time, because another worker may know the
-        record and store it again. The worker that opened a new session may have been unable to store the record.
+        A new session may have no record, because its worker could not store the record. Shortly after a loss of data,
+        the error has status 503, because another worker may have a copy and store the record again.
 
         Raises:
             SharedStateUnavailable: The back end is full, so it may not have stored the record.
@@ -290,7 +290,7 @@ class SessionRecords:
             self._tasks.start(self._restore_all())
 
     async def _restore_all(self) -> None:
-        """Store all records that this worker knows again. Further gaps meanwhile need only one more round."""
+        """Store all records of this worker again. If data is lost during a round, run one more round."""
         try:
             while self._must_restore:
                 self._must_restore = False
@@ -299,7 +299,7 @@ class SessionRecords:
             self._is_restoring = False
 
     async def _restore_known(self, session: HandshakeSession) -> None:
-        """Store the record of a session again that this worker knows."""
+        """Store this worker's copy of a record again, unless the record has expired."""
         copy = get_copy(session)
         if copy.version == 0 or time.time() - copy.record.touched_at > self.get_ttl(copy.record):
             return
@@ -312,7 +312,7 @@ class SessionRecords:
     # Work in the background.
 
     def save_later(self, session: HandshakeSession) -> None:
-        """Store the record of a session as soon as the shared state can be used."""
+        """Store the record of a session in the background, as soon as the shared state is available."""
         self._unsaved[session] = None
         if not self._is_saving:
             self._is_saving = True
@@ -333,7 +333,7 @@ class SessionRecords:
                             await self._save(session)
                     except SharedStateUnavailable:
                         failures += 1
-                        self._unsaved[session] = None  # Try it again last, after the other sessions.
+                        self._unsaved[session] = None  # Retry this session after all other sessions.
                 failed_rounds = failed_rounds + 1 if failures else 0
         finally:
             self._is_saving = False
@@ -348,7 +348,7 @@ class SessionRecords:
                     await self._reload(session, copy)
 
     def touch_all(self, sessions: Iterable[HandshakeSession]) -> None:
-        """Extend the life of sessions that are in use and were not touched for a while."""
+        """Renew the records of sessions that are in use, if the last renewal is too old."""
         now = time.time()
         old_copies = [
             session
@@ -372,11 +372,11 @@ class SessionRecords:
     # Messages to the worker that has the GET stream of a session.
 
     async def inform_stream_worker(self, session: HandshakeSession) -> None:
-        """Send the record to the worker that has the GET stream, and wait until it has applied the record.
+        """Send the record to the worker that has the GET stream, and wait until this worker has applied the record.
 
-        Otherwise the client could miss a change that happens directly after `resources/subscribe`. Do
-        this even if the request changes nothing, because it may repeat a request whose worker was lost before it sent
-        the record.
+        Otherwise the client could miss a change directly after `resources/subscribe`. Call this method even if a
+        request changes nothing. The request may be a retry, and the first worker may have failed before it sent the
+        record.
         """
         copy = get_copy(session)
         worker = copy.record.stream_worker
@@ -391,7 +391,7 @@ class SessionRecords:
                 async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
                     await future
         except (SharedStateUnavailable, TimeoutError):
-            pass  # The other worker reads the record with the next request of the session.
+            pass  # The stream worker reads the record with the next request of the session.
         finally:
             del self._acknowledgments[id]
 
@@ -404,7 +404,7 @@ class SessionRecords:
             try:
                 self._load(session, body.record, body.version)
             except SharedStateUnavailable:
-                return  # A newer release has written the record. Its worker does not wait long for the answer.
+                return  # The sender runs a newer release. It stops waiting for the answer after a short timeout.
         acknowledgment = SessionMessage(session=body.session, id=body.id)
         self._tasks.start(self._messenger.try_send(message.sender, _APPLIED, acknowledgment))
 
@@ -427,7 +427,7 @@ def apply_record(session: HandshakeSession, record: SessionRecord) -> None:
 async def _run_in_batches(
     function: Callable[[HandshakeSession], Coroutine[Any, Any, None]], sessions: Iterable[HandshakeSession]
 ) -> None:
-    """Call a function for each session. Few calls run at once, so that requests do not wait for them."""
+    """Call a function for each session. Run only a few calls at once, so that they do not delay requests."""
     remaining = iter(sessions)
     while batch := tuple(islice(remaining, _BATCH_SIZE)):
         await asyncio.gather(*map(function, batch))

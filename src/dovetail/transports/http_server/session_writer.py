@@ -1,4 +1,4 @@
-"""The response to a request of a session. Questions to the client can be part of it."""
+"""The response to a session's request. The response can contain requests to the client."""
 
 import asyncio
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from dovetail.wire.jsonrpc import RequestId
 
 
 class WriterOwner(Protocol):
-    """The part of an endpoint that the responses of its sessions use."""
+    """The part of an endpoint that a `SessionWriter` uses."""
 
     timers: ResponseTimers
     budget: MemoryBudget
@@ -26,7 +26,7 @@ StreamT = TypeVar("StreamT", bound=QuestionStream)
 
 
 class SessionWriter(ResponseWriter, Generic[OwnerT, StreamT]):
-    """Writes the response to one request of a session. It may become an event stream that the client can resume."""
+    """Writes the response to a session's request. The response may be an event stream that the client can resume."""
 
     __slots__ = ("_ids", "_is_complete", "_owner", "_receive", "_session", "_stream", "_watch_task")
 
@@ -40,14 +40,14 @@ class SessionWriter(ResponseWriter, Generic[OwnerT, StreamT]):
         self._ids = ids  # the IDs of the requests that this response answers
         self._stream: StreamT | None = None
         self._watch_task: asyncio.Task[None] | None = None
-        self._is_complete = False  # True after the last bytes of the response were sent, or the client disconnected
+        self._is_complete = False  # True after the response was sent or the client disconnected
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
         """Let a request handler send messages to the client through this response."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # Without priming events, clients do not reconnect.
+            if self._session.has_priming_events:  # Clients reconnect only if the stream began with a priming event.
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
@@ -75,8 +75,9 @@ class SessionWriter(ResponseWriter, Generic[OwnerT, StreamT]):
 
     @abstractmethod
     async def release_connection(self, retry_ms: int) -> None:
-        """Close the connection but keep the stream. The client reconnects after `retry_ms` milliseconds and reads the
-        rest.
+        """Close the connection but keep the stream.
+
+        The client reconnects after `retry_ms` milliseconds and reads the rest of the stream.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The response to a GET request that sends an event stream.
 
-The readers of all kinds of streams use it. A reader knows the events, and the response knows when it ends and when it
-needs a comment, so that proxies do not close it.
+All stream readers use this response. The reader provides the events. The response decides when to end, and when to send
+a comment. Comments keep proxies from closing the connection.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ class StreamResponse:
     """Sends the events of one reader until the client disconnects, its credentials expire, or the reader ends.
 
     Args:
-        send_events: Sends all events that wait, with `write`. It runs at the start, and each time `wake` is called.
-        encode_comment: Encodes what the client gets after a time without events.
+        send_events: Passes all pending events to `write`. The response calls it at the start and after each `wake`.
+        encode_comment: Returns the comment that the response sends after a time without events.
     """
 
     __slots__ = (
@@ -54,17 +54,17 @@ class StreamResponse:
         self._worker = EagerWorker(self._work, starter)
 
     def wake(self) -> None:
-        """Send the events that wait."""
+        """Send the pending events."""
         if self.is_open:
             self._worker.wake()
 
     def close(self) -> None:
-        """End the response after the event that is being sent."""
+        """End the response after the current event."""
         self.is_open = False
         self._worker.close()
 
     async def write(self, data: bytes) -> None:
-        """Send one event. After it, the stream needs no comment for a while."""
+        """Send one event, and restart the timer for the next comment."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_comment_due = False
         self._due_times.pop(self, None)
@@ -97,7 +97,7 @@ class StreamResponse:
         while self._is_comment_due and self.is_open:
             self._is_comment_due = False
             await self._send({"type": "http.response.body", "body": self._encode_comment(), "more_body": True})
-            await self._send_events()  # Events may have arrived meanwhile.
+            await self._send_events()  # Send the events that arrived while the comment was sent.
 
     def handle_timer(self) -> None:
         """Send a comment to keep the stream open."""
