@@ -87,7 +87,7 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
         assert [one.message.partition(":")[0] for one in host.config_problems if one.is_error] == ["bad"]
         environ["THE_TOKEN"] = "secret-value-1"
         assert text(await host.call("good.token")) == "secret-value-1"
-        with pytest.raises(ProcessStartError, match=r"env\.TOKEN.*NOT_THERE"):
+        with pytest.raises(ProcessStartError, match=r"NOT_THERE.*env\.TOKEN"):
             await host.call("unset.token")
         assert "secret-value" not in repr(host.servers)
     assert "secret-value" not in journal.read_text()
