@@ -5,8 +5,11 @@ import ipaddress
 from pathlib import Path
 
 
-def write_certificate(folder: Path, host: str = "127.0.0.1") -> tuple[Path, Path]:
-    """Write a certificate for a host name or an IP address. Return the files of the certificate and its key."""
+def write_certificate(folder: Path, host: str = "127.0.0.1", *, hours: int = 1) -> tuple[Path, Path]:
+    """Write a certificate for a host name or an IP address. Return the files of the certificate and its key.
+
+    The certificate is valid for these hours. It has expired if the number is negative.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,8 +28,8 @@ def write_certificate(folder: Path, host: str = "127.0.0.1") -> tuple[Path, Path
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_before(now - datetime.timedelta(hours=1 + abs(hours)))
+        .not_valid_after(now + datetime.timedelta(hours=hours))
         .add_extension(x509.SubjectAlternativeName([alternative]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())

@@ -42,7 +42,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.sse import SSEParser
 from dovetail.protocol.subscription_filter import TOOLS_LIST_CHANGED
-from dovetail.protocol.uri_key import uri_readings
+from dovetail.protocol.uri_readings import uri_readings
 from dovetail.server import search_index
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.item_options import CacheHint

@@ -15,6 +15,7 @@ from dovetail.protocol.shared_state import SharedStateUnavailable
 
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0
+_CANCEL_TIMEOUT_S: Final = 1.0
 
 
 class BackgroundTasks:
@@ -26,11 +27,12 @@ class BackgroundTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # asyncio keeps only a weak reference to a task.
         task.add_done_callback(self._finish)
+        return task
 
     def _finish(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -38,11 +40,18 @@ class BackgroundTasks:
             log.error("a task in the background failed: %s", type(exc).__name__, exc_info=exc)
 
     async def close(self, timeout: float = 0.0) -> None:
-        """Wait up to `timeout` seconds for the tasks. Then cancel the tasks that still run."""
-        if self._tasks and timeout:
-            await asyncio.wait(self._tasks, timeout=timeout)
+        """Wait up to `timeout` seconds for the tasks. Then cancel the tasks that still run, and wait for their end."""
+        await self._wait(timeout)
         for task in tuple(self._tasks):
             task.cancel()
+        await self._wait(_CANCEL_TIMEOUT_S)
+
+    async def _wait(self, timeout: float) -> None:
+        """Wait for all tasks, and for the tasks that they start."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout
+        while self._tasks and (remaining := give_up_at - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=remaining)
 
 
 async def repeat_until_available(

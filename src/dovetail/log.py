@@ -37,18 +37,24 @@ _WARNING_INTERVAL_S: Final = 60.0
 class ThrottledWarning:
     """A warning that is logged at most once a minute, so that clients cannot fill the log."""
 
-    __slots__ = ("_level", "_next_at")
+    __slots__ = ("_level", "_next_at", "_skipped")
 
     def __init__(self, level: int = logging.WARNING) -> None:
         self._level = level
         self._next_at = 0.0
+        self._skipped = 0  # the number of messages since the last line
 
     def log(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Log the message, unless the warning was logged less than a minute ago."""
         now = time.monotonic()
-        if now >= self._next_at:
-            self._next_at = now + _WARNING_INTERVAL_S
-            log.log(self._level, message, *args, exc_info=exc_info)
+        if now < self._next_at:
+            self._skipped += 1
+            return
+        self._next_at = now + _WARNING_INTERVAL_S
+        if self._skipped:
+            message, args = f"{message} (%d similar events since the last line)", (*args, self._skipped)
+            self._skipped = 0
+        log.log(self._level, message, *args, exc_info=exc_info)
 
 
 class OwnText(str):

@@ -11,14 +11,20 @@ from dovetail.auth.shared_store import SharedStateStore
 from dovetail.cluster import Cluster
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.oauth.authorization_server.identity_provider import UpstreamProvider
+from dovetail.oauth.authorization_server.responses import hash_secret
 from dovetail.oauth.authorization_server.store import StoreUnavailable, TokenGrant
 from dovetail.oauth.guard.claims import TokenRejected
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.shared_state import SharedStateUnavailable
-from dovetail.wire.codec import encode
+from dovetail.wire.codec import decode, encode
 from oauth.server_harness import ISSUER, REDIRECT_URI, RESOURCE, Browser, ServerHarness, complete, decode_body
 
 NOW = 1_800_000_000.0
+CLIENT = {
+    "redirect_uris": [REDIRECT_URI],
+    "token_endpoint_auth_method": "none",
+    "grant_types": ["authorization_code", "refresh_token"],
+}
 
 
 class FailingBackend(MemoryBackend):
@@ -171,6 +177,38 @@ def test_a_renewed_login_stays_in_the_index_of_its_user() -> None:
     assert third.run_flow(third.issuing.revoke_user("developer")) == 1
     with pytest.raises(TokenRejected):
         verify(first, tokens["access_token"])
+
+
+def test_a_change_keeps_what_a_newer_release_has_stored() -> None:
+    workers = Workers()
+    first, second, _ = workers.harnesses
+    store = workers.stores[0]
+    client_id = decode_body(first.register(CLIENT))["client_id"]
+    browser = Browser(first)
+    code = browser.request_code(client_id=client_id)
+    names = {"user": hash_secret("developer"), "client": client_id, "family": code.partition(".")[0]}
+
+    def read(kind: str) -> dict[str, Any]:
+        value = complete(store.get(kind, names[kind], first.now))
+        assert value is not None
+        return decode(value)
+
+    def add_member(kind: str) -> None:
+        value = encode(read(kind) | {"added": {"later": 1}})
+        complete(store.put(kind, names[kind], value, first.now + 10**6, first.now))
+
+    for kind in ("user", "client"):
+        add_member(kind)
+    exchange = {"grant_type": "authorization_code", "code": code, "code_verifier": browser.verifier}
+    tokens = decode_body(second.token(client_id=client_id, redirect_uri=REDIRECT_URI, resource=RESOURCE, **exchange))
+    add_member("family")
+    renewal = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    renewed = decode_body(second.token(client_id=client_id, **renewal))
+    grant = second.run_flow(second.issuing.find_grant(renewed["refresh_token"], second.now))
+    assert second.run_flow(second.issuing.update_grant(grant, second.now))
+    assert f"family {names['family']}" in read("user")["entries"]
+    for kind in names:
+        assert read(kind)["added"] == {"later": 1}
 
 
 def test_the_endpoints_answer_503_while_the_shared_state_is_away() -> None:

@@ -335,7 +335,7 @@ async def deliver(peer: Peer, pieces: list[bytes], *, in_one_read: bool) -> tupl
             head = await reader.readuntil(b"\r\n\r\n")
             found = re.search(rb"content-length: (\d+)", head)
             body = await reader.readexactly(int(found[1]) if found else 0)
-            return status, json.loads(body) if body else None
+            return status, json.loads(body) if b"application/json" in head else None
     finally:
         writer.close()
 

@@ -127,9 +127,10 @@ class ServerPool:
         lines = self._effects_path.read_text().splitlines()
         return Counter((token, tool) for token, _, tool in map(str.split, lines))
 
-    def read_processes(self) -> set[int]:
-        """Return the processes that ran tools."""
-        return {int(line.split()[1]) for line in self._effects_path.read_text().splitlines()}
+    def read_processes(self, token: str | None = None) -> set[int]:
+        """Return the processes that ran tools, for one token or for all."""
+        effects = [line.split() for line in self._effects_path.read_text().splitlines()]
+        return {int(process) for effect, process, _ in effects if token in (None, effect)}
 
     def read_errors(self) -> list[str]:
         """Return the errors in the logs of all workers, each with its traceback."""

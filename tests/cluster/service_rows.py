@@ -270,6 +270,7 @@ class Tasks(Row):
 
     features = ("tasks",)
     seconds = 4.0
+    killed_seconds = 60.0  # so long that the task has not ended when its worker is killed
 
     async def prepare(self) -> None:
         self.stack = contextlib.AsyncExitStack()
@@ -278,11 +279,22 @@ class Tasks(Row):
             self.clients[address] = await self._connect(address)
         self.references = {
             "finished": await self._start("run_once", "finished", 0.0, self.cluster.asker),
-            "running": await self._start("run_once", "running", self.seconds, self.cluster.asker),
             "repeated": await self._start("retry", "repeated", self.seconds, self.cluster.asker),
         }
         assert await self._read("finished", self.cluster.receiver) == "finished"
-        await wait_until(lambda: self._count("running") and self._count("repeated"))
+        await wait_until(lambda: self._count("repeated"))
+        await self._start_running()
+
+    async def _start_running(self) -> None:
+        """Start a task that the asker runs. Any worker may take a task, so repeat this until the asker has one."""
+        seconds = self.killed_seconds if self.case == "killed" else self.seconds
+        pool, number, processes = self.cluster.pool, 0, set[int]()
+        while processes != {self.cluster.asker_process.pid}:
+            number += 1
+            self.running = f"running{number}"
+            self.references[self.running] = await self._start("run_once", self.running, seconds, self.cluster.asker)
+            await wait_until(lambda: pool.read_processes(self.running))
+            processes = pool.read_processes(self.running)
 
     async def _connect(self, address: Address) -> Client:
         return await self.stack.enter_async_context(Client(f"http://{address[0]}:{address[1]}/tasks"))
@@ -337,7 +349,7 @@ class Tasks(Row):
             case "killed" | "paused":
                 await self._check_new(receiver)
                 if self.case == "killed":
-                    assert await self._read("running", receiver) == INTERNAL_ERROR
+                    assert await self._read(self.running, receiver) == INTERNAL_ERROR
                     assert await self._read("repeated", receiver) == "repeated"
             case _:
                 pass
@@ -358,16 +370,21 @@ class Tasks(Row):
             self.clients[asker] = await self._connect(asker)
         if self.cluster.case in LOSSES:
             for address in (asker, receiver):
-                assert await self._get_status("running", address) == INVALID_PARAMS
+                assert await self._get_status(self.running, address) == INVALID_PARAMS
                 assert await self._read("finished", address) == INVALID_PARAMS
         elif self.case not in LOSSES:
             assert await self._read("finished", receiver) == "finished"
-            outcomes = {"away": ["running"], "slow": ["running"], "full": ["running"], "killed": [INTERNAL_ERROR]}
-            assert await self._read("running", receiver) in outcomes.get(self.case, ["running", INTERNAL_ERROR])
+            outcomes = {
+                "away": [self.running],
+                "slow": [self.running],
+                "full": [self.running],
+                "killed": [INTERNAL_ERROR],
+            }
+            assert await self._read(self.running, receiver) in outcomes.get(self.case, [self.running, INTERNAL_ERROR])
             assert await self._read("repeated", receiver) == "repeated"
         for address in (asker, receiver):
             await self._check_new(address)
-        assert self._count("running") == 1
+        assert self._count(self.running) == 1
         assert self._count("repeated") <= 2
         effects = self.cluster.pool.read_effects()
         assert not [token for (token, _), count in effects.items() if token.startswith("refused") and count]

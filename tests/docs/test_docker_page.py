@@ -59,7 +59,15 @@ def _write_certificate(folder: Path) -> None:
     subprocess.run(["sh", "-eu", "-c", command[1]], cwd=folder, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
-WRITERS = {"nginx": _write_nginx_files, "caddy": _write_caddyfile}
+def _write_haproxy_files(folder: Path, server_port: int, proxy_port: int) -> list[str]:
+    pem = (folder / "tickets.pem").read_text() + (folder / "tickets.key").read_text()
+    (folder / "haproxy.pem").write_text(pem)
+    config = BLOCKS["text haproxy.cfg"].replace("bind :8443", f"bind 127.0.0.1:{proxy_port}")
+    (folder / "haproxy.cfg").write_text(config.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}"))
+    return [_find_program("haproxy"), "-f", "haproxy.cfg"]
+
+
+WRITERS = {"nginx": _write_nginx_files, "caddy": _write_caddyfile, "haproxy": _write_haproxy_files}
 
 
 def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The request with curl on the page on transports, and the systemd unit on the page on deploying."""
+"""The requests with curl on the page on transports, and the systemd unit on the page on deploying."""
 
 import asyncio
 import configparser
@@ -21,21 +21,45 @@ def _find_block(page: str, info: str) -> str:
 
 
 async def test_the_request_with_curl_is_complete(tmp_path: Path) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
     command, _, expected = _find_block("transports.md", "console").removeprefix("$ ").rstrip().rpartition("\n")
     (tmp_path / "request.json").write_text(_find_block("transports.md", "json"))
+    async with testing.serve(_create_server(), transport="http") as url:
+        printed = await _run_curl(command, str(url), tmp_path)
+    assert re.fullmatch(".*".join(map(re.escape, expected.split("…"))), printed)
+
+
+async def test_the_handshake_with_curl_is_complete(tmp_path: Path) -> None:
+    initialize = _find_block("transports.md", "text handshake").removeprefix("$ ").partition("\nHTTP/1.1")[0]
+    headers = _find_block("transports.md", "text session.txt")
+    async with testing.serve(_create_server(), transport="http") as url:
+        response = await _run_curl(initialize, str(url), tmp_path)
+        assert response.startswith("HTTP/1.1 200")
+        (session_header,) = re.findall(r"^mcp-session-id: \S+", response, re.MULTILINE)
+        (tmp_path / "session.txt").write_text(
+            re.sub("^Mcp-Session-Id: .*", session_header, headers, flags=re.MULTILINE)
+        )
+        for exchange in _find_block("transports.md", "text session").removeprefix("$ ").split("\n$ "):
+            command, _, expected = exchange.rstrip().rpartition("\n")
+            assert await _run_curl(command, str(url), tmp_path) == expected
+
+
+def _create_server() -> Server:
     app = Server("doors")
 
     @app.tool
     def knock() -> str:
         return "who is there?"
 
-    async with testing.serve(app, transport="http") as url:
-        command = command.replace("http://127.0.0.1:8000/mcp", str(url))
-        process = await asyncio.create_subprocess_exec("sh", "-eu", "-c", command, cwd=tmp_path, stdout=subprocess.PIPE)
-        printed, _ = await process.communicate()
-    assert re.fullmatch(".*".join(map(re.escape, expected.split("…"))), printed.decode().strip())
+    return app
+
+
+async def _run_curl(command: str, url: str, folder: Path) -> str:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    command = command.replace("http://127.0.0.1:8000/mcp", url)
+    process = await asyncio.create_subprocess_exec("sh", "-eu", "-c", command, cwd=folder, stdout=subprocess.PIPE)
+    printed, _ = await process.communicate()
+    return printed.decode().strip()
 
 
 def test_systemd_waits_for_the_server() -> None:

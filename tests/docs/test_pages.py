@@ -29,7 +29,10 @@ from dovetail.testing import harness
 from dovetail.transports.http_server import http_listener
 
 # test_docker_page.py and test_http_examples.py check proxies, curl and systemd. Docker files cannot be checked here.
-UNRUN_BLOCKS = ("console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "dockerfile")
+UNRUN_BLOCKS = (
+    "console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "text haproxy.cfg", "dockerfile",
+    "text handshake", "text session.txt", "text session",
+)  # fmt: skip
 ROOT = Path(__file__).parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 # These pages use the official SDK and Celery.

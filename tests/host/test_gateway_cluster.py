@@ -1,6 +1,7 @@
 """Test the workers of a gateway: what one of them knows applies at the others."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -329,6 +330,19 @@ async def test_a_worker_that_leaves_stops_to_share_a_revocation(caplog: pytest.L
         cluster.is_started = True
 
 
+async def test_a_worker_shares_a_revocation_before_it_leaves() -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        asked = await call_as(first, "ada", ADD)
+        await call_as(first, "ada", ADD | answer_consent(asked, "session"))
+        assert (await call_as(second, "ada", ADD))["resultType"] == "complete"
+        cluster = get_dispatcher(second.app).cluster
+        assert cluster is not None
+        assert get_parts(second.host).authorizer.grants.revoke(server="far") == 1
+        await cluster.close()
+        assert (await call_as(first, "ada", ADD))["resultType"] == "input_required"
+
+
 async def test_known_grants_apply_while_the_back_end_is_away() -> None:
     far = UpstreamServer()
     async with run_workers(far, policy=ask) as (first, second):
@@ -461,3 +475,49 @@ async def test_many_revocations_bring_no_grant_back() -> None:
         del values["caller revocations"]  # as if others had pushed it out
         for worker in (first, second):
             assert (await call_as(worker, "ada", ADD))["resultType"] == "input_required"
+
+
+CALLER_RECORD = f"caller:{hashlib.sha256(b'ada').hexdigest()}"  # the name of a record in the shared state
+
+
+async def add_newer_members(backend: MemoryBackend, name: str, list_name: str) -> None:
+    """Add members to a record and to the first object of its list, as a newer release does."""
+    stored = await backend.read(name)
+    assert stored is not None
+    record = decode(stored.data[1:])
+    record["added"] = record[list_name][0]["added"] = {"later": 1}
+    assert await backend.write(name, stored.data[:1] + encode(record), 1000, expected=stored.version)
+
+
+async def test_a_change_keeps_what_a_newer_release_has_stored() -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        asked = await call_as(first, "ada", ADD)
+        await call_as(first, "ada", ADD | answer_consent(asked, "session"))
+        get_parts(first.host).authorizer.grants.revoke(server="another")
+        await run_pending_callbacks()
+        names = {CALLER_RECORD: "grants", "caller revocations": "entries"}
+        for name, list_name in names.items():
+            await add_newer_members(first.backend, name, list_name)
+
+        asked = await call_as(second, "ada", ASK)
+        await call_as(second, "ada", ASK | answer_consent(asked, "session"))
+        get_parts(second.host).authorizer.grants.revoke(server="a third")
+        await run_pending_callbacks()
+        for name, list_name in names.items():
+            stored = await first.backend.read(name)
+            assert stored is not None
+            record = decode(stored.data[1:])
+            assert record["added"] == {"later": 1}
+            assert [item.get("added") for item in record[list_name]] == [{"later": 1}, None]
+
+
+async def test_a_record_in_an_unknown_format_is_not_changed() -> None:
+    far = UpstreamServer()
+    async with run_workers(far, policy=ask) as (first, second):
+        assert await first.backend.write(CALLER_RECORD, b"\x02newer", 1000)
+        asked = await call_as(second, "ada", ADD)
+        await call_as(second, "ada", ADD | answer_consent(asked, "session"))
+        stored = await first.backend.read(CALLER_RECORD)
+        assert stored is not None
+        assert stored.data == b"\x02newer"

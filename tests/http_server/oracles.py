@@ -77,7 +77,10 @@ def _read_request(connection: h11.Connection) -> Request | None:
 def _normalize_target(target: str) -> str:
     """Return the path and query of an absolute target, without an empty query."""
     if "://" in target and not target.startswith("/"):
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return target  # The authority is invalid, such as `http://local[host/`. Our server must reject this.
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     path, _, query = target.partition("?")
     return f"{path}?{query}" if query else path

@@ -6,6 +6,7 @@ possible, so that the server decides.
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -65,6 +66,9 @@ _CADDY = """
 }}
 http://127.0.0.1:{port}, http://localhost:{port} {{
     bind 127.0.0.1
+    reverse_proxy /mcp 127.0.0.1:{backend} {{
+        {buffering}
+    }}
     reverse_proxy 127.0.0.1:{backend} {{
         header_up X-Front "{{http.request.method}} {{http.request.orig_uri}}"
     }}
@@ -99,12 +103,24 @@ def _find_free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _get_caddy_buffering(program: str) -> str:
+    """Return the option that makes Caddy read a request before it forwards the request.
+
+    Without this option, Caddy closes the connection to the server if a response begins before Caddy has seen the end of
+    the body, although the server has received the whole body. The client then gets an incomplete response.
+    """
+    output = subprocess.run([program, "version"], capture_output=True, text=True, check=True).stdout
+    version = tuple(map(int, re.findall(r"\d+", output)[:3]))
+    return "request_buffers 16MiB" if version >= (2, 6, 4) else "buffer_requests"
+
+
 def _build_command(kind: str, folder: Path, port: int, backend: int) -> list[str]:
     program = PROGRAMS[kind]
     assert program is not None, f"{kind} is not installed"
     template = {"nginx": _NGINX, "caddy": _CADDY, "haproxy": _HAPROXY}[kind]
     configuration = folder / f"{kind}.conf"
-    configuration.write_text(template.format(folder=folder, port=port, backend=backend))
+    buffering = _get_caddy_buffering(program) if kind == "caddy" else ""
+    configuration.write_text(template.format(folder=folder, port=port, backend=backend, buffering=buffering))
     return {
         "nginx": [program, "-c", str(configuration), "-p", str(folder), "-e", "stderr"],
         "caddy": [program, "run", "--adapter", "caddyfile", "--config", str(configuration)],

@@ -5,6 +5,7 @@ loop of the server has then read and answered everything that was sent before.
 """
 
 import contextlib
+import fcntl
 import json
 import re
 import select
@@ -12,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from urllib.parse import unquote, unquote_to_bytes
 START_TIMEOUT_S = 20.0
 TIMEOUT_S = 20.0
 _QUIET_ROUND_TRIPS = 3
+_MAX_DELIVERY_ROUND_TRIPS = 100
 _PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n"
 _URL = re.compile(r"https?://\S+?:(\d+)/")
 _BODILESS_STATUSES = (100, 204, 304)
@@ -128,6 +131,12 @@ class RawConnection:
             self._socket.settimeout(TIMEOUT_S)
             self._socket.sendall(data)
 
+    def is_delivered(self) -> bool:
+        """Return whether the kernel of the server has everything that was sent. Only Linux can tell."""
+        if not self.is_open or sys.platform != "linux":
+            return True
+        return fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)) == bytes(4)
+
     def end_sending(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -181,6 +190,12 @@ class RunningServer:
 
     def settle(self, connections: Sequence[RawConnection]) -> None:
         """Wait until the server has read and answered everything that was sent."""
+        # The kernel may deliver a ping before data that was sent earlier on another connection. If a server has paused
+        # reading, it never gets all data.
+        for _ in range(_MAX_DELIVERY_ROUND_TRIPS):
+            if all(connection.is_delivered() for connection in connections):
+                break
+            self._ping()
         quiet = 0
         while quiet < _QUIET_ROUND_TRIPS:
             self._ping()

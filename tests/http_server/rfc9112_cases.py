@@ -200,6 +200,7 @@ _TARGETS = [
     reject("9112-3.2.2", "an absolute target with another port", get(b"http://localhost:1/a")),
     reject("9112-3.2.2", "an absolute target with a user", get(b"http://user@localhost/a")),
     reject("9112-3.2.2", "an absolute target without a host", get(b"http:///a")),
+    reject("9112-3.2.2", "an absolute target with a bracket in its host", get(b"http://local[host/a")),
     reject("9112-3.2.2", "an absolute target with one slash", get(b"http:/a")),
     reject("9112-3.2.2", "an absolute target with another scheme", get(b"ftp://localhost/a")),
     reject("9112-3.2.2", "an absolute target with a fragment", get(b"http://localhost/a#b")),

@@ -1,11 +1,13 @@
 """Test tool calls whose bytes arrive in any pieces, and calls that wait behind others on the same connection."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from http_server.mcp_calls import encode_call, read_text
-from http_server.raw_connection import RawConnection, RunningServer, run_server
+from http_server.raw_connection import RawConnection, Response, RunningServer, run_server
 from http_server.rfc9112_cases import get
 
 
@@ -60,3 +62,45 @@ def test_a_body_that_arrives_behind_a_waiting_call_is_read(server: RunningServer
     connection.send(echo[1000:])
     assert read_text(connection.receive_until(2).responses[1]) == "x" * 300_000
     connection.close()
+
+
+def encode_post(body: bytes, *, headers: bytes = b"", target: bytes = b"/any") -> bytes:
+    return b"POST %b HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b" % (target, headers, len(body), body)
+
+
+FIRST = encode_post(b"first", headers=b"x-a: 1\r\n")
+# The server recognizes a head that it has read before. Each of these requests follows two requests with the same head.
+FOLLOWERS: dict[str, tuple[bytes, ...]] = {
+    "same": (FIRST,),
+    "other body": (encode_post(b"other", headers=b"x-a: 1\r\n"),),
+    "blank lines in the body": (encode_post(b"\r\n\r\nx", headers=b"x-a: 1\r\n"),),
+    "longer body": (encode_post(b"longer", headers=b"x-a: 1\r\n"),),
+    "other value": (encode_post(b"first", headers=b"x-a: 2\r\n"),),
+    "other name": (encode_post(b"first", headers=b"x-b: 1\r\n"),),
+    "other target": (encode_post(b"first", headers=b"x-a: 1\r\n", target=b"/new"),),
+    "repeated header": (encode_post(b"first", headers=b"x-a: 1\r\nx-a: 2\r\n"),),
+    "end of the connection": (encode_post(b"first", headers=b"connection: close\r\n"),),
+    "expectation": (encode_post(b"first", headers=b"x-a: 1\r\nexpect: 100-continue\r\n"),),
+    "two pieces": (FIRST[:-2], FIRST[-2:]),
+    "head and body": (FIRST[:-5], FIRST[-5:]),
+    "two requests": (FIRST + FIRST,),
+    "one and a half": (FIRST + FIRST[:-7], FIRST[-7:]),
+    "invalid request": (FIRST + b"\0",),
+    "invalid length": (FIRST.replace(b"5\r\n\r\n", b"+5\r\n\r\n"),),
+    "bare line end": (FIRST.replace(b"x-a: 1\r\n", b"x-a: 1\n\n"),),
+}
+
+
+@pytest.mark.parametrize("kind", FOLLOWERS)
+def test_a_request_after_the_same_head_is_read_like_the_first(server: RunningServer, kind: str) -> None:
+    alone = server.exchange(*FOLLOWERS[kind])
+    after = server.exchange(FIRST, FIRST, *FOLLOWERS[kind])
+    assert [summarize(response) for response in after.responses[2:]] == [summarize(one) for one in alone.responses]
+    assert (after.is_open, after.rest) == (alone.is_open, alone.rest)
+
+
+def summarize(response: Response) -> tuple[int, Any]:
+    """Return the status, and the request as the application received it, without the address of the client."""
+    if response.request is None:
+        return response.status, response.body
+    return 200, json.loads(response.body) | {"client": None}

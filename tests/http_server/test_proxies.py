@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MB = 1_000_000
-_ABSOLUTE_START = re.compile(r"[A-Za-z]+:(//[^/]*)?(?=/)")
+_ABSOLUTE_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/?]*)?(?=[/?]|$)")
 BATCH = 40
 
 
@@ -66,9 +66,13 @@ def find_hidden_requests(proxy: RunningServer, server: RunningServer, streams: S
 
 
 def _normalize(line: str) -> str:
-    """Return method and target in one form. Caddy encodes the target again, and HAProxy has no path for `*`."""
+    """Return method and target in one form.
+
+    Caddy encodes the target again and replaces an empty path with `/`. HAProxy has no path for `*`.
+    """
     method, _, target = line.partition(" ")
-    return f"{method} {unquote(_ABSOLUTE_START.sub('', target), 'latin-1').removesuffix('?') or '*'}"
+    path = unquote(_ABSOLUTE_START.sub("", target), "latin-1").removesuffix("?")
+    return f"{method} {path if path.startswith('/') else '/' + path.removeprefix('*')}"
 
 
 def test_no_stream_of_the_cases_hides_a_request_from_the_proxy(proxy: RunningServer, server: RunningServer) -> None:

@@ -99,6 +99,28 @@ async def test_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
     assert vars(record)["request"]["ms"] == found["ms"]
 
 
+@pytest.mark.parametrize(
+    ("principal", "address", "end"),
+    [
+        (None, None, "2001:db8::/64"),
+        (None, "2001:db8::7", "2001:db8::7"),
+        ("ada", "127.0.0.1", "ada 127.0.0.1"),
+        ("ada", "\x1b[1m", "ada \\x1b[1m"),
+    ],
+)
+async def test_a_line_has_the_complete_address(
+    principal: str | None, address: str | None, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(exchange: Exchange) -> object:
+        return None
+
+    caller = Caller(NEWEST_REVISION, is_stateless=True, principal=None if principal is None else Principal(principal))
+    exchange = IncomingExchange(1, "ping", {}, {}, caller, client_address=address, origin="2001:db8::/64")
+    with caplog.at_level(logging.INFO, "dovetail.requests"):
+        await LogRequests()(exchange, work)
+    assert caplog.records[-1].getMessage().endswith(f" ms {end}")
+
+
 # Timing
 
 

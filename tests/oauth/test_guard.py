@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import AuthError
+from dovetail.errors import AuthError, Unauthorized
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.oauth.flow import FetchResponse
@@ -82,6 +82,16 @@ def test_the_scheme_has_no_case() -> None:
 def test_a_wrong_token_is_invalid() -> None:
     refusal = denied(Guard(StaticTokenVerifier({"t": "ada"})), "Bearer x")
     assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
+
+
+def test_a_token_that_is_not_a_jwt(issuer: Issuer) -> None:
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()))
+    with pytest.raises(Unauthorized) as opaque:
+        run_flow(get_credential_checker(guard).authenticate(head("Bearer opaque")))
+    with pytest.raises(Unauthorized) as foreign:
+        run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {issuer.token(iss='https://x.example')}")))
+    assert "JWT" in str(opaque.value.challenge)
+    assert "issuer" in str(foreign.value.challenge)
 
 
 def test_a_token_for_another_server(issuer: Issuer) -> None:

@@ -43,6 +43,7 @@ from dovetail.protocol.task_rules import (
 )
 from dovetail.protocol.task_store import TaskConflict, change_task
 from dovetail.wire.base import replace
+from dovetail.wire.codec import decode, encode
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, Implementation
 
@@ -381,6 +382,16 @@ def test_claims_that_are_not_json_are_left_out() -> None:
     saved = save_caller(caller).principal
     assert saved is not None
     assert saved.claims == {"a": 1}
+
+
+def test_a_change_keeps_the_members_that_a_newer_release_has_added() -> None:
+    encoded = decode(encode_record(make_record()))
+    encoded["record"]["added"] = {"later": 1}
+    record = decode_record(encode(encoded))
+    assert record.unknown_members == {"added": {"later": 1}}
+    changed = decode(encode_record(replace(record, status_message="half", phase="running")))
+    assert changed["record"] == encoded["record"] | {"status_message": "half", "phase": "running"}
+    assert decode_record(encode(changed)).unknown_members == {"added": {"later": 1}}
 
 
 @pytest.mark.parametrize(

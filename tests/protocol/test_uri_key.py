@@ -2,7 +2,8 @@
 
 import pytest
 
-from dovetail.protocol.uri_key import is_ambiguous, rule_keys, uri_key, uri_readings
+from dovetail.protocol.uri_key import uri_key
+from dovetail.protocol.uri_readings import is_ambiguous, rule_keys, uri_readings
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,9 @@ def test_sphinx() -> None:
     ],
 )
 def test_text_that_is_not_a_section_stays(text: str) -> None:
-    assert parse(text) == (text, {})
-    assert parse(None) == ("", {})
+    parsed = parse(text)
+    assert (parsed.text, parsed.parameters) == (text, {})
+    assert parse(None) == parse("")
 
 
 class Place(msgspec.Struct):

@@ -75,27 +75,27 @@ IN_A_THREAD = {
 async def test_what_waits_runs_in_the_loop(function: Any) -> None:
     runner = Runner(function)
     assert runner.is_async
-    assert await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
+    assert await runner.run((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_does_not_wait_runs_in_a_thread(function: Any) -> None:
     runner = Runner(function)
-    thread, value = await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None)
+    thread, value = await runner.run((1,), {"b": 2}, ThreadPool(ServerLimits()), None)
     assert (thread != threading.get_ident(), value) == (True, 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_is_declared_quick_runs_where_it_is(function: Any) -> None:
     runner = Runner(function, run_in_thread=False)
-    assert await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
+    assert await runner.run((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", [lambda: 1 / 0, functools.partial(lambda x: 1 / x, 0)])
 @pytest.mark.parametrize("run_in_thread", [True, False])
 async def test_what_a_function_raises_is_raised(function: Any, run_in_thread: bool) -> None:
     with pytest.raises(ZeroDivisionError):
-        await Runner(function, run_in_thread=run_in_thread)((), {}, ThreadPool(ServerLimits()), None)
+        await Runner(function, run_in_thread=run_in_thread).run((), {}, ThreadPool(ServerLimits()), None)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5"])

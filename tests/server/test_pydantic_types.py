@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from dovetail import Server
 from dovetail.server.parameters.annotations import to_json
-from dovetail.server.parameters.argument_errors import MismatchError
+from dovetail.server.parameters.argument_messages import MismatchError
 from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.pydantic_types import PydanticType
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.errors import ToolError
-from dovetail.server.parameters.argument_errors import MAX_TEXT_BYTES
+from dovetail.server.parameters.argument_messages import MAX_TEXT_BYTES
 from dovetail.server.parameters.signature import InvalidArguments, Signature, compile_signature
 from mentions import mentions, values
 

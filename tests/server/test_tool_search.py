@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Client, Context, Server, ToolAnnotations, ToolError, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
-from dovetail.errors import Forbidden, RemoteError
+from dovetail.errors import Forbidden, NotFound, RemoteError
 from dovetail.extensions import TaskConfig
 from dovetail.middleware import CallNext, Exchange
 
@@ -67,6 +67,20 @@ async def test_wrong_arguments_are_reported_as_in_a_direct_call(era: Era) -> Non
             with pytest.raises(RemoteError):
                 await client.call_tool("call_tool", arguments)
         assert (await client.call_tool("describe_tool", {"name": "nothing"})).is_error
+
+
+async def test_an_unknown_tool_is_answered_with_a_similar_name_that_the_caller_sees(era: Era) -> None:
+    app = create_app(auth=TOKENS)
+    async with (
+        testing.serve(app, transport="http") as url,
+        Client(url, auth=BearerAuth("bob"), protocol_version=era) as bob,
+    ):
+        await bob.list_tools()
+        for name, hint in (("fnd_flight", "'find_flight'"), ("delete_fligt", "delete_fligt"), ("zzz", "search_tools")):
+            with pytest.raises(NotFound) as caught:
+                await bob.call_tool("call_tool", {"name": name})
+            assert hint in str(caught.value)
+            assert "delete_flight" not in str(caught.value)
 
 
 async def test_access_rules_apply(era: Era) -> None:

@@ -277,6 +277,25 @@ def test_a_repeated_sigterm_of_a_service_manager_does_not_cut_calls(program: Pat
         assert server.process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_second_signal_ends_running_calls_with_the_same_code(program: Path, workers: str) -> None:
+    with spawn(program, workers) as server:
+        server.wait_until_serving(int(workers))
+        thread = threading.Thread(target=_call_in_vain, args=(server,))
+        thread.start()
+        server.wait_for_line("waiting")
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for_line("is stopping")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(TIMEOUT_S) == 75
+        thread.join(TIMEOUT_S)
+
+
+def _call_in_vain(server: Running) -> None:
+    with contextlib.suppress(http.client.HTTPException, OSError):
+        server.call("wait", seconds=30)
+
+
 def test_paused_workers_do_not_delay_the_stop_one_after_the_other(program: Path) -> None:
     program.write_text(
         PROGRAM.replace("drain_timeout=5.0, shutdown_timeout=8.0", "drain_timeout=0.5, shutdown_timeout=1.0")

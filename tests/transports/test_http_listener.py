@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from typing import Any
 import pytest
 
 from certificates import write_certificate
+from dovetail.errors import Unauthorized
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.limits import CallerBusy, ServerLimits
+from dovetail.protocol.principal import Authenticator
+from dovetail.transports import operator_warnings
 from dovetail.transports.http_server import http1_protocol
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket, create_tls_context
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http_server.tls_context import create_tls_context
 from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 
@@ -33,12 +38,14 @@ class Site:
             self._stopping = asyncio.create_task(self.server.stop(self.app.close))
         return self._stopping
 
-    async def connect(self, *, small: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, host: str = "127.0.0.1", *, small: bool = False
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         raw = socket.socket()
         if small:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", self.port))
+        await asyncio.get_running_loop().sock_connect(raw, (host, self.port))
         reader, writer = await asyncio.open_connection(sock=raw, limit=4096 if small else 2**16)
         self.writers.append(writer)
         return reader, writer
@@ -49,10 +56,16 @@ class Site:
 
 
 @asynccontextmanager
-async def site(stand: FakeService | None = None, **options: Any) -> AsyncIterator[Site]:
+async def site(
+    stand: FakeService | None = None,
+    *,
+    host: str = "127.0.0.1",
+    authenticate: Authenticator | None = None,
+    **options: Any,
+) -> AsyncIterator[Site]:
     stand = stand or FakeService(**options)
-    app = Endpoint(stand)
-    listener = bind_socket("127.0.0.1", 0)
+    app = Endpoint(stand, authenticate=authenticate)
+    listener = bind_socket(host, 0)
     server = HTTPServer(app, stand.limits)
     await server.start(listener)
     here = Site(app, server, listener.getsockname()[1])
@@ -94,6 +107,11 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
         return found, json.loads(await reader.readexactly(length) or b"null")
 
 
+def read_all(client: socket.socket) -> None:
+    while client.recv(65536):
+        pass
+
+
 async def closed(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(10):
         try:
@@ -110,6 +128,38 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
             writer.write(whole(stateless_request(text=text)))
             found, message = await answer(reader)
             assert (found, message["result"]["content"][0]["text"]) == (200, text)
+
+
+async def test_a_request_does_not_see_the_headers_that_an_earlier_one_changed() -> None:
+    async def change_headers(exchange: IncomingExchange) -> Any:
+        headers: Any = exchange.headers
+        is_changed = headers.pop(b"x-added", None) is not None
+        headers.update({b"x-added": b"1", b"host": b"evil.example", b"mcp-method": b"other"})
+        return text_result(f"changed: {is_changed}")
+
+    async with site(FakeService(change_headers)) as here:
+        reader, writer = await here.connect()
+        for _ in range(4):
+            writer.write(whole(stateless_request(text="a")))
+            found, message = await answer(reader)
+            assert (found, message["result"]["content"][0]["text"]) == (200, "changed: False")
+
+
+async def test_each_request_with_the_same_headers_is_authenticated() -> None:
+    callers: list[str | None] = ["ann", "ann", "ann"]
+
+    async def authenticate(headers: Mapping[bytes, bytes]) -> str | None:
+        if not callers:
+            raise Unauthorized("the token has expired")
+        return callers.pop()
+
+    async with site(authenticate=authenticate) as here:
+        reader, writer = await here.connect()
+        statuses: list[int] = []
+        for _ in range(4):
+            writer.write(whole(stateless_request(text="a"), authorization="Bearer token"))
+            statuses.append((await answer(reader))[0])
+        assert statuses == [200, 200, 200, 401]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +264,42 @@ async def test_the_next_head_has_a_time_too() -> None:
         assert await status(reader) == 408
 
 
+async def test_a_head_behind_a_request_has_a_time() -> None:
+    async with site(header_timeout=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()) + b"POST /mcp")
+        assert (await answer(reader))[0] == 200
+        assert await status(reader) == 408
+
+
+async def test_a_head_behind_a_running_call_has_a_time() -> None:
+    held = PausedWork()
+    async with site(FakeService(held, header_timeout=0.05)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(text="a")))
+        await wait_until(lambda: held.started)
+        writer.write(b"POST /mcp")
+        await asyncio.sleep(0.01)
+        held.release("a")
+        assert (await answer(reader))[0] == 200
+        assert await status(reader) == 408
+
+
+async def test_a_body_that_the_server_does_not_read_is_not_slow() -> None:
+    """While a call runs, the server reads no body of a later request."""
+    held = PausedWork()
+    async with site(FakeService(held, body_timeout=0.05)) as here:
+        reader, writer = await here.connect()
+        later = whole(stateless_request(text="b"))
+        writer.write(whole(stateless_request(text="a")) + later[:-5])
+        await wait_until(lambda: held.started)
+        writer.write(later[-5:])
+        await asyncio.sleep(0.2)
+        held.release("a")
+        held.release("b")
+        assert [(await answer(reader))[0] for _ in range(2)] == [200, 200]
+
+
 @pytest.mark.parametrize("part", [0, 5])
 async def test_a_body_has_a_time(part: int) -> None:
     async with site(body_timeout=0.05) as here:
@@ -244,6 +330,28 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
         writer.write(whole(stateless_request()))
         await wait_until(lambda: here.connections == 1)
         await wait_until(lambda: here.connections == 0)
+
+
+@pytest.mark.parametrize("size", [8_000_000, 300_000], ids=["write timeout", "idle time"])
+async def test_a_client_that_does_not_read_is_reset(
+    size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http1_protocol, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
+
+    async def work(exchange: IncomingExchange) -> Any:
+        return text_result("x" * size)
+
+    async with site(FakeService(work, write_timeout=0.05)) as here:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", here.port))
+            client.sendall(whole(stateless_request()))
+            await wait_until(lambda: here.connections == 1)
+            await wait_until(lambda: here.connections == 0)
+            with pytest.raises(ConnectionResetError):
+                read_all(client)
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.args == ("127.0.0.1", 0.05)
 
 
 async def test_a_client_that_reads_slowly_is_not() -> None:
@@ -306,6 +414,14 @@ def test_addresses_of_both_families() -> None:
         pytest.skip("platform: no IPv6")
 
 
+@pytest.mark.parametrize(("name", "expected"), [("127.0.0.2", 200), ("127.0.0.3", 421)])
+async def test_ipv6_sockets_accept_the_ipv4_address_of_the_connection(name: str, expected: int) -> None:
+    async with site(host="::") as here:
+        reader, writer = await here.connect("127.0.0.2")
+        writer.write(whole(stateless_request(), host=f"{name}:{here.port}"))
+        assert await status(reader) == expected
+
+
 # Addresses of clients
 
 
@@ -319,7 +435,7 @@ async def test_a_forwarded_address_counts_only_from_a_named_proxy(
         reader, writer = await here.connect()
         writer.write(whole(stateless_request(), **{"x-forwarded-for": "203.0.113.9"}))
         assert (await reader.readline()).split()[1] == b"200"
-        assert stand.seen[0].origin == address
+        assert (stand.seen[0].origin, stand.seen[0].client_address) == (address, address or "127.0.0.1")
 
 
 # The rules of RFC 9112
@@ -347,14 +463,105 @@ def get(*lines: str, target: str = "/mcp", method: str = "GET") -> bytes:
         (b"GET /mcp HTTP/2.0\r\nhost: localhost\r\n\r\n", 505),
         (b"GET /mcp HTTP/1.1\nhost: localhost\n\n", 400),
         (b"NONSENSE\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
     ],
 )
-async def test_a_request_that_breaks_the_rules_ends_the_connection(data: bytes, expected: int) -> None:
+async def test_a_request_that_breaks_the_rules_gets_a_reason_and_the_end(data: bytes, expected: int) -> None:
     async with site() as here:
         reader, writer = await here.connect()
         writer.write(data)
         assert await status(reader) == expected
-        await closed(reader)
+        async with asyncio.timeout(10):
+            headers, reason = (await reader.read()).split(b"\r\n\r\n")
+        assert b"content-length: %d" % len(reason) in headers
+        assert len(reason) > 20
+
+
+@pytest.mark.parametrize(
+    ("extra", "setting"),
+    [("x-large: " + 9000 * "a", b"max_header_bytes"), (20000 * "a: b\r\n" + "a: b", b"max_header_block_bytes")],
+)
+async def test_headers_that_are_too_large_get_the_limit(extra: str, setting: bytes) -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(get(extra))
+        assert await status(reader) == 431
+        async with asyncio.timeout(10):
+            assert setting in await reader.read()
+
+
+async def test_a_slow_head_gets_the_timeout() -> None:
+    async with site(header_timeout=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(b"GET /mcp HTTP/1.1\r\n")
+        assert await status(reader) == 408
+        async with asyncio.timeout(10):
+            assert b"header_timeout" in await reader.read()
+
+
+async def refuse_token(headers: Mapping[bytes, bytes]) -> Any:
+    raise Unauthorized("unknown token")
+
+
+@pytest.mark.parametrize(
+    ("data", "status_code", "level", "options"),
+    [
+        (b"NONSENSE\r\n\r\n", 400, logging.INFO, {}),
+        (whole(stateless_request())[:-1] + b"x", 400, logging.INFO, {}),
+        (get(), 401, logging.INFO, {"authenticate": refuse_token}),
+        (get("origin: https://attacker.example"), 403, logging.INFO, {}),
+        (get(method="PUT"), 405, logging.INFO, {}),
+        (b"GET /mcp HTTP/1.1\r\n", 408, logging.INFO, {"header_timeout": 0.05}),
+        (head(stateless_request()) + b"\r\n{", 408, logging.INFO, {"body_timeout": 0.05}),
+        (whole(stateless_request()), 413, logging.INFO, {"max_body_bytes": 10}),
+        (whole(stateless_request(), **{"content-type": "text/plain"}), 415, logging.INFO, {}),
+        (get().replace(b"localhost", b"attacker.example"), 421, logging.WARNING, {}),
+        (get("x-large: " + 9000 * "a"), 431, logging.INFO, {}),
+        (get().replace(b"1.1", b"2.0"), 505, logging.INFO, {}),
+    ],
+)
+async def test_a_rejected_request_is_logged_with_its_address_once_a_minute(
+    data: bytes,
+    status_code: int,
+    level: int,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail")
+    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    async with site(**options) as here:
+        for _ in range(2):
+            reader, writer = await here.connect()
+            writer.write(data)
+            assert await status(reader) == status_code
+            writer.close()
+    (record,) = [record for record in caplog.records if record.name == "dovetail"]
+    assert isinstance(record.args, tuple)
+    assert (record.levelno, *record.args[:2]) == (level, "127.0.0.1", status_code)
+
+
+async def test_a_busy_server_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+
+    async def work(exchange: IncomingExchange) -> Any:
+        raise CallerBusy("too many calls")
+
+    async with site(FakeService(work)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()))
+        assert (await answer(reader))[0] == 429
+    (record,) = caplog.records
+    assert record.args == ("127.0.0.1", 429, "too many calls")
+
+
+async def test_a_websocket_gets_a_reason() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(get("connection: upgrade", "upgrade: WebSocket"))
+        found, message = await answer(reader)
+        assert (found, "WebSocket" in message["error"]["message"]) == (400, True)
 
 
 async def test_requests_before_an_invalid_one_are_answered() -> None:
@@ -457,6 +664,16 @@ async def test_an_error_can_be_read_while_the_client_still_sends() -> None:
         assert await status(reader) == 431
 
 
+async def test_a_last_response_can_be_read_while_the_client_still_sends() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(text="a"), connection="close") + whole(stateless_request(text="b")))
+        writer.write(b"x" * 200_000)
+        assert (await answer(reader))[0] == 200
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""  # The connection is closed, and not reset.
+
+
 async def test_half_a_connection_is_enough_for_an_answer() -> None:
     async with site() as here:
         reader, writer = await here.connect()
@@ -489,6 +706,10 @@ async def stream_application(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     if scope["path"] == "/broken":
         raise ValueError("broken")
+    if scope["path"] == "/cancelled":
+        raise asyncio.CancelledError
+    if scope["path"] == "/invalid":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"a\r\nb: c")]})
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": True})
     if scope["path"] == "/cut":
@@ -497,12 +718,19 @@ async def stream_application(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def other_site(tls: Any = None) -> AsyncIterator[int]:
+async def other_site(tls: Any = None, application: Any = stream_application, **limits: Any) -> AsyncIterator[int]:
+    async with other_server(application, tls, **limits) as (_, port):
+        yield port
+
+
+@asynccontextmanager
+async def other_server(application: Any, tls: Any = None, **limits: Any) -> AsyncIterator[tuple[HTTPServer, int]]:
     listener = bind_socket("127.0.0.1", 0)
-    server = HTTPServer(stream_application, ServerLimits(), tls)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    server = HTTPServer(application, ServerLimits(**limits), tls)
     await server.start(listener)
     try:
-        yield listener.getsockname()[1]
+        yield server, listener.getsockname()[1]
     finally:
         await server.abort()
 
@@ -512,6 +740,8 @@ async def other_site(tls: Any = None) -> AsyncIterator[int]:
     [
         ("/a?b=c", b"transfer-encoding: chunked\r\n\r\n2\r\n/a\r\n3\r\nb=c\r\n0\r\n\r\n"),
         ("/broken", b"Internal Server Error"),
+        ("/invalid", b"Internal Server Error"),
+        ("/cancelled", b""),
         ("/cut", b""),
     ],
 )
@@ -529,6 +759,40 @@ async def test_any_asgi_application_is_served(path: str, expected: bytes) -> Non
         await close_writer(writer)
 
 
+async def test_a_cancelled_request_does_not_affect_other_clients() -> None:
+    async with other_site() as port:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        for number, (_, writer) in enumerate(clients):  # All requests arrive in one iteration of the event loop.
+            writer.write(get(target="/a" if number % 2 else "/cancelled"))
+        assert [await status(reader) for reader, _ in clients[1::2]] == [200] * 5
+        for reader, _ in clients[::2]:
+            await closed(reader)
+        for _, writer in clients:
+            await close_writer(writer)
+
+
+async def test_no_continue_is_sent_after_an_error() -> None:
+    """A handler that reads the body after the server has rejected the request gets a disconnect."""
+    started, may_read, messages = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            started.set()
+            await may_read.wait()
+            messages.append(await receive())
+
+    async with other_site(application=application) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get("expect: 100-continue", "transfer-encoding: chunked", method="POST"))
+        await started.wait()
+        writer.write(b"not a size\r\n")
+        assert await status(reader) == 400
+        may_read.set()
+        await wait_until(lambda: messages)
+        assert messages == [{"type": "http.disconnect"}]
+        await close_writer(writer)
+
+
 async def test_tls(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     async with other_site(create_tls_context(certificate, key)) as port:
@@ -540,3 +804,88 @@ async def test_tls(tmp_path: Path) -> None:
         assert await status(reader) == 200
         await closed(reader)
         await close_writer(writer)
+
+
+async def test_a_tls_handshake_has_a_time(tmp_path: Path) -> None:
+    tls = create_tls_context(*write_certificate(tmp_path))
+    async with other_site(tls, header_timeout=0.05) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await closed(reader)
+        await close_writer(writer)
+
+
+async def test_an_idle_client_over_tls_does_not_delay_a_stop(tmp_path: Path) -> None:
+    """A client that keeps an idle connection does not read from it, so it does not answer the end of TLS."""
+    certificate, key = write_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=certificate)
+
+    def connect(port: int) -> ssl.SSLSocket:
+        client = context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1")
+        client.sendall(get(target="/a"))
+        assert client.recv(20).startswith(b"HTTP/1.1 200")
+        return client
+
+    async def drain() -> None:
+        pass
+
+    tls = create_tls_context(certificate, key)
+    async with other_server(stream_application, tls, drain_timeout=600) as (server, port):
+        client = await asyncio.to_thread(connect, port)
+        async with asyncio.timeout(60):
+            await server.stop(drain)
+        client.close()
+
+
+# Clients that read slowly
+
+
+async def send_large_body(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        size = int(scope["path"][1:])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+
+async def connect_small(port: int) -> socket.socket:
+    """Return a client that reads only if the test reads."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+    return client
+
+
+async def test_a_closed_connection_with_a_small_unread_rest_ends() -> None:
+    async with other_server(send_large_body, write_timeout=0.05) as (server, port):
+        with await connect_small(port) as client:
+            await asyncio.get_running_loop().sock_sendall(client, get("connection: close", target="/50000"))
+            await wait_until(lambda: server.connection_count == 1)
+            await wait_until(lambda: server.connection_count == 0)
+
+
+async def test_a_large_body_may_take_longer_than_the_write_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[Any]()
+    call_later = loop.call_later
+
+    def record_timer(delay: float, callback: Any, *arguments: Any, **options: Any) -> Any:
+        timer = call_later(delay, callback, *arguments, **options)
+        if delay == 12345.0:
+            timers.append((timer, callback, arguments))
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", record_timer)
+    async with other_server(send_large_body, write_timeout=12345.0) as (server, port):
+        with await connect_small(port) as client:
+            await loop.sock_sendall(client, get(target="/8000000"))
+            for number in range(3):
+                await wait_until(lambda number=number: len(timers) > number)
+                received = 0
+                while received < 1_000_000:
+                    received += len(await loop.sock_recv(client, 65536))
+                timer, callback, arguments = timers[-1]
+                timer.cancel()
+                callback(*arguments)  # The timeout has passed.
+                assert server.connection_count == 1
+            _, callback, arguments = timers[-1]
+            callback(*arguments)  # The client has read nothing since the last timeout.
+            await wait_until(lambda: server.connection_count == 0)

@@ -2,11 +2,13 @@
 
 import json
 import re
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certificates import write_certificate
 from client.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
 from dovetail import Client
 from dovetail.errors import (
@@ -30,6 +32,7 @@ from dovetail.transports.http_client.remote_server import (
     read_refusal,
 )
 from dovetail.wire.raw_message import RawMessage
+from transports.raw_server import ServerConnection, reply_to_each, run_raw_server
 
 
 def said(status: int, body: bytes = b"", **headers: str) -> bytes:
@@ -207,6 +210,29 @@ def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
         found = convert_error(ConnectionBroken("cut", sent=sent, has_head=False), "http://example.com")
         assert isinstance(found, ConnectionLost)
         assert found.maybe_sent is sent
+
+
+async def test_a_plain_request_to_a_tls_server_suggests_https(tmp_path: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*write_certificate(tmp_path))
+    async with run_raw_server(reply_to_each(said(200)), tls=tls) as server:
+        with pytest.raises(ConnectionLost) as caught:
+            await door(server.url.replace("https:", "http:")).send("POST", [], b"{}")
+    assert "https://" in str(caught.value.hint)
+
+
+async def test_a_connection_that_is_lost_after_a_response_suggests_nothing() -> None:
+    async def answer_once(connection: ServerConnection) -> None:
+        await connection.request()
+        if connection.number == 1:
+            connection.send(said(200, connection="close"))
+
+    async with run_raw_server(answer_once) as server:
+        remote = door(server.url)
+        await read_body(await remote.send("POST", [], b"{}"), remote.url)
+        with pytest.raises(ConnectionLost) as caught:
+            await remote.send("POST", [], b"{}")
+    assert caught.value.hint is None
 
 
 def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:

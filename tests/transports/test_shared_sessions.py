@@ -49,8 +49,8 @@ async def cluster() -> AsyncGenerator[WorkerCluster]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("transports.http_server.shared_sessions", "transports.http_server.session_records"):
-        monkeypatch.setattr(f"dovetail.{module}.time", clock)
+    for module in ("shared_sessions", "session_records", "session_record_saver"):
+        monkeypatch.setattr(f"dovetail.transports.http_server.{module}.time", clock)
     monkeypatch.setattr("dovetail.cluster.memory_backend.time", clock)
     monkeypatch.setattr(RESTORE_TIME, 0.0)
     return clock
@@ -693,6 +693,19 @@ async def test_requests_are_answered_while_the_back_end_is_away(cluster: WorkerC
         assert (await post(app, request(), session)).status == 200
     assert cluster.workers[0].service.seen[-1].caller.log_level == 4
     assert cluster.workers[1].service.seen[-1].caller.log_level == 1  # the default, because it never read the record
+
+
+async def test_a_worker_stores_what_it_could_not_store_before_it_leaves(cluster: WorkerCluster) -> None:
+    first, _ = await cluster.open()
+    session = await open_session(first, ready=False)
+    cluster.set_away(True)
+    assert (await post(first, INITIALIZED, session)).status == 202
+    cluster.set_away(False)
+    await cluster.workers[0].cluster.close()
+    (name,) = cluster.list_values("session ")
+    stored = await cluster.workers[1].backend.read(name)
+    assert stored is not None
+    assert decode_record(stored.data).is_ready
 
 
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe", "resources/unsubscribe", "DELETE"])

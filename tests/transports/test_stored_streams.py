@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.cluster import stream_follower
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.transports.http_server import cluster_streams, stored_response
+from dovetail.transports.http_server import stored_response, stream_readers
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
 from transports.fake_service import (
@@ -264,7 +264,7 @@ async def wait_for_steps_of_question(call: AsgiRequest) -> None:
 
 
 async def test_a_stream_is_unread_after_the_worker_that_reads_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_streams, "_WORKER_CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(stream_readers, "_WORKER_CHECK_INTERVAL_S", 0.01)
 
     async def ask(exchange: IncomingExchange) -> Result:
         assert exchange.ask is not None
@@ -358,6 +358,39 @@ async def test_the_result_of_a_released_call_is_stored_after_the_outage() -> Non
         cluster.set_away(False)
         await reader.wait_done()
         assert list_steps(reader) == [1, 2, "done"]
+
+
+async def test_a_worker_stores_the_result_of_a_call_before_it_leaves() -> None:
+    work = SteppedWork()
+    async with open_cluster(work) as cluster:
+        session = await open_session(cluster[0].app)
+        call = start_post(cluster[0].app, request(), session)
+        work.allow()
+        await wait_for_steps(call, 1)
+        heard_id = last_id(call)
+        call.disconnect()
+        cluster.set_away(True)
+        work.allow(3)
+        await wait_until(lambda: not cluster[0].streams.writers)
+        cluster.set_away(False)
+        await cluster[0].cluster.close()
+        resumed = await start_get(cluster[1], session, heard_id).wait_done()
+        assert list_steps(resumed) == [1, 2, "done"]
+
+
+async def test_a_worker_that_leaves_waits_for_the_reply_of_a_call_that_has_ended() -> None:
+    work = SteppedWork()
+    async with open_cluster(work) as cluster:
+        session = await open_session(cluster[0].app)
+        call = start_post(cluster[0].app, request(), session)
+        work.allow()
+        await wait_for_steps(call, 1)
+        heard_id = last_id(call)
+        call.disconnect()
+        work.allow(3)
+        await cluster[0].cluster.close()
+        resumed = await start_get(cluster[1], session, heard_id).wait_done()
+        assert list_steps(resumed) == [1, 2, "done"]
 
 
 async def test_a_worker_that_was_cut_off_drops_its_result_if_a_reader_got_an_error() -> None:

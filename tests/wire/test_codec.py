@@ -213,6 +213,13 @@ def test_digits_at_and_over_the_limit(write: Callable[[str], str]) -> None:
     assert refused(f"[{write('0' + digits if digits[0] == '0' else '1' + digits)}]".encode())
 
 
+@pytest.mark.parametrize("offset", range(10))
+def test_too_many_digits_are_found_at_every_offset(offset: int) -> None:
+    spaces = " " * offset
+    assert refused(f"[{spaces}{'1' * (MAX_DIGITS + 1)}]".encode())
+    assert not refused(f"[{spaces}{'1' * MAX_DIGITS}]".encode())
+
+
 def test_digits_in_texts_are_free() -> None:
     text = "1" * 5000
     assert decode(f'{{"{text}":"{text}\\"{text}"}}'.encode()) == {text: f'{text}"{text}'}

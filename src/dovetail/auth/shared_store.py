@@ -71,8 +71,8 @@ class SharedStateStore:
             if record is None:
                 return None
             if kind in _SINGLE_USE_KINDS:
-                # A replica that takes over may not know that a value was deleted. The use decides, so the value need
-                # not be deleted: it expires.
+                # After a failover, the new primary may still have a deleted value. So the record of the use decides
+                # who gets the value. If the deletion fails, the value expires.
                 if not await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch):
                     return None
                 with suppress(SharedStateUnavailable):

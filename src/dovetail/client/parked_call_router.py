@@ -34,6 +34,7 @@ _CONTINUE: Final = "parked.continue"
 _CANCEL: Final = "parked.cancel"
 _MAX_REMEMBERED_STREAMS: Final = 1024  # A message that arrives twice must not continue a call twice.
 _MAX_STORE_TIME_S: Final = 300.0  # This is as long as a call may take by default.
+_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -88,6 +89,7 @@ class ParkedCallRouter:
         self._background_tasks = BackgroundTasks()
         cluster.add_handler(_CONTINUE, self._receive_continuation)
         cluster.add_handler(_CANCEL, self._receive_cancellation)
+        cluster.add_close_handler(partial(self._background_tasks.close, _CLOSE_TIMEOUT_S))
 
     def create_ticket(self, holder: ContinueCall) -> str:
         """Return a new ticket for a call of this worker."""
@@ -124,7 +126,7 @@ class ParkedCallRouter:
                 raise _invalid_ticket()
         except SharedStateUnavailable as exc:
             raise ServerBusy(
-                "The worker with this call cannot be reached now. Send the same request again",
+                "The worker that runs this call cannot be reached now. Send the same request again",
                 retry_after=exc.retry_after,
             ) from exc
         try:
@@ -161,7 +163,7 @@ class ParkedCallRouter:
         self._seen_streams[continuation.stream] = None
         if len(self._seen_streams) > _MAX_REMEMBERED_STREAMS:
             self._seen_streams.popitem(last=False)
-        task = asyncio.get_running_loop().create_task(self._continue_here(continuation))
+        task = self._background_tasks.start(self._continue_here(continuation))
         self._tasks[continuation.stream] = task
         task.add_done_callback(lambda _: self._tasks.pop(continuation.stream, None))
 

@@ -86,11 +86,12 @@ def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | Non
 
 def extract_contents(result: ReadResourceResult) -> Any:
     """Return the contents of a resource as a string or bytes. If the resource has several parts, return a list."""
-    parts = [_decode_part(contents) for contents in result.contents]
+    parts = [decode_contents(contents) for contents in result.contents]
     return parts[0] if len(parts) == 1 else parts
 
 
-def _decode_part(contents: ResourceContents) -> str | bytes:
+def decode_contents(contents: ResourceContents) -> str | bytes:
+    """Return one part of a resource as a string or bytes."""
     if contents.blob is None:
         return contents.text or ""
     try:

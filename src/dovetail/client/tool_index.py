@@ -137,11 +137,16 @@ class NameIndex:
         names = [getattr(item, listing.key) for item in getattr(page, listing.field)]
         self._names_by_method.setdefault(method, []).extend(names)
 
-    def suggest(self, listing: ListMethod, name: str) -> str:
-        """Return a hint with similar names for an unknown name."""
+    def suggest(self, listing: ListMethod, name: str) -> str | None:
+        """Return a hint with similar names for an unknown name.
+
+        Return None if the name is in the list. The server then means another name, such as an argument of `call_tool`.
+        """
         listed_names = self._names_by_method.get(listing.method.name)
         if listed_names is None:
             return f"call {listing.calls} to see what is available"
+        if name in listed_names:
+            return None
         if not listed_names:
             return "check the server, which lists no such items"
         return make_name_hint(

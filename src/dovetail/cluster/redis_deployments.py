@@ -24,7 +24,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     server: str  # the name of the server
     worker_count: int  # the number of workers that are alive
     epoch: str  # an ID that changes whenever Redis loses records
-    since: float  # when the epoch began, in seconds since 1970
+    since: float  # the Unix time at which `epoch` last changed
     is_confirmed: bool  # whether an operator has run `confirm-loss` since this epoch began
 
 

@@ -66,7 +66,7 @@ async def find_clock_problem(channel: RedisChannel) -> str | None:
 
 
 def check_clock(redis_time: float) -> str | None:
-    """Return a problem if the clock of Redis differs from that of this machine."""
+    """Return the description of a problem if the clock of Redis differs from this machine's clock, or None."""
     difference = redis_time - time.time()
     if abs(difference) <= _MAX_CLOCK_DIFFERENCE_S:
         return None

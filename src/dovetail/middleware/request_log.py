@@ -18,7 +18,9 @@ _MAX_ARGUMENTS_CHARS: Final = 4000  # Arguments above this length are replaced b
 
 
 class LogRequests:
-    """Middleware that logs the method, name, caller, outcome and duration of each request.
+    """Middleware that logs the method, name, caller, address, outcome and duration of each request.
+
+    The address is the IP address of the client over HTTP.
 
     The log record has the same values as attributes.
 
@@ -62,10 +64,14 @@ class LogRequests:
             self._write(exchange, outcome, 1000 * (time.perf_counter() - started))
 
     def _write(self, exchange: Exchange, outcome: str, ms: float) -> None:
+        address = exchange.client_address
+        # Without a principal, the key of the caller is the address, or a part of it.
+        caller = get_caller_key(exchange) if address is None else exchange.caller.principal or ""
         fields: dict[str, Any] = {
             "method": clip(exchange.method),
             "about": get_target_name(exchange),
-            "caller": clip(get_caller_key(exchange), 200),
+            "caller": clip(caller, 200),
+            "address": clip(address or "", 200),
             "outcome": outcome,
             "ms": round(ms, 1),
         }
@@ -74,7 +80,7 @@ class LogRequests:
         if self._writes_json:
             text = escape_json(encode(fields).decode())
         else:
-            parts = (clip(exchange.method), fields["about"], outcome, f"{ms:.1f} ms", fields["caller"])
+            parts = (fields["method"], fields["about"], outcome, f"{ms:.1f} ms", fields["caller"], fields["address"])
             text = " ".join(part for part in parts if part)
             if self._include_arguments:
                 text += " " + escape_json(encode(fields["arguments"]).decode())

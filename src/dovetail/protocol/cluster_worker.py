@@ -1,6 +1,7 @@
 """This process as one worker of a cluster: its shared state, its keys, and the handlers of messages."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ class ClusterWorker:
         self.secret_keys = secret_keys
         self._handlers: dict[str, list[MessageHandler]] = {}
         self._gap_handlers: dict[object, Callable[[], None]] = {}
+        self._close_handlers: dict[object, Callable[[], Awaitable[None]]] = {}
         self.is_started = False
         self.parts: dict[type[Any], Any] = {}  # objects of other packages that exist once for each worker
 
@@ -34,7 +36,14 @@ class ClusterWorker:
         self.is_started = True
 
     async def close(self) -> None:
-        """Leave the cluster. Other workers learn at once that this worker has ended."""
+        """Call the close handlers and leave the cluster. Other workers learn at once that this worker has ended."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._leave)
+            if self.is_started:
+                for handler in self._close_handlers.values():
+                    stack.push_async_callback(handler)
+
+    async def _leave(self) -> None:
         self.is_started = False
         await self.state.close()
 
@@ -59,6 +68,19 @@ class ClusterWorker:
 
         def remove() -> None:
             self._gap_handlers.pop(key, None)
+
+        return remove
+
+    def add_close_handler(self, handler: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """Call a function before this worker leaves the cluster. Return a function that removes it.
+
+        The function can store the results of work in the background, and should need at most a few seconds.
+        """
+        key = object()
+        self._close_handlers[key] = handler
+
+        def remove() -> None:
+            self._close_handlers.pop(key, None)
 
         return remove
 

@@ -60,6 +60,7 @@ class Exchange(Struct, eq=False):
     # The HTTP headers with names in lower case, or None on other transports.
     headers: Mapping[bytes, bytes] | None = None
     exception: BaseException | None = None  # the exception that the tool raised, or None
+    client_address: str | None = None  # the IP address of the client over streamable HTTP, or None
     _extra: dict[str, Any] | None = None
 
     @property
@@ -154,7 +155,7 @@ class IncomingExchange(Exchange, eq=False):
             self.task.cancel()
 
     def create_nested(self, method: str, params: dict[str, Any]) -> "IncomingExchange":
-        """Create a request that the running function sends to its server.
+        """Create a request from the running function to the same server.
 
         The nested request has the same caller, and its messages belong to this request.
         """
@@ -171,6 +172,7 @@ class IncomingExchange(Exchange, eq=False):
             self.caller,
             self.headers,
             _extra=None if self._extra is None else dict(self._extra),
+            client_address=self.client_address,
             origin=self.origin,
             mount_path=self.mount_path,
             emit=emit,
@@ -196,6 +198,7 @@ class IncomingExchange(Exchange, eq=False):
             self.meta,
             self.caller,
             self.headers,
+            client_address=self.client_address,
             size=self.size,
             emit=emit,
             task_call=task_call,

@@ -255,7 +255,7 @@ def encode_introduction(id: RequestId, session: HandshakeState, service: Service
         server_info=downgrade.downgrade_implementation(revision, service.implementation),
         instructions=service.instructions,
     )
-    return jsonrpc.encode_response(id, result)
+    return encode(jsonrpc.Response(id, result))
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
@@ -277,7 +277,7 @@ def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: i
         result = downgrade.downgrade_result(
             exchange.caller.protocol_version, exchange.method, result, wrap_structured=exchange.wraps
         )
-        data = jsonrpc.encode_response(exchange.id, result)
+        data = encode(jsonrpc.Response(exchange.id, result))
     if len(data) > max_result_bytes:
         check_result_size(exchange, result, max_result_bytes)
     if len(data) > LARGE_RESULT_BYTES and exchange.buffer is not None:

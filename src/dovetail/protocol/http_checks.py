@@ -80,6 +80,7 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.headers = list(headers)
+        self.cause = message  # the reason for the log, which may have more details than the message
 
 
 def create_unavailable_refusal(retry_after: float) -> Refusal:
@@ -116,6 +117,9 @@ class HostFilter:
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
         self._hosts = {host.lower() for host in hosts}
+        for host in self._hosts:
+            if "/" in host:
+                raise ValueError(f"allowed_hosts must contain host names such as 'example.com', not URLs: {host!r}")
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
             from urllib.parse import urlsplit  # Servers on stdio do not need the urllib.parse module.

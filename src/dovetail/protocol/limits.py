@@ -19,18 +19,22 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 4 * MiB  # the maximum size of an HTTP request body. Larger bodies get status 413
     # The maximum size of a message on stdio or a socket. Larger messages get the error code -32600.
     max_message_bytes: int = 10 * MiB
-    # The maximum total size of the headers of a request, and of its trailers. Larger requests get status 431.
+    # The maximum total size of the target and the headers of a request, and of its trailers. Larger requests get status
+    # 431. The number of headers has no other limit.
     max_header_block_bytes: int = 32 * KiB
     # The maximum size of one header. Larger headers get status 431, as in nginx and Apache.
     max_header_bytes: int = 8 * KiB
     header_timeout: float = 10.0  # the time that a client has for sending the headers. Slower clients get status 408
     body_timeout: float = 30.0  # the time that a client has for sending the body. Slower clients get status 408
-    write_timeout: float = 30.0  # the time after which a connection is closed if the client reads nothing
+    write_timeout: float = 30.0  # the time after which a connection is closed if the client reads almost nothing
     # The maximum memory for messages that wait to be sent. Further messages are stored on disk.
     max_buffered_bytes: int = 8 * MiB
-    max_uri_bytes: int = 8 * KiB  # the maximum length of a URI in a request
-    max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor
-    max_meta_bytes: int = 64 * KiB  # the maximum size of the `_meta` of a request
+    # The maximum length of a resource URI. Longer URIs get the error code -32602. The HTTP target counts toward
+    # `max_header_block_bytes` instead.
+    max_uri_bytes: int = 8 * KiB
+    max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor. Longer cursors get the error code -32602
+    # The maximum size of the `_meta` of a request. Larger values get the error code -32602.
+    max_meta_bytes: int = 64 * KiB
     # The maximum number of calls that run in one event loop. Further calls get status 503.
     # Calls that wait for a user are not counted here. They have their own limit with the same value.
     max_calls: int = 2000
@@ -44,10 +48,14 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_inflight_bytes: int = 64 * MiB
     # The maximum number of threads that run sync functions. Up to four times as many threads may wait for users.
     max_threads: int = 64
-    max_thread_queue: int = 256  # the maximum number of sync functions that wait for a thread
-    thread_queue_timeout: float = 5.0  # the maximum time that a sync function waits for a thread
-    call_timeout: float = 300.0  # the maximum time for a tool, prompt or resource. Waiting for a user does not count
-    max_result_bytes: int = 10 * MiB  # the maximum size of a tool result
+    # The maximum number of sync functions that wait for a thread. Further calls get status 503.
+    max_thread_queue: int = 256
+    # The maximum time that a sync function waits for a thread. After this time, the call gets status 503.
+    thread_queue_timeout: float = 5.0
+    # The maximum time for a tool, prompt or resource. Waiting for a user does not count.
+    # After this time, a tool call gets a result with `isError`. Other requests get the error code -32603.
+    call_timeout: float = 300.0
+    max_result_bytes: int = 10 * MiB  # the maximum size of a tool result. Larger results get the error code -32603
     # The maximum number of sessions in the process. A new session replaces an idle session or gets status 503.
     # In a cluster, the replaced session continues, because other workers can open it again.
     max_sessions: int = 10_000
@@ -55,8 +63,10 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_sessions_per_principal: int = 100
     # The maximum number of anonymous sessions from one address. Further sessions get status 429.
     max_sessions_per_address: int = 50
-    initialize_timeout: float = 30.0  # the maximum time between `initialize` and `notifications/initialized`
-    session_idle_timeout: float = 30 * 60.0  # the time without requests after which a session ends
+    # The maximum time between `initialize` and `notifications/initialized`. After this time, the session ends.
+    initialize_timeout: float = 30.0
+    # The time without requests after which a session ends. Requests of an ended session get status 404.
+    session_idle_timeout: float = 30 * 60.0
     session_lifetime: float = 24 * 3600.0  # the time after which every session ends
     # The maximum number of open event streams of one principal. Further streams get status 429.
     max_streams_per_principal: int = 100

@@ -4,7 +4,6 @@ A principal is a string that is unique for each caller and never changes. Sessio
 compare principals as plain strings. A principal also has scopes, claims and an expiry time.
 """
 
-import copy
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
@@ -80,6 +79,8 @@ Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal
 
 def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
     """Return a copy of a principal with other scopes."""
+    import copy  # Few servers need this module.
+
     changed = copy.copy(principal)
     changed.scopes = _read_scopes(scopes)
     return changed

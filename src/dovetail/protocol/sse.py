@@ -35,7 +35,7 @@ class ServerSentEvent:
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
     """Encode one event. If the payload is empty, the event only sets the ID of the stream."""
     # Each line of the payload needs its own data field. The client joins the lines with LF.
-    if b"\n" in payload or b"\r" in payload:
+    if payload.find(b"\n") >= 0 or payload.find(b"\r") >= 0:  # For bytes, `in` is slower than `find`.
         payload = _LINE_END.sub(b"\ndata: ", payload)
     if id is not None and name is None and retry is None:  # This is the most frequent kind of event.
         return b"id: %b\ndata: %b\n\n" % (_encode_line("id", id), payload)

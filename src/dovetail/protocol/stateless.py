@@ -95,7 +95,13 @@ class StatelessProtocol:
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
             raise make_type_error("_meta", f"an object with {PROTOCOL_VERSION}")
-        revision = self._check_revision(meta, headers)
+        revision = meta.get(PROTOCOL_VERSION)
+        if type(revision) is not str:
+            raise _make_meta_error(PROTOCOL_VERSION, f"_meta must contain {PROTOCOL_VERSION}")
+        if headers is not None:
+            _check_mirrored_header(VERSION_HEADER, headers, revision)
+        if revision not in self._served_revisions:
+            raise UnsupportedProtocolVersion(revision, self._supported_revisions)
         method = message["method"]
         row = self._server.requests[revision].get(method)
         if headers is not None:
@@ -148,7 +154,7 @@ class StatelessProtocol:
                 if is_plain
                 else self._add_server_info(result)
             )
-            data = jsonrpc.encode_response(exchange.id, stamped_result)
+            data = encode(jsonrpc.Response(exchange.id, stamped_result))
         if len(data) > self._max_result_bytes:
             check_result_size(exchange, result, self._max_result_bytes)
         if len(data) > LARGE_RESULT_BYTES and exchange.buffer is not None:
@@ -169,16 +175,6 @@ class StatelessProtocol:
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         """Encode the error response to a request."""
         return jsonrpc.encode_error(id, get_error_code(NEWEST_REVISION, exc), exc.message, exc.data)
-
-    def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
-        revision = meta.get(PROTOCOL_VERSION)
-        if type(revision) is not str:
-            raise _make_meta_error(PROTOCOL_VERSION, f"_meta must contain {PROTOCOL_VERSION}")
-        if headers is not None:
-            _check_mirrored_header(VERSION_HEADER, headers, revision)
-        if revision not in self._served_revisions:
-            raise UnsupportedProtocolVersion(revision, self._supported_revisions)
-        return revision
 
 
 def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:

@@ -18,7 +18,7 @@ TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
 PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
 RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
-EVERYTHING = ""  # used instead of a method if anything may have changed, because changes were missed
+EVERYTHING = ""  # replaces the method if changes were missed, so that anything may have changed
 
 # This maps each kind of item to the list that contains it.
 LIST_BY_KIND: Mapping[str, Literal["tools", "prompts", "resources"]] = {

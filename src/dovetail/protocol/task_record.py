@@ -7,8 +7,8 @@ import msgspec
 
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.principal import Principal
-from dovetail.wire.base import UNSET, Struct, field
-from dovetail.wire.codec import encode
+from dovetail.wire.base import UNSET, Struct, field, replace
+from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 
@@ -113,6 +113,7 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     lease: TaskLease | None = None  # the lease of the worker that runs the task, or None
     attempt: int = 0  # the number of starts. A continuation after an answer does not count
     max_retries: int = 0  # how often the function may start again if its worker is lost
+    unknown_members: dict[str, Any] = field(default_factory=dict)  # those that a newer release has added
 
 
 def create_task_id() -> str:
@@ -131,7 +132,10 @@ def encode_record(record: TaskRecord) -> bytes:
     Args:
         record: The record to store.
     """
-    return encode(_EncodedRecord(RECORD_FORMAT, record))
+    if not record.unknown_members:
+        return encode(_EncodedRecord(RECORD_FORMAT, record))
+    known_members = to_plain(replace(record, unknown_members={}))
+    return encode({"format": RECORD_FORMAT, "record": record.unknown_members | known_members})
 
 
 def decode_record(data: bytes) -> TaskRecord:
@@ -147,7 +151,9 @@ def decode_record(data: bytes) -> TaskRecord:
                 f"a task has the format version {format_version}, but this version of dovetail supports only "
                 f"{RECORD_FORMAT}. Update dovetail"
             )
-        return _record_decoder.decode(data).record
+        record, members = _record_decoder.decode(data).record, _members_decoder.decode(data).record
+        unknown = {name: msgspec.json.decode(members[name]) for name in members.keys() - _KNOWN_MEMBERS}
+        return replace(record, unknown_members=unknown) if unknown else record
     except msgspec.DecodeError as exc:
         raise TaskStoreUnavailable(f"the record of a task is damaged: {exc}") from None
 
@@ -180,12 +186,18 @@ class _EncodedRecord(Struct):
     record: TaskRecord
 
 
+class _EncodedMembers(Struct):
+    record: dict[str, msgspec.Raw]
+
+
 class _Format(Struct):
     format: int
 
 
 _format_decoder: Final = msgspec.json.Decoder(_Format)
 _record_decoder: Final = msgspec.json.Decoder(_EncodedRecord)
+_members_decoder: Final = msgspec.json.Decoder(_EncodedMembers)
+_KNOWN_MEMBERS: Final = frozenset(TaskRecord.__struct_fields__)
 
 
 def save_principal(principal: Principal) -> TaskPrincipal:

@@ -3,14 +3,15 @@
 A newer release can write a newer format. `decode` returns None for a record in an unknown format.
 
 A new optional member does not need a new format, because older releases ignore the member. If an older release changes
-the record, the record loses the member. Only session records keep unknown members. Any other change takes two releases.
-The first release reads both formats. The second release writes the new format.
+the record, it passes the stored record to `encode`, which keeps the member. Any other change takes two releases. The
+first release reads both formats. The second release writes the new format.
 """
 
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from dovetail.protocol.unknown_members import keep_unknown_members
 from dovetail.wire.codec import encode
 
 _FORMAT: Final = b"\x01"
@@ -26,9 +27,18 @@ class VersionedCodec(Generic[T]):
     def __init__(self, record_type: type[T]) -> None:
         self._decode = msgspec.json.Decoder(record_type).decode
 
-    def encode(self, record: T) -> bytes:
-        """Encode a record, with the version of its format."""
-        return add_format(encode(record))
+    def encode(self, record: T, stored: bytes | None = None) -> bytes:
+        """Encode a record, with the version of its format.
+
+        Args:
+            record: The record to encode.
+            stored: The encoded record before this change. The result keeps its members that this release does not know.
+        """
+        data = encode(record)
+        previous = None if stored is None else self.decode(stored)
+        if stored is None or previous is None:
+            return add_format(data)
+        return add_format(keep_unknown_members(data, encode(previous), stored[1:]))
 
     def decode(self, data: bytes) -> T | None:
         """Decode a record. Return None if its format is unknown."""

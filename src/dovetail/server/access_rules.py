@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from dovetail.errors import InsufficientScope
 from dovetail.log import log
 from dovetail.protocol.principal import Principal, check_scope
-from dovetail.protocol.uri_key import rule_keys, uri_readings
+from dovetail.protocol.uri_readings import rule_keys, uri_readings
 from dovetail.server.uri_template import URITemplate, may_match_start, may_match_template
 from dovetail.wire.base import Struct
 

@@ -83,8 +83,9 @@ class Subscriptions:
             self.cluster_changes.publish(method, key)
 
     def receive(self, method: str, key: str | None) -> None:
-        """Send a change of another worker to the listeners in this process. EVERYTHING means that any change may have
-        been missed.
+        """Tell the listeners in this process about a change that another worker has made.
+
+        The method EVERYTHING means that changes were missed.
         """
         for callback_method in topics.LIST_CHANGED_METHODS.values() if method == topics.EVERYTHING else (method,):
             call_all(self._callbacks, callback_method, key)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from dovetail.errors import InsufficientScope, MethodNotFound, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
-from dovetail.server.call_state import CallState
 from dovetail.server.input_requests import (
     AnyInputRequest,
     Elicit,
@@ -53,9 +52,11 @@ PlainJSON = TypeVar("PlainJSON", bound="str | int | float | bool | list[Any] | M
 # The arguments are the running request, and the method and parameters of the new request.
 NestedHandler = Callable[[IncomingExchange, str, dict[str, Any]], Awaitable[Result | bytes]]
 # Returns the state of a user or a session. The arguments are the kind of state, and the user or session.
-StateOpener = Callable[[Literal["user", "session"], str], CallState]
+StateOpener = Callable[[Literal["user", "session"], str], "CallState"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from dovetail.server.call_state import CallState
 
     # The default lets type checkers accept `Context` without a type argument.
     State = TypeVarWithDefault("State", default=Any)
@@ -157,7 +158,7 @@ class Context(Generic[State]):
         return self._exchange.caller.session_id
 
     @property
-    def user_state(self) -> CallState:
+    def user_state(self) -> "CallState":
         """Return the values that this server keeps for the caller, in all sessions and protocol versions.
 
         Raises:
@@ -170,7 +171,7 @@ class Context(Generic[State]):
         return self._open_state("user", principal)
 
     @property
-    def session_state(self) -> CallState:
+    def session_state(self) -> "CallState":
         """Return the values that this server keeps for the session of the client.
 
         Raises:
@@ -254,6 +255,7 @@ class Context(Generic[State]):
         In a task, the message becomes the status message. The server stores the newest one at most twice a second.
 
         Args:
+            progress: The amount of work that is done, in any unit.
             total: The value of `progress` when the work is done, if you know it.
             message: A short description of the current step.
         """
@@ -277,6 +279,8 @@ class Context(Generic[State]):
         """Send a log message if the caller asked for messages of this level.
 
         Args:
+            level: The severity of the message, such as "info".
+            data: A text, or any value that can be encoded as JSON.
             logger: The name of the logger in the message. Defaults to the name of the server.
         """
         # An unknown level is always an error, even if the caller does not receive log messages.

@@ -194,7 +194,7 @@ class DependencyRunner(Runner):
         self._inner = inner
         self._plan = plan
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         return self._run_with_dependencies(args[0], args[1:], kwargs, thread_pool, origin)
@@ -206,7 +206,7 @@ class DependencyRunner(Runner):
         async with AsyncExitStack() as stack:
             kwargs |= await plan.run(stack, context, lambda: plan.bind_names(args, kwargs), thread_pool, origin)
             args = (context, *args) if self._inner.takes_context else args
-            return await self._inner(args, kwargs, thread_pool, origin)
+            return await self._inner.run(args, kwargs, thread_pool, origin)
 
 
 def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, Depends]:

@@ -35,7 +35,6 @@ from dovetail.protocol.middleware import (
     reads_results,
     validate_middleware,
 )
-from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal, get_remaining_seconds
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.change_notices import ChangeStream
@@ -80,6 +79,7 @@ _MAX_DESCRIPTION_WAIT_S: Final = 2.0  # the seconds that a new client waits for 
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Messages above this size count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # While URIs are checked, other tasks can run after each group of this size.
+_QUIET_DRAIN_S: Final = 0.5  # A stop that takes longer is logged.
 _MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
 # The nouns for items in errors and log messages. The keys are request methods.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
@@ -473,6 +473,8 @@ class Dispatcher:
             return
         self.visibility.check_scopes(kind, name, principal)
         if not self.visibility.has_item(kind, name, principal):
+            from dovetail.protocol.mountable import NOT_FOUND_ERRORS
+
             raise NOT_FOUND_ERRORS[kind](name)
 
     def capabilities(self) -> ServerCapabilities:
@@ -607,7 +609,7 @@ class Dispatcher:
         state.is_closing = True
         try:
             self.end_subscriptions()
-            await _wait_for_calls(state, self.limits.drain_timeout)
+            await self._drain(state)
             for exchange in tuple(state.running_exchanges):
                 if exchange.task is not asyncio.current_task():
                     exchange.end("shutdown")
@@ -627,6 +629,24 @@ class Dispatcher:
             self._state_by_loop.pop(state.loop, None)
             self._last_state = None
             state.closed_event.set()
+
+    async def _drain(self, state: LoopState) -> None:
+        """Wait for the running calls. If they do not end soon, log for what the server waits."""
+        timeout = self.limits.drain_timeout
+        quiet_time = min(_QUIET_DRAIN_S, timeout)
+        await _wait_for_calls(state, quiet_time)
+        count = _count_calls(state)
+        if count and timeout > quiet_time:
+            log.warning(
+                "%s is stopping and waits up to %g s for running calls (%d). A second signal stops them at once",
+                self.name,
+                timeout,
+                count,
+            )
+            await _wait_for_calls(state, timeout - quiet_time)
+            count = _count_calls(state)
+        if count:
+            log.warning("%s stops calls that did not end within %g s (drain_timeout): %d", self.name, timeout, count)
 
     def stats(self, endpoints: "Iterable[EndpointStats]") -> "ServerStats":
         """Return the number of open calls, input requests, subscriptions, threads, sessions and streams."""
@@ -970,6 +990,11 @@ def _find_running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _count_calls(state: LoopState) -> int:
+    current_task = asyncio.current_task()
+    return sum(exchange.task is not current_task for exchange in state.running_exchanges)
 
 
 async def _wait_for_calls(state: LoopState, timeout: float) -> None:

@@ -40,7 +40,7 @@ class Runner:
         self.run_in_thread = run_in_thread
         self.timeout = timeout
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         """Call the function and return an awaitable.
@@ -62,10 +62,10 @@ class AwaitingRunner(Runner):
 
     __slots__ = ()
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        return self._await_result(super().__call__(args, kwargs, thread_pool, origin))
+        return self._await_result(super().run(args, kwargs, thread_pool, origin))
 
     async def _await_result(self, awaitable: Awaitable[Any]) -> Any:
         value = await awaitable
@@ -86,7 +86,7 @@ class LimitedRunner(Runner):
         self.max_concurrency = max_concurrency
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         return self._run_limited(args, kwargs, thread_pool, origin)
@@ -96,7 +96,7 @@ class LimitedRunner(Runner):
     ) -> Any:
         loop = asyncio.get_running_loop()
         async with self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrency or 1)):
-            return await self._inner(args, kwargs, thread_pool, origin)
+            return await self._inner.run(args, kwargs, thread_pool, origin)
 
 
 class ErrorExposingRunner(Runner):
@@ -112,7 +112,7 @@ class ErrorExposingRunner(Runner):
         self._inner = inner
         self._exposed_types = tuple(exception_types)
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         return self._run_exposing(args, kwargs, thread_pool, origin)
@@ -121,7 +121,7 @@ class ErrorExposingRunner(Runner):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Any:
         try:
-            return await self._inner(args, kwargs, thread_pool, origin)
+            return await self._inner.run(args, kwargs, thread_pool, origin)
         except MCPError:
             raise  # The caller always gets the message of an MCPError.
         except self._exposed_types as exc:
@@ -188,7 +188,7 @@ class StreamingRunner(Runner):
 
     takes_context = True
 
-    def __call__(
+    def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         return self._collect(args[0], args[1:], kwargs, thread_pool, origin)

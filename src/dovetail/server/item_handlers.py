@@ -25,8 +25,6 @@ from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestState, RequestStateSealer
-from dovetail.protocol.state_store import StateStore
-from dovetail.server.call_state import CallState
 from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import CURRENT_CALL, Context, NestedHandler, get_input_requests
 from dovetail.server.exception_mask import mask_exception, unwrap_group
@@ -45,6 +43,8 @@ from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 
 if TYPE_CHECKING:
+    from dovetail.protocol.state_store import StateStore
+    from dovetail.server.call_state import CallState
     from dovetail.server.large_results import ResultStore
 
 # A call with a timeout below this value gets a timer. All other calls are checked periodically.
@@ -65,7 +65,7 @@ class ItemHandlers:
         sealer: RequestStateSealer,
         get_lifespan_value: Callable[[IncomingExchange], Any] | None,
         handle_nested: NestedHandler,
-        get_state_store: Callable[[], StateStore],
+        get_state_store: "Callable[[], StateStore]",
         debug: bool,
     ) -> None:
         self._get_state_store = get_state_store
@@ -229,7 +229,7 @@ class ItemHandlers:
         else:
             other_arguments = (params.context.arguments if params.context else None) or {}
             args = completer.build_arguments(value, other_arguments)
-            values = await completer.runner(args, {}, self._thread_pool, exchange.origin)
+            values = await completer.runner.run(args, {}, self._thread_pool, exchange.origin)
         return CompleteResult(completion=build_completion(values))
 
     def create_notification_handler(self, runner: Runner) -> Handler:
@@ -237,7 +237,7 @@ class ItemHandlers:
 
         async def handle(exchange: IncomingExchange) -> Result:
             context, _ = self._create_context(exchange)
-            await runner((exchange.params, context), {}, self._thread_pool, exchange.origin)
+            await runner.run((exchange.params, context), {}, self._thread_pool, exchange.origin)
             return EMPTY_RESULT
 
         return handle
@@ -260,7 +260,9 @@ class ItemHandlers:
         )
         return context, input_requests
 
-    def _open_state(self, kind: Literal["user", "session"], owner: str) -> CallState:
+    def _open_state(self, kind: Literal["user", "session"], owner: str) -> "CallState":
+        from dovetail.server.call_state import CallState  # Few servers need this module.
+
         ttl = self._limits.session_lifetime if kind == "session" else None
         # Servers with different names can share one store.
         return CallState(self._get_state_store(), f"{self._server_name} {kind} {owner}", ttl)
@@ -285,8 +287,8 @@ class ItemHandlers:
         if runner.timeout is not None:
             exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
             if runner.timeout < _MAX_TIMER_TIMEOUT_S:
-                return _run_until_deadline(exchange, runner(args, kwargs, thread_pool, exchange.origin))
-        return runner(args, kwargs, thread_pool, exchange.origin)
+                return _run_until_deadline(exchange, runner.run(args, kwargs, thread_pool, exchange.origin))
+        return runner.run(args, kwargs, thread_pool, exchange.origin)
 
     async def _run_with_context(
         self,
@@ -308,7 +310,7 @@ class ItemHandlers:
                 if runner.timeout is not None:
                     exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
                 try:
-                    awaitable = runner(args, kwargs, thread_pool, exchange.origin)
+                    awaitable = runner.run(args, kwargs, thread_pool, exchange.origin)
                     value = await (
                         _run_until_deadline(exchange, awaitable)
                         if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S

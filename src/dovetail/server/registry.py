@@ -12,7 +12,7 @@ from dovetail.error_context import check_type
 from dovetail.errors import InvalidParams
 from dovetail.log import log
 from dovetail.protocol import subscription_filter
-from dovetail.protocol.uri_key import rule_keys, template_key, uri_key
+from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.completer import Completer
 from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions, check_options, check_tags
@@ -285,7 +285,7 @@ class Registry:
             if item.enabled:
                 self._replace_items(kind, self.get_items(kind) | {name: item})
             elif kind == "resource":
-                self.disabled_uris = self.disabled_uris.union(rule_keys(name))
+                self.disabled_uris |= _list_rule_keys([name])
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
@@ -348,8 +348,8 @@ class Registry:
 
     def _refresh_enabled(self, kind: str) -> None:
         if kind == "resource":
-            disabled = (name for name, item in self._registered[kind].items() if not item.enabled)
-            self.disabled_uris = frozenset(key for name in disabled for key in rule_keys(name))
+            disabled = [name for name, item in self._registered[kind].items() if not item.enabled]
+            self.disabled_uris = _list_rule_keys(disabled)
         self._replace_items(kind, {name: item for name, item in self._registered[kind].items() if item.enabled})
 
     def _replace_items(self, kind: str, enabled: dict[str, Any]) -> None:
@@ -485,3 +485,11 @@ def _check_meta_keys(meta: dict[str, Any] | None) -> dict[str, Any] | None:
         if not is_valid_key(key):
             raise ValueError(f"invalid _meta key {key!r}: a key must be 'name' or 'prefix/name'")
     return meta
+
+
+def _list_rule_keys(uris: list[str]) -> frozenset[str]:
+    if not uris:
+        return frozenset()
+    from dovetail.protocol.uri_readings import rule_keys  # Few servers disable resources.
+
+    return frozenset(key for uri in uris for key in rule_keys(uri))

@@ -12,7 +12,7 @@ from dovetail.server.item_options import CacheHint, build_meta, read_annotations
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
-_SCHEME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
+_SCHEME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9+.-]*:|\{"
 
 
 class Resource:
@@ -127,5 +127,5 @@ def _warn_list_variables(uri: str, list_variables: Collection[str], properties: 
 
 
 def _check_uri(uri: str) -> None:
-    if not _SCHEME_PATTERN.match(uri):
+    if not re.match(_SCHEME_PATTERN, uri):
         raise ValueError(f"invalid URI {uri!r}: the scheme is missing (for example, `notes://today`)")

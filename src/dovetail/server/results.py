@@ -38,7 +38,7 @@ from dovetail.server.parameters.annotations import (
     is_table_type,
     to_json,
 )
-from dovetail.server.parameters.argument_errors import MismatchError
+from dovetail.server.parameters.argument_messages import MismatchError
 from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.signature import has_pattern, make_validator
 from dovetail.server.parameters.type_hints import is_path_type, iter_reachable_types, list_alternatives
@@ -82,7 +82,7 @@ class Output(Struct, frozen=True):
 
 
 def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = True) -> Output:
-    """Create the output schema and the converter of a tool from its return annotation.
+    """Create a tool's output schema, and a function that converts returned values, from the return annotation.
 
     `wrap_results` wraps structured content that is not an object.
 
@@ -120,7 +120,7 @@ def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = Tru
 
 
 def build_output(schema: dict[str, Any], validator: Any, *, wrap_results: bool = True) -> Output:
-    """Create the converter of a tool with a custom output schema. The converter checks results against the schema."""
+    """Create the function that converts returned values, and checks them against a custom output schema."""
     wrapping = _choose_wrapping(schema, wrap_results)
     build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 

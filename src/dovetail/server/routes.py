@@ -57,7 +57,7 @@ class Route:
 
     async def run(self, call: RouteCall, thread_pool: ThreadPool, origin: str | None) -> None:
         arguments = () if self._request_type is None else (call.create_request(self._request_type),)
-        await call.respond(await self._runner(arguments, {}, thread_pool, origin))
+        await call.respond(await self._runner.run(arguments, {}, thread_pool, origin))
 
 
 class RouteMatch(Struct, frozen=True):

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Unp
 
 from dovetail.error_context import check_type
 from dovetail.protocol.exchange import Service
+from dovetail.server.exit_codes import CALLS_CUT
 from dovetail.server.server_options import ASGIOptions, Transport, is_authenticator
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from pathlib import Path
 
     from dovetail.protocol.cluster_worker import ClusterWorker
@@ -32,7 +34,6 @@ _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
 _TASK_EXIT_GRACE_S: Final = 6.0  # the time in which a worker stores the outcomes of the tasks that it has cancelled
-_STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h
 # The garbage collector's default threshold (700 or 2000 objects) is too low for dozens of waiting calls.
 # Reference counting frees most objects, so fewer collections are enough.
 _GC_THRESHOLD: Final = 5000
@@ -74,6 +75,7 @@ class HTTPListener(NamedTuple):
     options: ASGIOptions
     announcement: str  # the text with the URL
     on_ready: Callable[[], None]  # Called when the socket is served. By default, this function prints the announcement.
+    is_inherited: bool = False  # True if another process has opened the socket and keeps it.
     is_worker: bool = False  # True if another process has started this process as one of several workers.
 
 
@@ -142,7 +144,7 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
 
 async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> None:
     """Serve over HTTP until a signal arrives."""
-    from dovetail.transports.http_server.http_listener import HTTPServer, create_tls_context
+    from dovetail.transports.http_server.http_listener import HTTPServer
 
     server, limits = runnable.server, runnable.service.limits
     stop, signal_count = asyncio.Event(), 0
@@ -154,7 +156,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             return
         signal_count += 1
         grace_s = limits.shutdown_timeout if signal_count == 1 else _SECOND_SIGNAL_GRACE_S
-        _exit_within(watchdog, grace_s, _STUCK_EXIT_CODE)
+        _exit_within(watchdog, grace_s, CALLS_CUT)
 
     def on_loop() -> None:
         stop.set()
@@ -165,12 +167,12 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         watchdog.start()
     try:
         app = server.asgi(**listener.options)
-        http_server = HTTPServer(app, limits, create_tls_context(*listener.tls_files) if listener.tls_files else None)
+        http_server = HTTPServer(app, limits, load_tls_files(*listener.tls_files) if listener.tls_files else None)
         with _SignalHandlers(on_signal, on_loop):
             await server.start()
             await http_server.start(listener.socket)
             # Other workers can serve the next request of each client.
-            release = None if runnable.service.cluster is None else _Release(app, runnable.service)
+            release = None if runnable.service.cluster is None else _Release(app, runnable.service, listener)
             try:
                 listener.on_ready()
                 await stop.wait()
@@ -185,10 +187,18 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
 class _Release:
     """Lets the clients of a worker that stops continue at other workers."""
 
-    def __init__(self, app: Any, service: RunnableService) -> None:
-        self.begin = app.begin_drain
+    def __init__(self, app: Any, service: RunnableService, listener: HTTPListener) -> None:
         self._app = app
         self._service = service
+        self._listener = listener
+
+    def begin(self) -> None:
+        """Refuse new sessions. If no other process has the socket, refuse new connections, too."""
+        self._app.begin_drain()
+        if not self._listener.is_worker and not self._listener.is_inherited:
+            from dovetail.transports.http_server.closing_listener import stop_opening_connections
+
+            stop_opening_connections(self._listener.socket)
 
     async def end_streams(self) -> None:
         """End the streams that wait for changes. Their clients open them again."""
@@ -227,7 +237,7 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
     server = runnable.server
 
     def on_signal(_: int) -> None:
-        _exit_within(watchdog, runnable.service.limits.shutdown_timeout, _STUCK_EXIT_CODE)
+        _exit_within(watchdog, runnable.service.limits.shutdown_timeout, CALLS_CUT)
 
     stop = asyncio.Event()
     if watchdog is not None:
@@ -260,7 +270,7 @@ async def serve_tasks(
 
     def on_signal(_: int) -> None:
         grace_s = _SECOND_SIGNAL_GRACE_S if stop.is_set() else drain_timeout + _TASK_EXIT_GRACE_S
-        _exit_within(watchdog, grace_s, _STUCK_EXIT_CODE)
+        _exit_within(watchdog, grace_s, CALLS_CUT)
 
     if watchdog is not None:
         watchdog.start()
@@ -289,21 +299,43 @@ def open_http_listener(
 
     If other machines can reach the address, callers must authenticate unless `allow_anonymous` is True.
     """
+    from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
     from dovetail.transports.http_server.http_listener import bind_socket
 
     check_exposure(host, allow_anonymous or runnable.auth is not None)
+    read_trusted_proxies()  # A wrong value must not be ignored, because the limits of all clients would be shared.
     # This call checks the options before the URL is printed.
     runnable.server.asgi(**options)
-    for tls_file in (ssl_certfile, ssl_keyfile):
-        if tls_file is not None and not os.path.isfile(tls_file):
-            raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
-    listener = _get_inherited_socket() or bind_socket(host, port)
+    if ssl_keyfile is not None and ssl_certfile is None:
+        raise ValueError("ssl_keyfile requires ssl_certfile. Without a certificate, the server would not use TLS")
+    if ssl_certfile is not None:
+        _check_tls_files(ssl_certfile, ssl_keyfile)
+    inherited = _get_inherited_socket()
+    listener = inherited or bind_socket(host, port)
     scheme = "https" if ssl_certfile else "http"
     location = _describe_location(scheme, host, listener.getsockname()[1], options)
 
     announcement = f"{runnable.server.name} is at {location}\n"
     tls_files = (ssl_certfile, ssl_keyfile) if ssl_certfile else None
-    return HTTPListener(listener, tls_files, options, announcement, partial(_print_announcement, announcement))
+    on_ready = partial(_print_announcement, announcement)
+    return HTTPListener(listener, tls_files, options, announcement, on_ready, is_inherited=inherited is not None)
+
+
+def _check_tls_files(certfile: "str | Path", keyfile: "str | Path | None") -> None:
+    from dovetail.transports.http_server.tls_context import warn_if_expired
+
+    for tls_file in (certfile, keyfile):
+        if tls_file is not None and not os.path.isfile(tls_file):
+            raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
+    load_tls_files(certfile, keyfile)
+    warn_if_expired(certfile)
+
+
+def load_tls_files(certfile: "str | Path", keyfile: "str | Path | None") -> "ssl.SSLContext":
+    """Return the TLS settings of a server. Raise ValueError if the certificate or its key cannot be used."""
+    from dovetail.transports.http_server.tls_context import create_tls_context  # Few servers use TLS.
+
+    return create_tls_context(certfile, keyfile)
 
 
 def _print_announcement(announcement: str) -> None:
@@ -340,7 +372,7 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
         def run_worker(pipes: WorkerPipes) -> None:
             _run_worker(runnable, listener, pipes)
 
-        fork_workers(run_worker, worker_count, close_listener=listener.socket.close)
+        fork_workers(run_worker, worker_count, partial(_close_listener, listener.socket, listener.is_inherited))
 
 
 def _run_worker(runnable: Runnable, listener: HTTPListener, pipes: "WorkerPipes") -> None:
@@ -374,13 +406,25 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
     from dovetail.transports.http_server.http_listener import bind_socket
 
     worker_count = count_workers(workers)
-    listener = _get_inherited_socket() or bind_socket(host, port)
+    inherited = _get_inherited_socket()
+    listener = inherited or bind_socket(host, port)
+    close_listener = partial(_close_listener, listener, inherited is not None)
     if os.environ.get(CLUSTER_VARIABLE):
-        spawn_workers(command, os.environ, listener, worker_count)
+        spawn_workers(command, os.environ, listener, worker_count, close_listener)
         return
     # A worker uses this folder unless its server has another cluster.
     with create_workers_folder() as folder:
-        spawn_workers(command, {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}, listener, worker_count)
+        environment = {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}
+        spawn_workers(command, environment, listener, worker_count, close_listener)
+
+
+def _close_listener(listener: "socket.socket", is_inherited: bool) -> None:
+    """Close the socket in this process. The workers accept the last connections."""
+    from dovetail.transports.http_server.closing_listener import stop_opening_connections
+
+    if not is_inherited:
+        stop_opening_connections(listener)
+    listener.close()
 
 
 def count_workers(workers: int | Literal["auto"]) -> int:

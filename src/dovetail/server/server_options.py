@@ -122,12 +122,17 @@ def check_run_options(method: Literal["run", "serve"], transport: str, options: 
             raise TypeError(
                 f'the transport {transport!r} has no option `{name}`. Use it with app.{method}("{other}", {name}=...)'
             )
+    if "log_level" in options:
+        raise TypeError(f"{method}() has no option `log_level`. Call logging.basicConfig(level=...) before {method}()")
     check_option_names(transport, options, allowed)
     required, example = _REQUIRED_OPTIONS.get(transport, ("", ""))
     if required and required not in options:
         raise TypeError(
             f'the transport "{transport}" requires `{required}`: app.{method}("{transport}", {required}={example})'
         )
+    host = options.get("host", "")
+    if isinstance(host, str) and host.startswith("["):
+        raise ValueError(f"host must be an address without brackets: {host.strip('[]')!r}, not {host!r}")
     port = options.get("port", 0)
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise ValueError(f"port must be an integer from 0 to 65535, not {port!r}")

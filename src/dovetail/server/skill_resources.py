@@ -113,7 +113,7 @@ class SkillResources:
                 raise
 
         async def load_async(origin: str | None) -> ServedSkill:
-            value = await runner((), {}, self._thread_pool, origin)
+            value = await runner.run((), {}, self._thread_pool, origin)
             return await self._thread_pool.run(skill.build, (value,), {}, origin)
 
         def read(value: Any, path: str) -> ResourceContents:
@@ -126,14 +126,14 @@ class SkillResources:
 
         async def read_file_async(path: str, ctx: Context) -> ResourceContents:
             self._find_registered(uri, path, ctx.principal)
-            value = await runner((), {}, self._thread_pool, None)
+            value = await runner.run((), {}, self._thread_pool, None)
             return await self._thread_pool.run(read, (value, path), {}, None)
 
         def read_manifest() -> ResourceContents:
             return read(function(), MANIFEST)
 
         async def read_manifest_async() -> ResourceContents:
-            value = await runner((), {}, self._thread_pool, None)
+            value = await runner.run((), {}, self._thread_pool, None)
             return await self._thread_pool.run(read, (value, MANIFEST), {}, None)
 
         is_async = runner.is_async or isinstance(runner, AwaitingRunner)

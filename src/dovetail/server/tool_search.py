@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from dovetail.error_context import suggest_match
 from dovetail.errors import InvalidParams, ToolNotFound
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.middleware import Handler
@@ -26,6 +27,7 @@ _MAX_BRIEF_CHARS: Final = 200
 _MAX_CACHED_INDEXES: Final = 8  # Callers with different rights see different tools, so each group needs an index.
 
 _NAME_SCHEMA: Final = {"type": "string", "description": "The name of a tool, as returned by search_tools."}
+_FIND_NAMES: Final = f"Use {SEARCH_TOOL} to find names."
 _READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 SEARCH_TOOLS: Final = (
@@ -104,7 +106,10 @@ class ToolSearch:
         async def handle_call(exchange: IncomingExchange) -> Any:
             name = exchange.params.get("name")
             if name not in (SEARCH_TOOL, DESCRIBE_TOOL):
-                return await call_tool(exchange)
+                try:
+                    return await call_tool(exchange)
+                except ToolNotFound as exc:
+                    raise _add_suggestion(exc, str(name), await self._list_tools(exchange)) from None
             tools = await self._list_tools(exchange)
             definitions, index = await self._get_index(tools)
 
@@ -177,7 +182,7 @@ def run_search_tool(
         return _to_result([{"name": tool.name, "description": _format_brief(tool)} for tool in matches])
     tool = find(str(arguments.get("name")))
     if tool is None:
-        text = "Unknown tool. Use search_tools to find names."
+        text = f"Unknown tool. {_FIND_NAMES}"
         return CallToolResult(content=[TextContent(text=text)], is_error=True)
     return _to_result(to_plain(tool))
 
@@ -196,6 +201,13 @@ def parse_inner_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
         raise InvalidParams("Invalid params: call_tool requires the name of a tool, and `arguments` must be an object")
     return name, inner_arguments or {}
+
+
+def _add_suggestion(error: ToolNotFound, name: str, tools: Mapping[str, Tool]) -> ToolNotFound:
+    """Add a similar name to an error, because the client does not know the names. `tools` are those the caller sees."""
+    error.message += suggest_match(name, tools) or f". {_FIND_NAMES}"
+    error.args = (error.message,)
+    return error
 
 
 def _format_brief(tool: Tool) -> str:

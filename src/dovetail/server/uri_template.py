@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import quote
 
 from dovetail.error_context import clip
-from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_readings
+from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site
+from dovetail.protocol.uri_readings import uri_readings
 
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
@@ -360,7 +361,8 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
     variable, *others = expression.variables
     if others:
         raise _make_error(
-            text, f"'{variable.name}' and '{others[0].name}' are ambiguous, because both may contain a comma"
+            text,
+            f"'{variable.name}' and '{others[0].name}' cannot be separated, because their values may contain a comma",
         )
     return variable
 
@@ -384,7 +386,8 @@ def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], 
             literals[-1] += f"{variable.name}=" if operator.named else ""
             if slots and not literals[-1]:
                 raise _make_error(
-                    text, f"'{slots[-1].name}' and '{variable.name}' are ambiguous, because no text separates them"
+                    text,
+                    f"'{slots[-1].name}' and '{variable.name}' cannot be separated: no text is between them",
                 )
             if "?" in literals[-1]:
                 forbidden = "/?#&"
@@ -411,7 +414,7 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
     spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
         names = " and ".join(f"'{slots[index].name}'" for index in spanning[:2])
-        raise _make_error(text, f"{names} are ambiguous, because both may contain '/'")
+        raise _make_error(text, f"{names} cannot be separated, because their values may contain '/'")
     middle = spanning[0] if spanning else max(len(slots) - 1, 0)
     _check_lists(text, literals, slots, middle)
     folded = _fold_literals(literals, slots)

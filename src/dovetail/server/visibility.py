@@ -11,7 +11,7 @@ from dovetail.error_context import check_type
 from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.uri_key import uri_key, uri_readings
+from dovetail.protocol.uri_key import uri_key
 from dovetail.server.item_options import CacheHint
 from dovetail.server.page_cache import CachedPages, PageCache
 from dovetail.server.registry import Registry
@@ -81,7 +81,11 @@ class Visibility:
     def _is_disabled(self, uri: str) -> bool:
         """Return whether a URI may refer to a disabled resource."""
         disabled_uris = self._registry.disabled_uris
-        return bool(disabled_uris) and not disabled_uris.isdisjoint(uri_readings(uri))
+        if not disabled_uris:
+            return False
+        from dovetail.protocol.uri_readings import uri_readings  # Few servers need this module.
+
+        return not disabled_uris.isdisjoint(uri_readings(uri))
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
         """Raise InsufficientScope if missing scopes are the only reason why this caller cannot use an item."""
@@ -190,6 +194,8 @@ class Visibility:
         """
         item_key = get_item_key(template)
         if variables is None:
+            from dovetail.protocol.uri_readings import uri_readings
+
             may_match = access_rules.has_rule(*item_key) and any(map(template.template.may_match, uri_readings(uri)))
             return may_match and self._is_permitted(access_rules, *item_key, principal)
         if not self._is_permitted(access_rules, *item_key, principal):

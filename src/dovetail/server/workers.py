@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from dovetail.log import log
-
-STARTUP_FAILED_EXIT_CODE: Final = 3  # uvicorn exits with this code if the startup fails.
+from dovetail.server.exit_codes import CALLS_CUT, STARTUP_FAILED
 
 _PIPES_VARIABLE: Final = "_DOVETAIL_WORKER"
 LISTENER_VARIABLE: Final = "_DOVETAIL_LISTENER"  # the file descriptor of a listening socket that a process inherits
@@ -209,7 +208,7 @@ class Supervisor:
         self._workers.remove(worker)
         if not self._was_ready:
             # The server cannot start, so other workers would also fail. The worker has printed the reason.
-            self._exit_code = max(worker.process.exitcode or 0, 0) or STARTUP_FAILED_EXIT_CODE
+            self._exit_code = max(worker.process.exitcode or 0, 0) or STARTUP_FAILED
             return
         if worker.uptime < _MIN_UPTIME_S:
             # If workers exit immediately, a growing delay prevents a fast loop.
@@ -267,6 +266,9 @@ class Supervisor:
             if worker.process.exitcode is None:
                 worker.process.kill()
                 worker.process.join()
+                self._exit_code = CALLS_CUT
+            elif worker.process.exitcode == CALLS_CUT:
+                self._exit_code = CALLS_CUT
             os.close(worker.pipe)
 
     def _send(self, signum: int) -> None:
@@ -276,7 +278,7 @@ class Supervisor:
 
 
 def fork_workers(
-    run_worker: Callable[[WorkerPipes], None], worker_count: int, *, close_listener: Callable[[], None]
+    run_worker: Callable[[WorkerPipes], None], worker_count: int, close_listener: Callable[[], None]
 ) -> None:
     """Serve with forked processes until a signal arrives. Each process calls `run_worker`.
 
@@ -304,7 +306,7 @@ def fork_workers(
 
             if not print_failure(exc):
                 raise
-            sys.exit(STARTUP_FAILED_EXIT_CODE)
+            sys.exit(STARTUP_FAILED)
 
     def start_process(pipes: WorkerPipes) -> WorkerProcess:
         process = context.Process(target=run_child, args=(pipes,))
@@ -355,7 +357,13 @@ class _SpawnedProcess:
         self._process.kill()
 
 
-def spawn_workers(command: list[str], environment: Mapping[str, str], listener: Any, worker_count: int) -> None:
+def spawn_workers(
+    command: list[str],
+    environment: Mapping[str, str],
+    listener: Any,
+    worker_count: int,
+    close_listener: Callable[[], None],
+) -> None:
     """Serve with new processes until a signal arrives. Each process runs `command` and serves the socket `listener`."""
 
     def start_process(pipes: WorkerPipes) -> WorkerProcess:
@@ -366,7 +374,7 @@ def spawn_workers(command: list[str], environment: Mapping[str, str], listener: 
         }
         return _SpawnedProcess(command, worker_environment, (listener.fileno(), pipes.ready, pipes.parent))
 
-    Supervisor(start_process, worker_count, listener.close).run()
+    Supervisor(start_process, worker_count, close_listener).run()
 
 
 def is_spawned_worker() -> bool:

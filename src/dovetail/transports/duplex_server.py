@@ -196,7 +196,15 @@ class DuplexServer:
         exchange.size = size
         if size > self._limits.max_meta_bytes:
             check_meta_size(exchange, self._limits.max_meta_bytes)
-        self._start(exchange, reply)
+        if len(self._running) >= self._limits.max_calls_per_connection:
+            raise CallerBusy(
+                f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
+            )
+        exchange.loop = self._loop
+        exchange.emit = self._emit
+        exchange.buffer = self._buffer
+        self._running[exchange.id] = (exchange, reply)
+        exchange.task = self._starter.start(self._run(exchange, reply))
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
@@ -246,21 +254,14 @@ class DuplexServer:
             if not exchange.caller.is_stateless:
                 exchange.end("gone")
 
-    def _start(self, exchange: IncomingExchange, reply: Write) -> None:
-        if len(self._running) >= self._limits.max_calls_per_connection:
-            raise CallerBusy(
-                f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
-            )
-        exchange.loop = self._loop
-        exchange.emit = self._emit
-        exchange.buffer = self._buffer
-        self._running[exchange.id] = (exchange, reply)
-        exchange.task = self._starter.start(self._run(exchange, reply))
-
     async def _run(self, exchange: IncomingExchange, reply: Write) -> None:
         response: bytes | None = None
         try:
-            response = self._seal(exchange, await self._service.handle(exchange))
+            result = await self._service.handle(exchange)
+            if exchange.caller.is_stateless:
+                response = self._stateless_protocol.seal(exchange, result)
+            else:
+                response = handshake.seal(exchange, result, self._limits.max_result_bytes)
         except ProtocolError as exc:
             response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
@@ -281,11 +282,6 @@ class DuplexServer:
             reply(response)
         if reply is not self._write:
             self._settle_batch(reply)
-
-    def _seal(self, exchange: IncomingExchange, result: Any) -> bytes:
-        if exchange.caller.is_stateless:
-            return self._stateless_protocol.seal(exchange, result)
-        return handshake.seal(exchange, result, self._limits.max_result_bytes)
 
     def _refuse(self, exchange: IncomingExchange, exc: ProtocolError) -> bytes:
         if exchange.caller.is_stateless:

@@ -1,13 +1,20 @@
-"""A warning for the operator of a server that cannot accept more clients.
+"""Log lines for the operator of a server that cannot accept more clients, or that rejects requests.
 
-Without this warning, the operator could not find out why clients are refused.
+Without these lines, the operator could not find out why clients are refused.
 """
 
-from typing import Any
+import logging
+from typing import Any, Final
 
+from dovetail.error_context import clip
 from dovetail.log import ThrottledWarning
 
+_MAX_REASON_CHARS: Final = 200
+# These statuses can have a cause in the setup of the server: an unknown host name, or too many clients.
+_WARNING_STATUSES: Final = frozenset((421, 429, 503))
+
 _descriptor_warning = ThrottledWarning()
+_rejection_lines: dict[tuple[int, str], ThrottledWarning] = {}  # the log lines of each status and kind
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:
@@ -28,3 +35,13 @@ def warn_if_descriptors_run_out(transport: Any) -> None:
             "open files with `ulimit -n` or LimitNOFILE=",
             limit,
         )
+
+
+def log_rejected_request(status: int, client: str | None, reason: str, *, kind: str = "") -> None:
+    """Log that a request was rejected, at most once a minute for each status and kind."""
+    line = _rejection_lines.get((status, kind))
+    if line is None:
+        level = logging.WARNING if status in _WARNING_STATUSES else logging.INFO
+        line = _rejection_lines[status, kind] = ThrottledWarning(level)
+    reason = clip(reason, _MAX_REASON_CHARS)
+    line.log("rejected a request from %s with status %d: %s", client or "an unknown address", status, reason)

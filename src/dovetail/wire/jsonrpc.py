@@ -19,7 +19,9 @@ _NOTIFICATION_PREFIX: Final = b'{"jsonrpc":"2.0","method":'
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 
 
-class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
+class Response(Struct, tag_field="jsonrpc", tag="2.0"):
+    """A response with its result. Encoding both in one step avoids copying a large result."""
+
     id: RequestId
     result: Any
 
@@ -33,10 +35,18 @@ def classify(message: Any) -> MessageKind:
         raise InvalidRequest('Invalid request: not a JSON-RPC 2.0 object ("jsonrpc": "2.0" is required)')
     if "method" not in message:
         return _classify_response(message)
-    _check_method(message)
+    method = message["method"]
+    if type(method) is not str or not method or len(method) > MAX_METHOD_CHARS:
+        raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD_CHARS} characters")
+    if "result" in message or "error" in message:
+        raise InvalidRequest("Invalid request: a message cannot have both a method and a result")
+    params = message.get("params")
+    if params is not None and type(params) is not dict:
+        raise InvalidRequest("Invalid request: params must be an object")
     if "id" not in message:
         return "notice"
-    _check_id(message["id"])
+    if type(message["id"]) is not int:
+        _check_id(message["id"])
     return "request"
 
 
@@ -63,11 +73,6 @@ def encode_result(id: RequestId, body: bytes) -> bytes:
     return b"".join((_RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
 
 
-def encode_response(id: RequestId, result: Any) -> bytes:
-    """Encode a response and its result in one step, which avoids copying a large result."""
-    return encode(_Response(id, result))
-
-
 def encode_error(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
     """Encode an error response. `id` is None if the ID of the request is unknown."""
     error: dict[str, Any] = {"code": code, "message": message}
@@ -82,17 +87,6 @@ def encode_error(id: RequestId | None, code: int, message: str, data: Any = None
 def encode_protocol_error(id: RequestId | None, exc: ProtocolError) -> bytes:
     """Encode the error response for a ProtocolError."""
     return encode_error(id, exc.code, exc.message, exc.data)
-
-
-def _check_method(message: dict[str, Any]) -> None:
-    method = message["method"]
-    if type(method) is not str or not method or len(method) > MAX_METHOD_CHARS:
-        raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD_CHARS} characters")
-    if "result" in message or "error" in message:
-        raise InvalidRequest("Invalid request: a message cannot have both a method and a result")
-    params = message.get("params")
-    if params is not None and type(params) is not dict:
-        raise InvalidRequest("Invalid request: params must be an object")
 
 
 def _check_id(id: Any) -> None:

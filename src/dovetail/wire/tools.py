@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from dovetail.wire.base import UNSET, CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon
-from dovetail.wire.tool_value import get_value, join_texts
 
 # With this keyword in an output schema, results are wrapped as `{"result": ...}`. fastmcp uses the same keyword.
 WRAPPED_RESULT_KEYWORD: Final = "x-fastmcp-wrap-result"
@@ -66,9 +65,13 @@ class CallToolResult(Result):
     @property
     def text(self) -> str:
         """The text of all text blocks, separated by newlines."""
+        from dovetail.wire.tool_value import join_texts  # Servers do not need this module.
+
         return join_texts(self.content)
 
     @property
     def data(self) -> Any:
         """The value that the tool returned: its structured content, or else its text, or else its content blocks."""
+        from dovetail.wire.tool_value import get_value
+
         return get_value(self.structured_content, self.content, self.meta, is_wrapped=None)

@@ -21,8 +21,7 @@ from dovetail.protocol.task_rules import UNFINISHED_RETENTION_S
 
 STORE_FORMAT: Final = 1
 EXPIRE_BATCH: Final = 200
-# Redis deletes a record this long after a worker could have deleted it, so that a server that never runs again leaves
-# nothing behind.
+# Workers delete records that have expired. If no worker runs, Redis deletes them after this additional time.
 _DELETE_AFTER_S: Final = 3600
 _MAX_TTL_MS: Final = 10**14
 

@@ -122,7 +122,7 @@ class PinStore:
         )
 
     def accept(self, server: str, identity: str, definitions: Iterable[object]) -> None:
-        """Pin definitions of a server. A new pin replaces the earlier pin with the same name."""
+        """Store the pins of a server's definitions. A new pin replaces the earlier pin with the same name."""
         now = time.time()
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}

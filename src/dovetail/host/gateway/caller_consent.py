@@ -221,7 +221,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # Mark the state as used now. If the user is asked again, the request does not reach the server yet.
+        # The state is used up here, even if the user must answer another question before the request is forwarded.
         state = self.request_state
         if state is not None and not await self._use_state(state):
             state = None

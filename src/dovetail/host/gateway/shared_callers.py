@@ -16,7 +16,7 @@ from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants,
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable
+from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, StoredValue
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct, field
 
@@ -26,6 +26,7 @@ _MAX_PINS: Final = 1_024
 _MAX_REVOCATIONS: Final = 256
 _REVOCATIONS: Final = "caller revocations"
 _MAX_UNSHARED: Final = 10_000
+_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class CallerRecord(Struct, kw_only=True):
@@ -68,6 +69,7 @@ class SharedCallers:
         self._warning = ThrottledWarning()
         self._tasks = BackgroundTasks()
         self._unshared_ids: set[str] = set()  # grants that this worker could not share yet
+        cluster.add_close_handler(self._finish_revocations)
 
     async def load(self, caller: str) -> None:
         """Learn what other workers know about a caller. While the back end is away, keep what this worker knows."""
@@ -134,11 +136,11 @@ class SharedCallers:
         """Change the record of a caller. Return False if the back end cannot be used now."""
         try:
             while True:
-                record, version = await self._read(_get_name(caller), _caller_records)
+                record, stored = await self._read(_get_name(caller), _caller_records)
                 record = CallerRecord() if record is None else record
                 change(record)
-                data = _caller_records.encode(record)
-                if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=version):
+                data = _caller_records.encode(record, stored.data)
+                if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=stored.version):
                     return True
         except SharedStateUnavailable as exc:
             # The answer counts at this worker. Other workers ask again.
@@ -155,31 +157,38 @@ class SharedCallers:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._start_revocation, revocation)
 
+    async def _finish_revocations(self) -> None:
+        await asyncio.sleep(0)  # Another thread may have revoked a grant just before.
+        await self._tasks.close(_CLOSE_TIMEOUT_S)
+
     def _start_revocation(self, revocation: _Revocation) -> None:
         self._tasks.start(self._share_revocation(revocation))
 
     async def _share_revocation(self, revocation: _Revocation) -> None:
-        store = partial(self._store_revocation, revocation)
-        if not await repeat_until_available(store, should_continue=lambda: self.cluster.is_started):
-            log.warning("a revocation could not be shared. Other workers keep the revoked grants until they expire")
+        store, is_shared = partial(self._store_revocation, revocation), False
+        try:
+            is_shared = await repeat_until_available(store, should_continue=lambda: self.cluster.is_started)
+        finally:
+            if not is_shared:
+                log.warning("a revocation could not be shared. Other workers keep the revoked grants until they expire")
 
     async def _store_revocation(self, revocation: _Revocation) -> None:
         while True:
-            stored, version = await self._read(_REVOCATIONS, _revocations)
-            entries = [] if stored is None else stored.entries
+            known, stored = await self._read(_REVOCATIONS, _revocations)
+            entries = [] if known is None else known.entries
             recent = [entry for entry in entries if entry.at > time.time() - _RECORD_TTL_S][1 - _MAX_REVOCATIONS :]
-            data = _revocations.encode(_Revocations(entries=[*recent, revocation]))
-            if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=version):
+            data = _revocations.encode(_Revocations(entries=[*recent, revocation]), stored.data)
+            if await self.cluster.state.write(_REVOCATIONS, data, _RECORD_TTL_S, expected=stored.version):
                 return
 
-    async def _read(self, name: str, codec: VersionedCodec[T]) -> tuple[T | None, int]:
+    async def _read(self, name: str, codec: VersionedCodec[T]) -> tuple[T | None, StoredValue]:
         stored = await self.cluster.state.read(name)
         if stored is None:
-            return None, 0
+            return None, StoredValue(b"", 0)
         record = codec.decode(stored.data)
         if record is None:
             raise SharedStateUnavailable("a record has an unknown format, which a newer version may have written")
-        return record, stored.version
+        return record, stored
 
 
 def _get_name(caller: str) -> str:

@@ -16,7 +16,8 @@ from dovetail.error_context import clip, suggest_match
 from dovetail.host.policy.argument_coercion import StepBudget, normalize
 from dovetail.host.policy.conditions import Condition, evaluate_condition, parse_condition
 from dovetail.host.qualified_names import SEPARATOR, make_full_name, make_model_name
-from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, split_authority, uri_readings
+from dovetail.protocol.uri_key import MAX_URI_CHARS, split_authority
+from dovetail.protocol.uri_readings import is_ambiguous, is_uri, nfc, uri_readings
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from dovetail.protocol.unknown_members import keep_unknown_members
 from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
@@ -194,8 +195,13 @@ class AuthorizationCode(Struct, frozen=True, kw_only=True):
     challenge: str
 
 
-def encode_record(value: Struct) -> bytes:
-    return msgspec.json.encode(value)
+def encode_record(value: Struct, stored: bytes | None = None) -> bytes:
+    """Encode a value. If it replaces a stored value, keep the members that this release does not know."""
+    data = msgspec.json.encode(value)
+    previous = decode_record(stored, type(value))
+    if stored is None or previous is None:
+        return data
+    return keep_unknown_members(data, msgspec.json.encode(previous), stored)
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:

@@ -204,7 +204,9 @@ class TokenEndpoint:
     def _extend_registration(self, client: ClientRecord, now: float) -> Flow[None]:
         if client.client_id not in self._known_client_ids and not client.by_document:
             until = now + clients.UNUSED_CLIENT_TTL_S
-            yield from wait_for(self._store.put("client", client.client_id, encode_record(client), until, now))
+            stored = yield from wait_for(self._store.get("client", client.client_id, now))
+            value = encode_record(client, stored)
+            yield from wait_for(self._store.put("client", client.client_id, value, until, now))
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
         """Revoke a token. If the token is unknown, send the same response. RFC 7009"""

@@ -123,7 +123,7 @@ class OAuthTokenIssuer:
             if index.entries.get(entry, 0.0) >= until:
                 return
             entries = {old: expiry for old, expiry in index.entries.items() if expiry > now} | {entry: until}
-            value, last_until = encode_record(UserIndex(entries=entries)), max(entries.values())
+            value, last_until = encode_record(UserIndex(entries=entries), stored), max(entries.values())
             if stored is None:
                 is_stored = (yield from wait_for(self._store.add("user", name, value, last_until, now))) is None
             else:
@@ -180,7 +180,7 @@ class OAuthTokenIssuer:
             current, refresh_token = self._create_refresh_token(family_id, root)
             rotated = replace(family, current=current, renewable=self._renewable_until(family.since, now))
             rotated = yield from self._index_family(rotated, now)
-            until, value = self._family_expires_at(rotated, now), encode_record(rotated)
+            until, value = self._family_expires_at(rotated, now), encode_record(rotated, stored_family)
             if (yield from wait_for(self._store.swap("family", family_id, stored_family, value, until, now))):
                 granted_scopes = family.grant.scopes if scopes is None else tuple(scopes)
                 return (yield from self._build_response(family.grant, granted_scopes, now, refresh_token))
@@ -266,7 +266,8 @@ class OAuthTokenIssuer:
             family = decode_record(stored, TokenFamily)
             if family is None:
                 return False
-            value, until = encode_record(replace(family, grant=grant)), self._family_expires_at(family, now)
+            value = encode_record(replace(family, grant=grant), stored)
+            until = self._family_expires_at(family, now)
             if (yield from wait_for(self._store.swap("family", grant.family, stored, value, until, now))):
                 return True
         return False

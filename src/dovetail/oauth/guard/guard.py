@@ -133,10 +133,7 @@ class CredentialChecker:
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
         candidates = select_verifiers(self._verifiers, token)
-        problem: Exception = TokenRejected(
-            "the token is from an unknown issuer" if self._issuer_urls else "unknown token",
-            None if candidates else self._describe_unknown_issuer(token),
-        )
+        problem: Exception | None = None
         for verifier in candidates:
             try:
                 return (yield from run_verifier(verifier, token, resource))
@@ -144,15 +141,19 @@ class CredentialChecker:
                 problem = problem if isinstance(problem, VerificationUnavailable) else exc
             except VerificationUnavailable as exc:
                 problem = exc
-        raise problem
+        raise problem or self._build_rejection(token)
 
-    def _describe_unknown_issuer(self, token: str) -> str | None:
-        """Describe the issuer of a rejected token. The operator can then compare the issuer with the configuration."""
+    def _build_rejection(self, token: str) -> TokenRejected:
+        """Return the error for a token that no verifier may accept.
+
+        For the log, the error names the issuer. The operator can then compare the issuer with the configuration.
+        """
         try:
             actual_issuer = clip(str(read_unverified_claims(token).get("iss")))
-        except TokenRejected:
-            return None
-        return f"its issuer is {actual_issuer}, expected {', '.join(self._issuer_urls) or 'none'}"
+        except TokenRejected as exc:
+            return exc if self._issuer_urls else TokenRejected("unknown token")
+        detail = f"its issuer is {actual_issuer}, expected {', '.join(self._issuer_urls) or 'none'}"
+        return TokenRejected("the token is from an unknown issuer" if self._issuer_urls else "unknown token", detail)
 
     def _add_implied_scopes(self, principal: Principal) -> Principal:
         if not self._implied_scopes:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from dovetail.error_context import check_type, clip
 from dovetail.log import log
 from dovetail.protocol.mountable import ItemKind
-from dovetail.protocol.uri_key import rule_keys, template_key, uri_key, uri_readings
+from dovetail.protocol.uri_key import template_key, uri_key
+from dovetail.protocol.uri_readings import rule_keys, uri_readings
 from dovetail.server.item_options import TAGS_META_KEY
 from dovetail.server.mounts.transforms import (
     IDENTITY_TRANSFORM,

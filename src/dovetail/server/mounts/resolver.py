@@ -15,7 +15,8 @@ from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.uri_key import rule_keys, template_key, uri_key, uri_readings
+from dovetail.protocol.uri_key import template_key, uri_key
+from dovetail.protocol.uri_readings import rule_keys, uri_readings
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dovetail.error_context import clip
-from dovetail.server.parameters.argument_errors import ArgumentMessage
+from dovetail.server.parameters.argument_messages import ArgumentMessage
 from dovetail.server.parameters.type_hints import is_path_type, is_pydantic_type, iter_reachable_types
 from dovetail.wire.codec import encode
 

@@ -6,18 +6,24 @@ overhead.
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from dovetail.error_context import clip, find_similar
 from dovetail.errors import ParseError
+from dovetail.server.parameters.argument_messages import (
+    MAX_LISTED_NAMES,
+    MAX_NAME_CHARS,
+    ArgumentMessage,
+    BooleanMessage,
+    Mismatch,
+    OverlookedMessage,
+    Schema,
+    format_path,
+)
 from dovetail.wire.codec import decode
 
-# An error message lists at most this many names.
-MAX_LISTED_NAMES: Final = 20
-MAX_NAME_CHARS: Final = 64
-MAX_TEXT_BYTES: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # Finding similar names is slow, so the number of suggestions is limited.
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
@@ -51,68 +57,6 @@ _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
 )
 
 _MISSING: Final = object()
-
-Schema = Mapping[str, Any]
-
-
-Path = tuple[str | int, ...]
-
-
-class Mismatch(NamedTuple):
-    """A rejected part of a value, with its path and the reason.
-
-    `branch` is the path of the union around it, or None.
-    """
-
-    path: Path
-    reason: str
-    branch: Path | None = None
-
-
-class MismatchError(ValueError):
-    """Raised if parts of a value have the wrong type. `messages` contains problems that pydantic does not report."""
-
-    def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
-        self.mismatches = mismatches
-        texts = (f"`{format_path(path)}`: {reason}" if path else reason for path, reason, _ in mismatches)
-        super().__init__("; ".join((*texts, *messages)))
-
-
-def format_path(path: Iterable[str | int], root: str = "") -> str:
-    """Format the path to a part of a value, such as `lines[0].sku`."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{clip(step, MAX_NAME_CHARS)}" for step in path)
-    return f"{root}{''.join(steps)}".removeprefix(".")
-
-
-class ArgumentMessage(str):
-    """A message about a wrong argument. `path` is empty if the message is about all arguments."""
-
-    __slots__ = ("path",)
-
-    path: str
-
-    def __new__(cls, text: str, path: str) -> Self:
-        message = super().__new__(cls, text)
-        message.path = path
-        return message
-
-    @classmethod
-    def about(cls, path: str, reason: str) -> Self:
-        """Create a message about a part of an argument. The text begins with the path of the part."""
-        path = path.removeprefix(".")
-        return cls(f"`{path}`: {reason}" if path else reason, path)
-
-
-class OverlookedMessage(ArgumentMessage):
-    """A message about a problem that msgspec and pydantic do not report, such as an unknown field."""
-
-    __slots__ = ()
-
-
-class BooleanMessage(OverlookedMessage):
-    """An error message for a boolean that was passed where a number is required."""
-
-    __slots__ = ()
 
 
 class _SchemaSteps:
@@ -185,7 +129,8 @@ def merge_mismatches(
     confirmed_messages: set[ArgumentMessage] = {
         message for message in schema_messages if isinstance(message, OverlookedMessage)
     }
-    for path, reason, branch in mismatches:
+    for mismatch in mismatches:
+        path, reason, branch = mismatch.path, mismatch.reason, mismatch.branch
         full_path = format_path(path[1:], root)
         branch_path = None if branch is None else format_path(branch[1:], root)
         same_messages = [message for message in schema_messages if _is_about(message, full_path, branch_path)]
@@ -224,12 +169,6 @@ def format_pattern_mismatch(pattern: str) -> str:
 def format_type_mismatch(types: Sequence[str], value: Any) -> str:
     expected = " | ".join(_TYPE_NAMES.get(type_name, type_name) for type_name in types)
     return f"expected `{expected}`, got `{_type_name(value)}`"
-
-
-def truncate(text: str) -> str:
-    """Shorten a text to at most MAX_TEXT_BYTES bytes."""
-    raw = text.encode()
-    return text if len(raw) <= MAX_TEXT_BYTES else raw[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
 def _repair(location: _Location, value: Any) -> Any:

@@ -7,14 +7,13 @@ from urllib.parse import unquote
 
 from dovetail.error_context import clip
 from dovetail.server.parameters.argument_errors import (
-    ArgumentMessage,
     describe_names,
     format_names,
-    format_path,
     format_pattern_mismatch,
     format_type_mismatch,
     repair_arguments,
 )
+from dovetail.server.parameters.argument_messages import ArgumentMessage, format_path
 from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
 from dovetail.wire.codec import encode
 

@@ -4,12 +4,14 @@ msgspec sets defaults only on the class, where `vars` and `asdict` do not find t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
+
+import msgspec
 
 from dovetail.server.parameters.type_hints import iter_reachable_types
 
 
-class _ClassInfo(NamedTuple):
+class _ClassInfo(msgspec.Struct, frozen=True):
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
     nested_fields: tuple[str, ...]

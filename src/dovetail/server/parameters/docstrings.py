@@ -8,7 +8,9 @@ other source for them.
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from dovetail.wire.base import Struct
 
 _PARAMETER_HEADINGS: Final = frozenset(
     ("args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments", "attributes")
@@ -25,7 +27,7 @@ _IGNORED_FIELDS: Final = frozenset(("type", "rtype", "raises", "raise", "except"
 _RESULT_FIELDS: Final = frozenset(("return", "returns", "yield", "yields"))
 
 
-class Docstring(NamedTuple):
+class Docstring(Struct, frozen=True):
     """The text of a docstring, and the descriptions of the parameters."""
 
     text: str

@@ -7,7 +7,7 @@ module chooses without importing pydantic.
 import sys
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ _ADVICE: Final = (
 _PYDANTIC_HOOK: Final = "__get_pydantic_core_schema__"
 
 
-class _Need(NamedTuple):
+class _Need(msgspec.Struct, frozen=True):
     library: Library
     name: str
     parameter: str = ""
@@ -45,7 +45,7 @@ def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, An
     needs: list[_Need] = []
     for parameter, annotation in annotations.items():
         try:
-            needs += [need._replace(parameter=parameter) for need in _find_needs(annotation)]
+            needs += [msgspec.structs.replace(need, parameter=parameter) for need in _find_needs(annotation)]
         except TypeError as exc:
             raise TypeError(f"parameter `{parameter}`: {exc}" if parameter else str(exc)) from None
     need_by_library = {need.library: need for need in reversed(needs)}

@@ -19,7 +19,8 @@ from pydantic_core import SchemaError
 from typing_extensions import TypedDict
 
 from dovetail.server.parameters import docstrings
-from dovetail.server.parameters.argument_errors import Mismatch, MismatchError, Path, find_boolean_mismatches
+from dovetail.server.parameters.argument_errors import find_boolean_mismatches
+from dovetail.server.parameters.argument_messages import Mismatch, MismatchError, Path
 from dovetail.server.parameters.flat_schema import flatten_schema
 from dovetail.server.parameters.json_schema import get_own_docstring
 from dovetail.server.parameters.type_hints import rewrite_annotation

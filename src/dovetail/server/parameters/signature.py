@@ -28,18 +28,13 @@ from dovetail.server.parameters.annotations import (
     format_reason,
     to_json,
 )
-from dovetail.server.parameters.argument_errors import (
+from dovetail.server.parameters.argument_messages import (
     MAX_LISTED_NAMES,
     MAX_NAME_CHARS,
     ArgumentMessage,
     MismatchError,
     OverlookedMessage,
-    describe_names,
-    find_mismatches,
     format_path,
-    format_pattern_mismatch,
-    merge_mismatches,
-    repair_arguments,
     truncate,
 )
 from dovetail.server.parameters.dataclass_defaults import make_default_filler
@@ -221,6 +216,8 @@ class Signature:
 
         For example, a model may write an integer as 3.0, or an object as a string.
         """
+        from dovetail.server.parameters.argument_errors import repair_arguments  # Only invalid calls need this module.
+
         raw_arguments = repair_arguments(self.schema, raw_arguments)
         try:
             return raw_arguments, self._read_struct(convert_leniently, raw_arguments)
@@ -280,6 +277,8 @@ class Signature:
 
         Each argument is checked separately, because a conversion stops at the first problem.
         """
+        from dovetail.server.parameters.argument_errors import describe_names
+
         layout = self._layout
         allows_extra = layout.extra_type is not None
         missing = [name for name in layout.types if name not in layout.defaults and name not in raw_arguments]
@@ -324,6 +323,8 @@ class Signature:
                 yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
 
     def _find_schema_mismatches(self, name: str, value: Any, outer_name: str) -> list[ArgumentMessage]:
+        from dovetail.server.parameters.argument_errors import find_mismatches
+
         schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
         definitions = self.schema.get("$defs", {})
         mismatches = find_mismatches(schema, value, definitions, outer_name) if isinstance(schema, dict) else ()
@@ -347,6 +348,8 @@ class Signature:
     def _find_pydantic_mismatches(
         self, arguments: "PydanticArguments", raw_arguments: dict[str, Any], outer_names: Mapping[str, str]
     ) -> Iterator[ArgumentMessage]:
+        from dovetail.server.parameters.argument_errors import merge_mismatches
+
         mismatches = [*arguments.find_mismatches(raw_arguments)]
         yield from (ArgumentMessage(mismatch.reason, "") for mismatch in mismatches if not mismatch.path)
         for name, outer_name in outer_names.items():
@@ -657,6 +660,8 @@ def _find_pattern_errors(
             first, *rest = error.instance_path
             messages = messages_by_argument.setdefault(str(first), [])
             if keyword == "pattern" and (outer_name := rename(str(first))) is not None:
+                from dovetail.server.parameters.argument_errors import format_pattern_mismatch
+
                 reason = format_pattern_mismatch(error.kind.pattern)
                 messages.append(ArgumentMessage.about(format_path([outer_name, *rest]), reason))
     return (

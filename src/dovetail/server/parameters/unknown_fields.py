@@ -7,7 +7,7 @@ from the schema. A signature without nested objects has no check.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from dovetail.server.parameters.argument_errors import Schema, select_matching
+from dovetail.server.parameters.argument_messages import Schema
 
 # A function that returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
@@ -70,6 +70,8 @@ class _CheckCompiler:
         ]
         if not all("type" in schema for schema in resolved):
             return None
+        from dovetail.server.parameters.argument_errors import select_matching  # Few signatures need this module.
+
         check_by_id = {id(schema): check for schema, check in zip(resolved, checks, strict=True)}
         return lambda value: _any_passes(
             [check_by_id[id(schema)] for schema in select_matching(resolved, value)], value

@@ -65,6 +65,7 @@ class RemoteServer:
         self.url = url
         self.receiver: MessageReceiver | None = None
         self._authorizer = authorizer
+        self._has_answered = False  # True if the server has sent an HTTP response.
         self._login_tasks: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         self._http_client = create_http_client(
@@ -129,9 +130,14 @@ class RemoteServer:
 
     async def _fetch(self, method: str, url: str, headers: Headers, body: bytes) -> ClientResponse:
         try:
-            return await self._http_client.fetch(method, url, headers, body)
+            response = await self._http_client.fetch(method, url, headers, body)
         except TransportError as exc:
-            raise convert_error(exc, url) from None
+            error = convert_error(exc, url)
+            # A TLS server closes the connection or sends a TLS alert after a plain request.
+            is_plain = url.startswith("http:") and isinstance(exc, ConnectionBroken | InvalidHTTPResponse)
+            raise add_context(error, hint=_TLS_HINT if is_plain and not self._has_answered else None) from None
+        self._has_answered = True
+        return response
 
     def _follow_redirect(self, response: ClientResponse) -> str:
         """Return the target of a redirect. Raise HTTPStatusError if the target has another origin."""
@@ -276,6 +282,7 @@ _CERTIFICATE_HINT: Final = (
     "for a private certificate, set SSL_CERT_FILE to its CA file, or pass HTTPTarget(url, verify='ca.pem')"
 )
 _PLAIN_HTTP_HINT: Final = "the server does not use TLS. Did you mean http:// instead of https://?"
+_TLS_HINT: Final = "does the server use TLS? Then use https:// instead of http://"
 _WEB_PAGE_HINT: Final = "this is probably a web site and not an MCP server. Check the host, the port and the path"
 _STATUS_HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",

@@ -99,7 +99,7 @@ class StreamableHTTPClient:
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """Return the HTTP+SSE transport for the same URL."""
+        """Return an HTTP+SSE transport for this server's URL."""
         return self._create_fallback()
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:

@@ -30,6 +30,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
 from dovetail.transports.http_server.memory_sessions import MemorySessions
 from dovetail.transports.http_server.session_writer import SessionWriter
+from dovetail.transports.operator_warnings import log_rejected_request
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
@@ -141,8 +142,10 @@ class HandshakeSessionManager:
                     final_write = writer.end() if response is None else writer.finish(response)
                     del response  # Do not keep a large response in memory while the client reads.
                 except (ServerBusy, InsufficientScope) as exc:
+                    status = get_http_status(exc)
+                    log_rejected_request(status, request.http.client_host, str(exc))
                     refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
-                    final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
+                    final_write = writer.finish(refusal, status, request.build_error_headers(exc))
                 await final_write
             except BaseException:
                 writer.drop()
@@ -159,6 +162,7 @@ class HandshakeSessionManager:
         exchange.headers = request.headers
         exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
+        exchange.client_address = request.http.client_host
         exchange.size = request.size
         if request.size > self._limits.max_meta_bytes:
             check_meta_size(exchange, self._limits.max_meta_bytes)
@@ -360,4 +364,6 @@ async def _send_refusal(
 ) -> None:
     body = jsonrpc.encode_protocol_error(id, exc) if revision is None else handshake_protocol.refuse(revision, id, exc)
     status = get_http_status(exc) if isinstance(exc, ServerBusy | InsufficientScope) or revision is None else 200
+    if status != 200:
+        log_rejected_request(status, request.http.client_host, str(exc))
     await request.respond_json(status, body, [*request.cors_headers, *request.build_error_headers(exc)])

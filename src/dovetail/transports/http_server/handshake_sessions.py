@@ -16,7 +16,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.session_writer import SessionWriter
 from dovetail.wire.base import Result
 from dovetail.wire.jsonrpc import RequestId
-from dovetail.wire.revisions import is_stateless
+from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
@@ -96,7 +96,7 @@ class HandshakeSessions(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all sessions of this process. A shared session continues at the other workers."""
+        """End all sessions of this process. Other workers continue to serve the shared sessions."""
         ...
 
 
@@ -105,8 +105,8 @@ class SessionVersions:
 
     def __init__(self, service: Service) -> None:
         self._supported = service.protocol_versions
-        # The allowed values of the MCP-Protocol-Version header.
-        self.allowed = frozenset(revision.encode() for revision in self._supported if not is_stateless(revision))
+        # The allowed values of the MCP-Protocol-Version header, and their revisions.
+        self.allowed = {revision.encode(): revision for revision in self._supported if not is_stateless(revision)}
 
     def check(self, version: bytes | None) -> None:
         """Raise Refusal if the server does not support the version of a request."""
@@ -122,7 +122,11 @@ def read_session_id(request: EndpointRequest) -> str:
     """Return the session ID of a request. Raise Refusal if it is missing."""
     id = request.headers.get(SESSION_HEADER)
     if id is None:
-        raise Refusal(400, "Mcp-Session-Id is required. Open a session with initialize")
+        raise Refusal(
+            400,
+            "Mcp-Session-Id is required. Open a session with initialize. A request without a session needs the header "
+            f"MCP-Protocol-Version: {NEWEST_REVISION} and the same version in _meta",
+        )
     return id.decode("latin-1")
 
 

@@ -6,25 +6,31 @@ and wakes the client process. The server runs a request at once until the reques
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any, Final
-from urllib.parse import unquote
 
 import httptools
 
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.log import log
+from dovetail.log import ThrottledWarning, log
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
+from dovetail.transports.http_server.http1_head import (
+    BadRequest,
+    HeadChecker,
+    RepeatedHead,
+    explain_unreadable,
+    find_repeated_head,
+)
 from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
 from dovetail.transports.http_server.http_request import Headers
-from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
+from dovetail.transports.http_server.socket_buffers import has_unread_output, set_reset_on_close
+from dovetail.transports.operator_warnings import log_rejected_request, warn_if_descriptors_run_out
 
-# The server closes a connection that is idle for this time. nginx and cloud load balancers close idle connections
-# after 60 seconds. The proxy must close first. Otherwise a request of the proxy could reach a closed connection.
+# The server closes idle connections after this time. It is longer than the 60 seconds of nginx and of cloud load
+# balancers, so that they close first. Otherwise, a proxy could send a request on a connection that is being closed.
 _KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
@@ -32,23 +38,11 @@ _MIN_SWEEP_INTERVAL_S: Final = 0.01
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1024 * 1024
 _MAX_HELD_BYTES: Final = 16 * 1024  # The server writes larger responses immediately.
+_MIN_READ_BYTES: Final = 64 * 1024  # A client must read this many bytes of a large response in each write timeout.
 _CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of each chunk that are not counted as overhead
-_HEADER_OVERHEAD_BYTES: Final = 4  # the colon, a space and the line end of each header
 _LONE_READS: Final = 8  # After this many batches with only one read, the server stops batching.
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
-_MAX_KNOWN_HOSTS: Final = 256
-_AUTHORITY_END: Final = re.compile(rb"[/?]")
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_METHODS: Final = {name.encode(): name for name in ("POST", "GET", "DELETE", "OPTIONS", "HEAD")}
-
-
-class _BadRequest(Exception):
-    """Raised if a request is invalid or exceeds a limit."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 class ServerState:
@@ -64,44 +58,30 @@ class ServerState:
         self.starter = EagerTaskStarter()
         self.connections: set[HTTP1Protocol] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # the tasks of requests that have not ended
-        self.known_hosts: set[bytes] = set()  # valid Host headers of earlier requests
+        self.head_checker = HeadChecker(limits)
+        self.stall_warning = ThrottledWarning()
         self.closes_connections = False  # True if each response closes its connection
         self.is_in_batch = False
         self._batch: list[tuple[HTTP1Protocol, bytes]] = []
         self._unflushed: list[HTTP1Protocol] = []
         self._lone_reads = 0
-        self._last_connection: HTTP1Protocol | None = None
+        self.lone_reader: HTTP1Protocol | None = None  # the connection whose data is handled at once
         self._last_read_at = -1.0
-        self._date = b""
-        self._date_valid_until = -1.0
+        self.date = _format_date(time.gmtime())  # the Date header of responses. RFC 9110, section 6.6.1
         timeouts = (limits.header_timeout, limits.body_timeout, _KEEP_ALIVE_TIMEOUT_S)
         self._sweep_interval = max(_MIN_SWEEP_INTERVAL_S, min(_MAX_SWEEP_INTERVAL_S, *timeouts))
         self._is_sweep_scheduled = False
-
-    def get_date(self) -> bytes:
-        """Return the Date header of a response. RFC 9110, section 6.6.1"""
-        now = self.loop.time()
-        if now >= self._date_valid_until:
-            self._date = _format_date(time.gmtime())
-            self._date_valid_until = now + 1.0
-        return self._date
-
-    def check_host(self, host: bytes) -> None:
-        """Reject an invalid Host header. RFC 9112, section 3.2"""
-        if _HOST.fullmatch(host) is None:
-            raise _BadRequest(400)
-        if len(self.known_hosts) < _MAX_KNOWN_HOSTS:
-            self.known_hosts.add(host)
 
     def receive(self, connection: "HTTP1Protocol", data: bytes) -> None:
         """Add data to the batch of this loop iteration. If only one client is active, handle the data at once."""
         if self._lone_reads >= _LONE_READS:
             now = self.loop.time()  # This is the time at which the loop iteration began.
-            if connection is self._last_connection or now != self._last_read_at:
-                self._last_connection, self._last_read_at = connection, now
+            if now != self._last_read_at:
+                self.lone_reader, self._last_read_at = connection, now
                 connection.handle_data(data)
                 return
             self._lone_reads = 0
+        self.lone_reader = None
         if not self._batch:
             self.loop.call_soon(self.run_batch)
         self._batch.append((connection, data))
@@ -141,6 +121,7 @@ class ServerState:
 
     def _schedule_sweep(self) -> None:
         self._is_sweep_scheduled = True
+        self.date = _format_date(time.gmtime())
         self.loop.call_later(self._sweep_interval, self._sweep)
 
     def _sweep(self) -> None:
@@ -160,11 +141,13 @@ class HTTP1Protocol(asyncio.Protocol):
     _parsed: HTTP1Request | None = None  # the request whose body is being received
     _upgrading: HTTP1Request | None = None  # a request with an Upgrade header, until its body is read
     _resumed: HTTP1Request | None = None  # an upgrade request whose body a new parser reads
-    _pending_error: int | None = None  # the status to send after the queued requests
+    _pending_error: BadRequest | None = None  # the error to send after the queued requests
     _linger_bytes: int | None = None  # the number of bytes received while the connection lingers
+    _repeated_head: RepeatedHead | None = None  # the head of the last request, if the parser need not read it again
     _is_starting = False
     _is_reading_head = True
     _is_reading_body = False
+    _is_reading_paused = False
     _head_bytes = 0
     _overhead_bytes = 0  # the bytes of chunk sizes, chunk extensions and trailers
     _held = b""  # data that is written at the end of the batch or of the loop iteration
@@ -189,6 +172,7 @@ class HTTP1Protocol(asyncio.Protocol):
         self.client_address = _parse_socket_name(transport.get_extra_info("peername"))
         self.server_address = _parse_socket_name(transport.get_extra_info("sockname"))
         self.server_host = None if self.server_address is None else self.server_address[0]
+        self.client_host = None if self.client_address is None else self.client_address[0]
         self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self.deadline = self.server.loop.time() + self.server.limits.header_timeout
         self.server.add_connection(self)
@@ -197,6 +181,8 @@ class HTTP1Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the requests of the connection."""
         self.server.connections.discard(self)
+        if self.server.lone_reader is self:
+            self.server.lone_reader = None
         self._stop_stall_timer()
         for request in (self._current, self._parsed, *self._queue):
             if request is not None:
@@ -210,9 +196,19 @@ class HTTP1Protocol(asyncio.Protocol):
         self._held = b""
         self._transport.abort()
 
+    def _reset(self) -> None:
+        """Abort the connection, and discard the data in the buffers of the operating system, too.
+
+        Otherwise the system would keep the data for minutes, because it waits for a client that does not read.
+        """
+        set_reset_on_close(self._transport)
+        self.abort()
+
     def _close(self) -> None:
         self.flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._start_stall_timer()
 
     @property
     def is_waiting(self) -> bool:
@@ -228,26 +224,47 @@ class HTTP1Protocol(asyncio.Protocol):
         """Close the connection if it is idle. Otherwise close it after the response."""
         if self._current is None:
             self._close()
+            if not self._transport.get_write_buffer_size():
+                # Over TLS, the transport waits for an answer. A client that keeps an idle connection does not answer.
+                self._linger_bytes = 0
         elif self._current is self._parsed:
-            self._reject(503)  # The server does not wait for the rest of the body.
+            # The server does not wait for the rest of the body.
+            self._reject(BadRequest(503, "The server is shutting down"))
         else:
             self._current.keep_alive = False
 
     def handle_timeout(self) -> None:
         """End a connection that is idle or too slow."""
         self.deadline = inf
-        if self._linger_bytes is not None:
+        if self._linger_bytes is not None and not self._transport.get_write_buffer_size():
             self.abort()
+        elif self._linger_bytes is not None:  # The client still reads earlier responses.
+            self._start_stall_timer()
+            self.deadline = self.server.loop.time() + _LINGER_S
         elif self._is_reading_head or self._is_reading_body:
-            self._fail(408)
+            self._handle_slow_client()
+        elif has_unread_output(self._transport):
+            self._handle_stall()
         else:
             self._close()
+
+    def _handle_slow_client(self) -> None:
+        if not self._transport.is_reading():  # The client cannot send, because the server does not read.
+            self._start_read_time()
+            return
+        limits, is_head = self.server.limits, self._is_reading_head
+        part, name = ("headers", "header_timeout") if is_head else ("body", "body_timeout")
+        timeout = limits.header_timeout if is_head else limits.body_timeout
+        self._fail(BadRequest(408, f"The {part} of the request took longer than {timeout:g} s ({name})"))
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        """Collect data until the end of the loop iteration."""
-        self.server.receive(self, data)
+        """Handle the data at once if no other client is active. Otherwise collect it until the end of the iteration."""
+        if self.server.lone_reader is self:
+            self.handle_data(data)
+        else:
+            self.server.receive(self, data)
 
     def eof_received(self) -> None:
         """Handle the collected data before the connection is closed."""
@@ -259,6 +276,21 @@ class HTTP1Protocol(asyncio.Protocol):
             self._discard(data)
             return
         was_reading = self._is_reading_head or self._is_reading_body
+        repeated_head = self._repeated_head
+        is_idle = not was_reading and self._current is None and not self._queue
+        if (
+            is_idle
+            and repeated_head is not None
+            and len(data) == repeated_head.message_bytes
+            and data.startswith(repeated_head.data)
+        ):
+            # The parser has read and checked these bytes before.
+            request = HTTP1Request(self, repeated_head.head, repeated_head.fields.copy())
+            request.body, request.is_body_complete = data[len(repeated_head.data) :], True
+            self.deadline = inf
+            self._queue.append(request)
+            self._start_requests()
+            return
         if self._is_reading_body:
             self._overhead_bytes += len(data)
         else:
@@ -266,6 +298,8 @@ class HTTP1Protocol(asyncio.Protocol):
             self._head_bytes += len(data)
         self._parse(data)
         if self._queue and not self._is_starting:
+            if is_idle and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
+                self._repeated_head = find_repeated_head(data, self._queue[0].head, body)
             self._start_requests()
         if self._is_reading_head or self._is_reading_body:
             self._check_incomplete(was_reading)
@@ -275,10 +309,14 @@ class HTTP1Protocol(asyncio.Protocol):
         limits = self.server.limits
         # The limit includes trailers and chunk extensions, because a client could send them without end.
         if max(self._head_bytes if self._is_reading_head else 0, self._overhead_bytes) > limits.max_header_block_bytes:
-            self._fail(431)
+            self._fail(self.server.head_checker.create_block_error())
         elif self.deadline == inf or not was_reading:
-            timeout = limits.header_timeout if self._is_reading_head else limits.body_timeout
-            self.deadline = self.server.loop.time() + timeout
+            self._start_read_time()
+
+    def _start_read_time(self) -> None:
+        limits = self.server.limits
+        timeout = limits.header_timeout if self._is_reading_head else limits.body_timeout
+        self.deadline = self.server.loop.time() + timeout
 
     def _parse(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -291,7 +329,7 @@ class HTTP1Protocol(asyncio.Protocol):
                 self._ignore_upgrade()
             except httptools.HttpParserError as exc:
                 cause = exc.__context__
-                self._fail(cause.status if isinstance(cause, _BadRequest) else 400)
+                self._fail(cause if isinstance(cause, BadRequest) else explain_unreadable(data, exc))
                 return
 
     def _ignore_upgrade(self) -> None:
@@ -303,7 +341,7 @@ class HTTP1Protocol(asyncio.Protocol):
         assert request is not None  # The parser stops only after the headers that `on_headers_complete` has checked.
         self._resumed = request
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % request.get_framing())
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % request.head.get_framing())
 
     def _discard(self, data: bytes) -> None:
         if self._linger_bytes is not None:
@@ -313,6 +351,7 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Handle the first byte of a request."""
+        self._is_reading_head = True
         self._url = b""
         self._fields = {}
         if self._repeated:
@@ -340,34 +379,17 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._resumed is not None:
             self._parsed, self._resumed = self._resumed, None
             return
-        parser, fields, repeated, target = self._parser, self._fields, self._repeated, self._url
-        # If all headers together are smaller than the limit for one header, no check is needed.
-        # If the headers arrived in the same read as the previous request, their size is unknown, and `head_bytes` is 0.
-        if not 0 < head_bytes <= self.server.limits.max_header_bytes:
-            _check_sizes(target, [*fields.items(), *repeated], self.server.limits)
-        version = parser.get_http_version()
-        method = _METHODS.get(name := parser.get_method()) or name.decode()
-        if method == "CONNECT":
-            raise _BadRequest(501)
-        host = fields.get(b"host")
-        if host is not None and host not in self.server.known_hosts:
-            self.server.check_host(host)
-        if version != "1.1" or b"host" not in fields or repeated or b"transfer-encoding" in fields:
-            _check_framing(version, fields, repeated)
-        if target[:1] != b"/":
-            target = _resolve_target(method, target, fields)
-        if not target.isascii() or b"#" in target:
-            raise _BadRequest(400)
-        raw_path, _, query = target.partition(b"?")
-        path = raw_path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        keep_alive = version == "1.1" and parser.should_keep_alive()
-        request = HTTP1Request(self, method, (raw_path, path, query), fields, repeated, version, keep_alive)
-        if b"expect" in fields and version == "1.1":
-            if fields[b"expect"].lower() != b"100-continue":
-                raise _BadRequest(417)
-            request.awaits_continue = True
+        parser, fields = self._parser, self._fields
+        head = self.server.head_checker.check(
+            (parser.get_method(), self._url, parser.get_http_version()),
+            fields,
+            self._repeated,
+            # If the headers arrived in the same read as the previous request, their size is unknown, and it is 0 here.
+            size=head_bytes,
+            keep_alive=parser.should_keep_alive(),
+        )
+        request = HTTP1Request(self, head, head.fields)
+        request.awaits_continue = b"expect" in fields and head.has_expectation()
         if b"upgrade" in fields and parser.should_upgrade():
             self._upgrading = request
         self._parsed = request
@@ -386,7 +408,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._upgrading is not None:
             return
         if self._fields:  # trailers
-            _check_sizes(b"", [*self._fields.items(), *self._repeated], self.server.limits)
+            self.server.head_checker.check_sizes(b"", [*self._fields.items(), *self._repeated])
         self._is_reading_body = False
         self._overhead_bytes = 0
         self.deadline = inf
@@ -394,7 +416,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if request is not None:
             request.end_body()
             if request.is_complete and self._current is None:
-                self._start_idle_time()
+                self.deadline = self.server.loop.time() + _KEEP_ALIVE_TIMEOUT_S
 
     def _start_requests(self) -> None:
         """Start the queued requests, until one of them has to wait."""
@@ -421,42 +443,43 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if not request.keep_alive:
-            if request.is_body_complete:
-                self._queue.clear()
-                self._close()
+            if not request.is_body_complete or self._queue or self._pending_error is not None:
+                self._linger()  # The client has sent more. Closing at once could destroy the response.
             else:
-                self._linger()
+                self._close()
         elif self._queue or self._pending_error is not None:
             if not self._is_starting:
                 self.server.loop.call_soon(self._continue)
-        elif request.is_body_complete:
-            self.resume_reading()
-            self._start_idle_time()
         else:
-            self.resume_reading()  # The connection reads and discards the rest of the body.
+            # If the body is incomplete, the connection reads and discards the rest.
+            if self._is_reading_paused:
+                self.resume_reading()
+            if request.is_body_complete and not self._is_reading_head:  # The deadline of the next request continues.
+                self.deadline = self.server.loop.time() + _KEEP_ALIVE_TIMEOUT_S
 
     def _continue(self) -> None:
         if not self._is_starting and self._current is None:
             self._start_requests()
             if not self._queue:
                 self.resume_reading()
-
-    def _start_idle_time(self) -> None:
-        self.deadline = self.server.loop.time() + _KEEP_ALIVE_TIMEOUT_S
+                if self._is_reading_head or self._is_reading_body:
+                    self._start_read_time()  # The client could not send while the server did not read.
 
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`."""
-        if self._transport.is_reading():
+        if not self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Continue to read."""
-        if not self._transport.is_reading() and not self._transport.is_closing():
+        if self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = False
             self._transport.resume_reading()
 
     # Errors
 
-    def _fail(self, status: int) -> None:
+    def _fail(self, error: BadRequest) -> None:
         """Reject the received data. First handle the complete requests that arrived before this data."""
         broken, self._parsed = self._parsed, None
         if broken in self._queue:
@@ -464,13 +487,13 @@ class HTTP1Protocol(asyncio.Protocol):
         self._is_reading_head = self._is_reading_body = False
         self.deadline = inf
         if self._queue or not (self._current is None or self._current is broken):
-            self._pending_error = status
+            self._pending_error = error
         elif broken is not None and broken.is_complete:
             self._close()  # The client already has its response and does not expect a second response.
         else:
-            self._reject(status)
+            self._reject(error)
 
-    def _reject(self, status: int) -> None:
+    def _reject(self, error: BadRequest) -> None:
         self._pending_error = None
         if self._transport.is_closing() or self._linger_bytes is not None:
             return
@@ -479,12 +502,11 @@ class HTTP1Protocol(asyncio.Protocol):
                 self.abort()  # The client could mistake the error for a part of another response.
                 return
             self._current.disconnect()
-        retry = b"retry-after: 1\r\n" if status == 503 else b""
-        head = b"%b%b%bconnection: close\r\n" % (STATUS_LINES[status], self.server.get_date(), retry)
-        if status == 400:
-            head += b"content-type: text/plain\r\n"
-        body = b"Invalid HTTP request" if status == 400 else b""
-        self.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        log_rejected_request(error.status, self.client_host, error.reason)
+        retry = b"retry-after: 1\r\n" if error.status == 503 else b""
+        head = b"%b%b%bconnection: close\r\n" % (STATUS_LINES[error.status], self.server.date, retry)
+        body = error.reason.encode()
+        self.write(b"%bcontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._linger()
 
     def _linger(self) -> None:
@@ -509,7 +531,8 @@ class HTTP1Protocol(asyncio.Protocol):
                 self.server.flush_later(self)
             self._held += data
             return
-        self.flush()
+        if self._held:
+            self.flush()
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -521,14 +544,14 @@ class HTTP1Protocol(asyncio.Protocol):
                 self._transport.write(data)
 
     def pause_writing(self) -> None:
-        """Start the write timeout, because the client does not read. After the timeout, abort the connection."""
+        """Start the write timeout, because the client does not read fast enough."""
         self.is_write_paused = True
-        if self._stall_timer is None:
-            self._stall_timer = self.server.loop.call_later(self.server.limits.write_timeout, self.abort)
+        self._start_stall_timer()
 
     def resume_writing(self) -> None:
-        """Stop the write timeout, because the client reads again."""
-        self._stop_stall_timer()
+        """Continue after the client has read most of the data. Stop the write timeout."""
+        if not self._transport.is_closing():
+            self._stop_stall_timer()
         self._wake_writers()
 
     async def drain(self) -> None:
@@ -547,51 +570,32 @@ class HTTP1Protocol(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _start_stall_timer(self) -> None:
+        if self._stall_timer is None:
+            unsent_bytes = self._transport.get_write_buffer_size()
+            timeout = self.server.limits.write_timeout
+            self._stall_timer = self.server.loop.call_later(timeout, self._check_stall, unsent_bytes)
+
+    def _check_stall(self, unsent_bytes: int) -> None:
+        """Reset the connection if the client has read nothing, or almost nothing, since the timer was started."""
+        self._stall_timer = None
+        if self._transport.get_write_buffer_size() <= unsent_bytes - _MIN_READ_BYTES:
+            self._start_stall_timer()
+        else:
+            self._handle_stall()
+
+    def _handle_stall(self) -> None:
+        self.server.stall_warning.log(
+            "disconnected the client %s, because it read almost nothing for %g s (write_timeout)",
+            self.client_host,
+            self.server.limits.write_timeout,
+        )
+        self._reset()
+
     def _stop_stall_timer(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-
-
-def _check_sizes(target: bytes, headers: Headers, limits: ServerLimits) -> None:
-    sizes = [len(name) + len(value) for name, value in headers]
-    block_bytes = len(target) + sum(sizes) + _HEADER_OVERHEAD_BYTES * len(sizes)
-    if max(sizes, default=0) > limits.max_header_bytes or block_bytes > limits.max_header_block_bytes:
-        raise _BadRequest(431)
-
-
-def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) -> None:
-    """Reject headers that a proxy could interpret differently. RFC 9112, sections 2.3, 3.2 and 6"""
-    if version not in ("1.0", "1.1"):
-        raise _BadRequest(505)
-    if version == "1.1" and b"host" not in fields:
-        raise _BadRequest(400)
-    if not {b"host", b"content-length", b"transfer-encoding"}.isdisjoint(name for name, _ in repeated):
-        raise _BadRequest(400)
-    if b"transfer-encoding" in fields:
-        if version == "1.0" or b"content-length" in fields:
-            raise _BadRequest(400)
-        if fields[b"transfer-encoding"].lower() != b"chunked":
-            raise _BadRequest(501)
-
-
-def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> bytes:
-    """Return the path and the query of a target that does not begin with a slash. RFC 9112, section 3.2
-
-    The host in an absolute target must equal the Host header, because a proxy may have checked only the Host header.
-    """
-    if target == b"*" and method == "OPTIONS":
-        return target
-    scheme, separator, rest = target.partition(b"://")
-    authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]
-    if (
-        not separator
-        or scheme.lower() not in (b"http", b"https")
-        or fields.get(b"host", b"").lower() != authority.lower()
-    ):
-        raise _BadRequest(400)
-    path = rest[len(authority) :]
-    return path if path[:1] == b"/" else b"/" + path
 
 
 def _format_date(moment: time.struct_time) -> bytes:
@@ -603,4 +607,7 @@ def _format_date(moment: time.struct_time) -> bytes:
 
 def _parse_socket_name(name: Any) -> tuple[str, int] | None:
     """Return host and port of a TCP socket. A Unix socket has neither."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else None
+    if not isinstance(name, tuple) or len(name) < 2:
+        return None
+    # A socket for both versions of IP reports an IPv4 address as an IPv6 address, such as ::ffff:127.0.0.1.
+    return str(name[0]).removeprefix("::ffff:"), int(name[1])

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from dovetail.log import log
 from dovetail.transports.http_server.forwarded_addresses import Address, TrustedProxies
+from dovetail.transports.http_server.http1_head import RequestHead
 from dovetail.transports.http_server.http_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -31,12 +32,10 @@ class RequestServer(Protocol):
     handle: "Callable[[HTTP1Request], Awaitable[None]]"
     loop: asyncio.AbstractEventLoop
     closes_connections: bool  # True if each response closes its connection
+    date: bytes  # the Date header of responses
 
     @property
     def proxies(self) -> TrustedProxies | None: ...
-    def get_date(self) -> bytes:
-        """Return the Date header of a response. RFC 9110, section 6.6.1"""
-        ...
 
 
 class RequestConnection(Protocol):
@@ -46,6 +45,7 @@ class RequestConnection(Protocol):
     client_address: Address | None
     server_address: Address | None
     server_host: str | None
+    client_host: str | None  # the address of the peer, which may be a proxy
     scheme: str
 
     @property
@@ -98,55 +98,33 @@ class HTTP1Request:
     _scope: Scope | None = None
     _waiters: list["asyncio.Future[None]"] | None = None
 
-    def __init__(
-        self,
-        connection: RequestConnection,
-        method: str,
-        target: tuple[bytes, str, bytes],
-        fields: dict[bytes, bytes],
-        repeated: Headers,
-        http_version: str,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, connection: RequestConnection, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         self._connection = connection
-        self._server = connection.server
-        self.method = method
-        self.raw_path, self.path, self.query = target
+        self._server = server = connection.server
+        self.loop = server.loop
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.raw_path = head.raw_path
+        self.keep_alive = head.keep_alive
         self._fields = fields
-        self._repeated = repeated
-        self.http_version = http_version
-        self.keep_alive = keep_alive
+        self.unique_headers = None if head.repeated else self._fields  # None if a name is repeated
+        self.server_host = connection.server_host
+        self.client_host = connection.client_host if server.proxies is None else self._find_client_host()
 
     # The request
 
     @property
-    def unique_headers(self) -> dict[bytes, bytes] | None:
-        """The headers by name, or None if a name is repeated."""
-        return None if self._repeated else self._fields
-
-    def get_framing(self) -> bytes:
-        """Return the header lines that determine the length of the body."""
-        names = (b"content-length", b"transfer-encoding")
-        return b"".join(b"%b: %b\r\n" % (name, self._fields[name]) for name in names if name in self._fields)
-
-    @property
     def headers(self) -> Headers:
         """All headers, with names in lower case."""
-        return [*self._fields.items(), *self._repeated]
+        return [*self._fields.items(), *self.head.repeated]
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the server."""
-        return self._server.loop
+    def http_version(self) -> str:
+        """The version of HTTP, such as "1.1"."""
+        return self.head.http_version
 
-    @property
-    def server_host(self) -> str | None:
-        """The address at which the server listens."""
-        return self._connection.server_host
-
-    @property
-    def client_host(self) -> str | None:
-        """The address of the client."""
+    def _find_client_host(self) -> str | None:
         client = self._find_client()
         return None if client is None else client[0]
 
@@ -164,12 +142,12 @@ class HTTP1Request:
             self._scope = {
                 "type": "http",
                 "asgi": _ASGI_VERSION,
-                "http_version": self.http_version,
+                "http_version": self.head.http_version,
                 "method": self.method,
                 "scheme": scheme,
                 "path": self.path,
                 "raw_path": self.raw_path,
-                "query_string": self.query,
+                "query_string": self.head.query,
                 "root_path": "",
                 "headers": self.headers,
                 "client": self._find_client(),
@@ -193,7 +171,7 @@ class HTTP1Request:
         """Return the next part of the body. After the body, wait until the client disconnects."""
         if self.awaits_continue and not self.is_started:
             self.awaits_continue = False
-            if not self.is_body_complete and self._chunks is None:
+            if not (self.is_body_complete or self._is_disconnected) and self._chunks is None:
                 self._connection.write(_CONTINUE)
         while not (self._is_disconnected or self.is_complete):
             if not self._is_body_read and (self.is_body_complete or self._chunks is not None):
@@ -251,9 +229,9 @@ class HTTP1Request:
                 log.error("the application did not complete the response to %s %s", self.method, self.path)
                 await self._fail()
         except asyncio.CancelledError:
+            # The first step of a request runs in the batch of all connections, so no exception may leave this method.
             if not self.is_complete:
                 self._connection.abort()
-            raise
         except Exception as exc:
             log.error("the application failed in %s %s", self.method, self.path, exc_info=exc)
             await self._fail()
@@ -279,7 +257,7 @@ class HTTP1Request:
         known_head = _JSON_HEAD if headers is JSON_HEADERS else _STREAM_HEAD if headers is STREAM_HEADERS else None
         if known_head is not None and status == 200 and self.keep_alive and not server.closes_connections:
             self.is_started = True
-            head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.get_date(), len(body))
+            head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.date, len(body))
         else:
             head = self._build_head(status, headers)
             # A response that cannot have a body has no Content-Length header. RFC 9110, section 8.6
@@ -316,7 +294,7 @@ class HTTP1Request:
             return head + b"\r\n"
         if length is not None:
             return b"%bcontent-length: %d\r\n\r\n" % (head, length)
-        if self.http_version == "1.0":
+        if self.head.http_version == "1.0":
             return head + b"\r\n"  # In HTTP/1.0, the server marks the end of the body by closing the connection.
         self._is_chunked = True
         return head + b"transfer-encoding: chunked\r\n\r\n"
@@ -327,7 +305,7 @@ class HTTP1Request:
         elif self._remaining_bytes is not None:
             self._remaining_bytes -= len(body)
             if self._remaining_bytes < 0 or (self._remaining_bytes and not has_more):
-                raise RuntimeError("the body of the response has another length than its Content-Length")
+                raise RuntimeError("the length of the response body differs from its Content-Length header")
         head = self._take_head(None if has_more else len(body)) if self._held_head else b""
         if self._is_chunked:
             data = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
@@ -341,7 +319,6 @@ class HTTP1Request:
             self._complete()
 
     def _build_head(self, status: int, headers: Any) -> bytes:
-        self.is_started = True
         self._has_body = self.method != "HEAD" and status not in (204, 304)
         awaits_continue = self.awaits_continue and not self.is_body_complete and self._chunks is None
         if awaits_continue or self._server.closes_connections:
@@ -364,9 +341,10 @@ class HTTP1Request:
                 has_date = True
             lines.append(b"%b: %b\r\n" % (name, value))
         if not has_date:
-            lines.append(self._server.get_date())
+            lines.append(self._server.date)
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
+        self.is_started = True
         return b"".join(lines)
 
     def _complete(self) -> None:

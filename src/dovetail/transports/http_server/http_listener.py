@@ -5,17 +5,15 @@ During a stop, the server answers the requests that it has received. It closes e
 
 import asyncio
 import contextlib
-import os
 import select
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.asgi import FallbackRouter, run_lifespan
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
+from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
 from dovetail.transports.http_server.http1_protocol import HTTP1Protocol, ServerState
 from dovetail.transports.http_server.http1_request import HTTP1Request
 
@@ -23,21 +21,22 @@ if TYPE_CHECKING:
     import ssl
 
 _BACKLOG: Final = 2048
-# This variable lists the trusted proxies. Other ASGI servers use the same variable.
-_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
 # A stopping worker keeps idle connections open for this time, because a client may just have sent a request.
 _RELEASE_TIMEOUT_S: Final = 1.0
 _MIN_RELEASE_S: Final = 0.1
+_CALL_START_TIMEOUT_S: Final = 0.5  # After this time, all calls that have arrived have started.
 _RELEASE_INTERVAL_S: Final = 0.005
+_MIN_ACCEPT_S: Final = 0.05  # the time for connections that are being opened
 _MAX_ACCEPT_ROUNDS: Final = 100
 _CANCEL_TIMEOUT_S: Final = 1.0  # the time that cancelled requests have to end
+_MIN_TLS_TIMEOUT_S: Final = 0.01  # The event loop rejects a timeout of 0.
 
 
 class Release(Protocol):
     """Moves the clients of a stopping server to other servers."""
 
     def begin(self) -> None:
-        """Refuse new sessions."""
+        """Refuse new sessions, and connections if no other process shares the socket."""
         ...
 
     async def end_streams(self) -> None:
@@ -66,14 +65,19 @@ class HTTPServer:
     async def start(self, listener: socket.socket) -> None:
         """Start the application, and accept connections."""
         await self._lifespan.enter_async_context(run_lifespan(self._app))
-        proxies = os.environ.get(_PROXIES_VARIABLE)
-        state = self._state = ServerState(
-            _get_handler(self._app), self._limits, TrustedProxies(proxies) if proxies else None
-        )
+        state = self._state = ServerState(_get_handler(self._app), self._limits, read_trusted_proxies())
         state.starter.acquire()
         self._sockets = [listener]
+        # The headers and the TLS handshake have the same timeout. So have reading and the end of TLS.
+        tls_options: dict[str, Any] = {}
+        if self._tls is not None:
+            tls_options = {
+                "ssl": self._tls,
+                "ssl_handshake_timeout": max(_MIN_TLS_TIMEOUT_S, self._limits.header_timeout),
+                "ssl_shutdown_timeout": max(_MIN_TLS_TIMEOUT_S, self._limits.write_timeout),
+            }
         self._listener = await state.loop.create_server(
-            lambda: HTTP1Protocol(state), sock=listener, ssl=self._tls, backlog=_BACKLOG
+            lambda: HTTP1Protocol(state), sock=listener, backlog=_BACKLOG, **tls_options
         )
 
     def force_stop(self) -> None:
@@ -137,6 +141,7 @@ class HTTPServer:
 
     async def _accept_waiting(self) -> None:
         """Accept the connections in the queue of the socket. Closing the socket would reset them."""
+        await asyncio.sleep(_MIN_ACCEPT_S)
         for _ in range(_MAX_ACCEPT_ROUNDS):
             if not select.select(self._sockets, (), (), 0)[0]:
                 return
@@ -166,6 +171,9 @@ class HTTPServer:
             await asyncio.sleep(_RELEASE_INTERVAL_S)
         for connection in tuple(state.connections):
             connection.shut_down()
+        # A request that has just arrived may wait for its session before its call starts.
+        if state.tasks:
+            await asyncio.wait(tuple(state.tasks), timeout=_CALL_START_TIMEOUT_S)
 
 
 def _get_handler(app: Any) -> Callable[[HTTP1Request], Awaitable[None]]:
@@ -177,17 +185,6 @@ def _get_handler(app: Any) -> Callable[[HTTP1Request], Awaitable[None]]:
         return app(request.scope, request.receive, request.send)
 
     return handle
-
-
-def create_tls_context(certificate: "str | Path", key: "str | Path | None") -> "ssl.SSLContext":
-    """Return the TLS settings of a server with this certificate."""
-    import ssl  # Few servers use TLS, and the import is slow.
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

@@ -114,7 +114,8 @@ class EndpointRequest(Struct):
     method: str  # the HTTP method, such as "GET"
     headers: dict[bytes, bytes]
     cors_headers: Headers  # the CORS headers for the response
-    # The address of the client. None for clients on this machine, because they all have the same address.
+    # The address that limits apply to. None for clients on this machine, because they all have the same address.
+    # An IPv6 address is the network of the client. `http.client_host` is the complete address.
     client_address: str | None
     principal: Principal | None = None  # the authenticated caller
     metadata_url: str | None = None  # the URL of the protected resource metadata

@@ -160,12 +160,10 @@ class ResponseWriter:
         all_headers = self._headers + headers if headers else self._headers
         if len(data) > SLICE_BYTES:
             return self._finish_large(create_spool(data, self._budget), status, all_headers)
-        return self._finish_json(data, status, all_headers)
-
-    async def _finish_json(self, data: bytes, status: int, headers: Headers) -> None:
-        if not self.is_ended:
-            self._stop_sending()
-            await self._respond(status, build_json_headers(headers), data)
+        if self.is_ended:
+            return _do_nothing()
+        self._stop_sending()
+        return self._respond(status, build_json_headers(all_headers) if all_headers else JSON_HEADERS, data)
 
     async def _finish_large(self, spool: Spool, status: int, headers: Headers) -> None:
         if self.is_ended:
@@ -321,6 +319,10 @@ class ResponseTimers:
             "auto": SharedTimer(min(_OPEN_AFTER_S, keep_alive_interval)),
             "sse": SharedTimer(min(_OPEN_PREFERRED_AFTER_S, keep_alive_interval)),
         }
+
+
+async def _do_nothing() -> None:
+    pass
 
 
 def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -93,12 +93,12 @@ class MemorySessions:
         """Return the session of a request. Raise Refusal if the session is unknown or belongs to another caller."""
         headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER, self._default_version)
-        if version is not None and version not in self._versions.allowed:
+        revision = None if version is None else self._versions.allowed.get(version)
+        if revision is None:
             self._versions.check(version)
         loop = request.http.loop or asyncio.get_running_loop()
         now = loop.time()
         if not self._is_stateful:
-            revision = None if version is None else version.decode("latin-1")
             return HandshakeSession("", create_implicit_session(revision, principal), None, loop)
         id = headers.get(SESSION_HEADER)
         session = self._sessions.get(read_session_id(request) if id is None else id.decode("latin-1"))
@@ -110,11 +110,12 @@ class MemorySessions:
             if session is None and not self._has_logged_unknown:
                 self._has_logged_unknown = True
                 log.warning(
-                    "a client used an unknown session. If several processes serve this server, pass cluster= to the "
-                    "server, or send all requests of a session to one process"
+                    "a client used an unknown session. After a restart of the server, this is normal, and the client "
+                    "opens another session. If several processes serve this server, pass cluster= to the server, or "
+                    "send all requests of a session to one process"
                 )
             raise create_unknown_error()
-        if version is not None and version != session.revision.encode():
+        if revision is not None and revision != session.handshake.caller.protocol_version:
             check_session_version(version, session)
         session.last_used_at = now
         self._sessions.move_to_end(session.id)
@@ -123,7 +124,7 @@ class MemorySessions:
     def release(self, session: HandshakeSession) -> None:
         """Store the current time as the time of last use."""
         now = session.loop.time()
-        # Most calls end in the loop iteration in which they began. In uvloop, the time is constant during an iteration.
+        # The clock of uvloop advances once per loop iteration. Most calls start and end in the same iteration.
         if now != session.last_used_at:
             session.last_used_at = now
             if session.id in self._sessions:  # The temporary sessions of a server without sessions are not stored.

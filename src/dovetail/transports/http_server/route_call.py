@@ -86,6 +86,7 @@ class RouteCall:
             {},
             Caller(NEWEST_REVISION, is_stateless=True, principal=request.principal),
             request.headers,
+            client_address=request.http.client_host,
             size=len(body),
             origin=request.principal or request.client_address,
         )

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Final
 
-import msgspec
-
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL
 from dovetail.protocol.session_id import SessionIdentity
 from dovetail.protocol.shared_state import SharedStateUnavailable
@@ -26,24 +24,16 @@ class SessionRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 _records: Final = VersionedCodec(SessionRecord)
-_members: Final = VersionedCodec(dict[str, msgspec.Raw])
-_KNOWN_MEMBERS: Final = frozenset(SessionRecord.__struct_fields__)
 
 
-def encode_record(record: SessionRecord, unknown_members: dict[str, msgspec.Raw] | None = None) -> bytes:
-    """Encode a record, with the version of its format.
-
-    `unknown_members` are those that a newer release has added.
-    """
-    data = _records.encode(record)
-    return _members.encode((_members.decode(data) or {}) | unknown_members) if unknown_members else data
+def encode_record(record: SessionRecord, newer_data: bytes | None = None) -> bytes:
+    """Encode a record, with the version of its format. Keep the members that only `newer_data` has."""
+    return _records.encode(record, newer_data)
 
 
-def read_unknown_members(data: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the members of an encoded record that this release does not know, so that a change keeps them."""
-    members = _members.decode(data) or {}
-    # The members are copied, because they would keep all of `data` in memory.
-    return {name: members[name].copy() for name in members.keys() - _KNOWN_MEMBERS} or None
+def has_unknown_members(record: SessionRecord, data: bytes) -> bool:
+    """Return whether a newer release may have added members to an encoded record."""
+    return _records.encode(record) != data
 
 
 def decode_record(data: bytes) -> SessionRecord:
@@ -64,9 +54,9 @@ class SessionCopy:
         "is_opener",
         "is_unsaved",
         "lock",
+        "newer_data",
         "record",
         "request_count",
-        "unknown_members",
         "version",
     )
 
@@ -77,7 +67,7 @@ class SessionCopy:
         self.is_opener = is_opener  # True if this worker opened the session
         self.record = record
         self.version = version  # the version of the record. 0 if the record was never read
-        self.unknown_members: dict[str, msgspec.Raw] | None = None  # those that a newer release has added to the record
+        self.newer_data: bytes | None = None  # the encoded record, if it has members that this release does not know
         self.is_unsaved = False  # True if the record could not be stored yet
         self.lock = asyncio.Lock()  # held during a change of the record
         self.request_count = 0  # the HTTP requests of the session that this worker handles now

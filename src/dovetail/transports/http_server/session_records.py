@@ -1,18 +1,17 @@
 """Read and change the records of shared sessions. Workers change a record with compare-and-set.
 
 Each request reads the record of its session once. While the shared state is unavailable, a worker uses its copy of the
-record, and saves its changes later. After a loss of data, each worker stores the records that it has again.
+record, and saves its changes later.
 """
 
 import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from dovetail.background_work import BackgroundTasks, wait_before_retry
+from dovetail.background_work import BackgroundTasks
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.limits import ServerLimits
@@ -33,8 +32,9 @@ from dovetail.transports.http_server.session_record import (
     SessionRecord,
     decode_record,
     encode_record,
-    read_unknown_members,
+    has_unknown_members,
 )
+from dovetail.transports.http_server.session_record_saver import SessionRecordSaver
 from dovetail.wire.base import replace
 
 _FIRST_VERSION: Final = 1
@@ -44,8 +44,6 @@ _PROBE: Final = "session probe"  # Workers write this value to find out whether 
 _RESTORE_TIME_S: Final = 5.0
 _CLOCK_TOLERANCE_S: Final = 2.0  # how much the clocks of two workers may differ
 _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
-_MAX_SAVE_FAILURES: Final = 10
-_BATCH_SIZE: Final = 50
 
 _CHANGED: Final = "session-changed"
 _APPLIED: Final = "session-applied"
@@ -78,14 +76,19 @@ class SessionRecords:
         self._tasks = tasks
         # The time of the last known loss of data. A new worker uses its start time, because it knows no earlier loss.
         self._gap_at = time.monotonic()
-        self._unsaved: dict[HandshakeSession, None] = {}  # the sessions whose record could not be stored yet
         self._acknowledgments: dict[str, asyncio.Future[None]] = {}
-        self._is_saving = self._is_touching = self._is_restoring = False
-        self._must_restore = False  # True if data was lost after `_restore_all` started its last round
         # Requests renew a record at most once per quarter of the idle timeout. So a record needs a lifetime of 1.25
         # idle timeouts.
         self._touch_interval = limits.session_idle_timeout / 4
         self._record_ttl = limits.session_idle_timeout * 1.25
+        self.saver = SessionRecordSaver(
+            copies,
+            tasks,
+            save=self._save,
+            restore=self._restore_known,
+            touch=self._touch,
+            touch_interval=self._touch_interval,
+        )
 
     def start(self) -> list[RemoveHandler]:
         """Register the message handlers. Return the functions that remove the handlers."""
@@ -174,7 +177,7 @@ class SessionRecords:
                 if record == previous:
                     return record
                 record = replace(record, touched_at=time.time())
-                data = encode_record(record, copy.unknown_members)
+                data = encode_record(record, copy.newer_data)
                 version = await self._state.write(
                     _get_name(copy.identity.key), data, self.get_ttl(record), expected=copy.version
                 )
@@ -197,7 +200,7 @@ class SessionRecords:
             copy = get_copy(session)
             if copy.version:
                 copy.record, copy.is_unsaved = replace(copy.record, is_ready=True, touched_at=time.time()), True
-            self.save_later(session)
+            self.saver.save_later(session)
 
     async def _save_ready(self, session: HandshakeSession) -> None:
         cursor = await self._state.get_cursor()
@@ -228,7 +231,7 @@ class SessionRecords:
 
     def _load(self, session: HandshakeSession, data: bytes, version: int) -> None:
         record = decode_record(data)
-        get_copy(session).unknown_members = read_unknown_members(data)
+        get_copy(session).newer_data = data if has_unknown_members(record, data) else None
         self._apply(session, record, version)
 
     def _apply(self, session: HandshakeSession, record: SessionRecord, version: int) -> None:
@@ -258,7 +261,7 @@ class SessionRecords:
             client = SessionClient(client_info=caller.client_info, capabilities=caller.client_capabilities)
             ttl = max(1.0, copy.identity.expires_at - time.time())
             await self._state.write(_get_client_name(key), encode_client(client), ttl, expected=0)
-        data, version = encode_record(copy.record, copy.unknown_members), copy.version
+        data, version = encode_record(copy.record, copy.newer_data), copy.version
         await self._state.restore(_get_name(key), data, version, self.get_ttl(copy.record))
         copy.is_unsaved = False
 
@@ -284,59 +287,13 @@ class SessionRecords:
 
     def _handle_gap(self) -> None:
         self._gap_at = time.monotonic()
-        self._must_restore = True
-        if not self._is_restoring:
-            self._is_restoring = True
-            self._tasks.start(self._restore_all())
-
-    async def _restore_all(self) -> None:
-        """Store all records of this worker again. If data is lost during a round, run one more round."""
-        try:
-            while self._must_restore:
-                self._must_restore = False
-                await _run_in_batches(self._restore_known, self._copies)
-        finally:
-            self._is_restoring = False
+        self.saver.restore_all()
 
     async def _restore_known(self, session: HandshakeSession) -> None:
         """Store this worker's copy of a record again, unless the record has expired."""
         copy = get_copy(session)
-        if copy.version == 0 or time.time() - copy.record.touched_at > self.get_ttl(copy.record):
-            return
-        try:
+        if copy.version and time.time() - copy.record.touched_at <= self.get_ttl(copy.record):
             await self._restore(copy)
-        except SharedStateUnavailable:
-            copy.is_unsaved = True
-            self.save_later(session)
-
-    # Work in the background.
-
-    def save_later(self, session: HandshakeSession) -> None:
-        """Store the record of a session in the background, as soon as the shared state is available."""
-        self._unsaved[session] = None
-        if not self._is_saving:
-            self._is_saving = True
-            self._tasks.start(self._save_unsaved())
-
-    async def _save_unsaved(self) -> None:
-        try:
-            failed_rounds = 0
-            while self._unsaved:
-                await wait_before_retry(failed_rounds)
-                failures = 0
-                for session in tuple(self._unsaved):
-                    if failures == _MAX_SAVE_FAILURES:
-                        break
-                    self._unsaved.pop(session, None)
-                    try:
-                        if session in self._copies:
-                            await self._save(session)
-                    except SharedStateUnavailable:
-                        failures += 1
-                        self._unsaved[session] = None  # Retry this session after all other sessions.
-                failed_rounds = failed_rounds + 1 if failures else 0
-        finally:
-            self._is_saving = False
 
     async def _save(self, session: HandshakeSession) -> None:
         copy = get_copy(session)
@@ -346,28 +303,6 @@ class SessionRecords:
             else:
                 async with copy.lock:
                     await self._reload(session, copy)
-
-    def touch_all(self, sessions: Iterable[HandshakeSession]) -> None:
-        """Renew the records of sessions that are in use, if the last renewal is too old."""
-        now = time.time()
-        old_copies = [
-            session
-            for session in sessions
-            if not (record := get_copy(session).record).is_ended and now - record.touched_at > self._touch_interval
-        ]
-        if old_copies and not self._is_touching:
-            self._is_touching = True
-            self._tasks.start(self._touch_in_batches(old_copies))
-
-    async def _touch_in_batches(self, sessions: list[HandshakeSession]) -> None:
-        try:
-            await _run_in_batches(self._try_touch, sessions)
-        finally:
-            self._is_touching = False
-
-    async def _try_touch(self, session: HandshakeSession) -> None:
-        with contextlib.suppress(SharedStateUnavailable, Refusal):
-            await self._touch(session)
 
     # Messages to the worker that has the GET stream of a session.
 
@@ -383,7 +318,7 @@ class SessionRecords:
         if worker in ("", self._cluster.name):
             return
         id = os.urandom(8).hex()
-        record = encode_record(copy.record, copy.unknown_members)
+        record = encode_record(copy.record, copy.newer_data)
         message = SessionMessage(session=copy.identity.key, record=record, id=id, version=copy.version)
         future = self._acknowledgments[id] = asyncio.get_running_loop().create_future()
         try:
@@ -391,7 +326,7 @@ class SessionRecords:
                 async with asyncio.timeout(_ACKNOWLEDGE_TIMEOUT_S):
                     await future
         except (SharedStateUnavailable, TimeoutError):
-            pass  # The stream worker reads the record with the next request of the session.
+            pass  # The other worker reads the new record when the next request of the session arrives.
         finally:
             del self._acknowledgments[id]
 
@@ -422,15 +357,6 @@ def apply_record(session: HandshakeSession, record: SessionRecord) -> None:
     handshake.caller.log_level = record.log_level
     handshake.subscriptions = None if record.subscriptions is None else dict(record.subscriptions)
     handshake.update_watches()
-
-
-async def _run_in_batches(
-    function: Callable[[HandshakeSession], Coroutine[Any, Any, None]], sessions: Iterable[HandshakeSession]
-) -> None:
-    """Call a function for each session. Run only a few calls at once, so that they do not delay requests."""
-    remaining = iter(sessions)
-    while batch := tuple(islice(remaining, _BATCH_SIZE)):
-        await asyncio.gather(*map(function, batch))
 
 
 def _get_name(key: str) -> str:

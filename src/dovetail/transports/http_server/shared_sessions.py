@@ -50,6 +50,7 @@ from dovetail.wire.revisions import is_stateless
 
 _KEY_BYTES: Final = 16
 _SWEEP_INTERVAL_S: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 1.0
 _RECORD_METHODS: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 
 _ENDED: Final = "session-ended"
@@ -128,7 +129,7 @@ class SharedSessions:
             copy = await self._records.create(identity, client if is_large else None)
         session = self._add(self._sealer.seal(identity), handshake, copy)
         if copy.is_unsaved:
-            self._records.save_later(session)
+            self._records.saver.save_later(session)
         return session
 
     async def find(self, request: EndpointRequest, *, is_answer: bool = False) -> HandshakeSession:
@@ -291,6 +292,7 @@ class SharedSessions:
                 *self._questions.start(),
                 *self._records.start(),
                 self._messenger.add_handler(_ENDED, self._receive_end),
+                self._cluster.add_close_handler(self._finish_work),
             ]
 
     def _schedule_sweep(self) -> None:
@@ -312,12 +314,17 @@ class SharedSessions:
                 sessions_in_use.append(session)
             elif loop_time - session.last_used_at > self._records.get_ttl(copy.record):
                 self._copies.drop(session)
-        self._records.touch_all(sessions_in_use)
+        self._records.saver.touch_all(sessions_in_use)
         self._schedule_sweep()
+
+    async def _finish_work(self) -> None:
+        """Store replies and changes of sessions that are not stored yet, before this worker leaves the cluster."""
+        await asyncio.gather(self._streams.store_replies(), self._tasks.close(_CLOSE_TIMEOUT_S))
 
     async def close(self) -> None:
         """Drop this worker's copies of all sessions. The sessions continue at other workers."""
         await self._streams.close()
+        await self._tasks.close(_CLOSE_TIMEOUT_S if self._cluster.is_started else 0.0)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -326,7 +333,6 @@ class SharedSessions:
         for remove in self._handler_removers:
             remove()
         self._handler_removers = []
-        await self._tasks.close()
 
 
 @contextlib.contextmanager

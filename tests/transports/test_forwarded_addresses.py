@@ -1,0 +1,71 @@
+"""Test which address and scheme a request has behind proxies."""
+
+import pytest
+
+from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
+
+PEER = ("10.0.0.1", 5000)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "expected"),
+    [
+        ("10.0.0.1", [], PEER),
+        ("10.0.0.1", [""], PEER),
+        ("10.0.0.2", ["203.0.113.9"], PEER),
+        ("10.0.0.1", ["203.0.113.9"], ("203.0.113.9", 0)),
+        ("10.0.0.0/8", ["203.0.113.9"], ("203.0.113.9", 0)),
+        ("10.0.0.1", ["198.51.100.1, 203.0.113.9"], ("203.0.113.9", 0)),
+        ("10.0.0.1", ["198.51.100.1", "203.0.113.9"], ("203.0.113.9", 0)),
+        ("10.0.0.1, 203.0.113.9", ["198.51.100.1, 203.0.113.9"], ("198.51.100.1", 0)),
+        ("10.0.0.0/8", ["10.0.0.3, 10.0.0.2"], ("10.0.0.3", 0)),
+        ("*", ["198.51.100.1, 203.0.113.9"], ("198.51.100.1", 0)),
+        ("10.0.0.1", ["203.0.113.9:4000"], ("203.0.113.9", 4000)),
+        ("10.0.0.1", ["2001:db8::1"], ("2001:db8::1", 0)),
+        ("10.0.0.1", ["[2001:db8::1]:4000"], ("2001:db8::1", 4000)),
+        ("10.0.0.1", ["[2001:db8::1"], PEER),
+        ("10.0.0.1", ["unknown"], PEER),
+        ("10.0.0.1", ["203.0.113.9, unknown"], PEER),
+        ("10.0.0.1", ["fe80::1%x y"], PEER),
+        ("10.0.0.1", ["1" * 5000], PEER),
+        ("*", ["unknown, 203.0.113.9"], PEER),
+        ("10.0.0.1", [f"198.51.100.1:{'9' * 5000}, 203.0.113.9"], ("203.0.113.9", 0)),
+        ("10.0.0.1", [f"[2001:db8::1]:{'9' * 5000}"], ("2001:db8::1", 0)),
+    ],
+)
+def test_the_address_of_a_client(proxies: str, forwarded: list[str], expected: tuple[str, int]) -> None:
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    assert TrustedProxies(proxies).find_client(PEER, headers) == expected
+
+
+@pytest.mark.parametrize("proxies", ["localhost", "127.0.0.1 10.0.0.1", "10.0.0.0/99", "*,10.0.0.1"])
+def test_a_wrong_list_of_proxies_is_an_error(proxies: str) -> None:
+    with pytest.raises(ValueError, match="FORWARDED_ALLOW_IPS"):
+        TrustedProxies(proxies)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1"])
+def test_a_proxy_at_a_socket_for_both_versions_of_ip(peer: str) -> None:
+    headers = [(b"x-forwarded-for", b"203.0.113.9")]
+    assert TrustedProxies("10.0.0.1").find_client((peer, 5000), headers) == ("203.0.113.9", 0)
+
+
+@pytest.mark.parametrize("proxies", ["10.0.0.1", "*"])
+def test_a_client_without_an_address_is_trusted_only_if_all_are(proxies: str) -> None:
+    expected = ("203.0.113.9", 0) if proxies == "*" else None
+    assert TrustedProxies(proxies).find_client(None, [(b"x-forwarded-for", b"203.0.113.9")]) == expected
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "expected"),
+    [
+        ("10.0.0.1", [], "http"),
+        ("10.0.0.1", ["https"], "https"),
+        ("10.0.0.1", ["http", "https"], "https"),
+        ("10.0.0.1", ["javascript"], "http"),
+        ("10.0.0.2", ["https"], "http"),
+    ],
+)
+def test_the_scheme_of_a_request(proxies: str, forwarded: list[str], expected: str) -> None:
+    headers = [(b"x-forwarded-proto", value.encode()) for value in forwarded]
+    assert TrustedProxies(proxies).find_scheme(PEER, headers, "http") == expected

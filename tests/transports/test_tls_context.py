@@ -1,0 +1,73 @@
+"""Test the certificate of a server, and the log lines about TLS."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from certificates import write_certificate
+from dovetail.log import ThrottledWarning
+from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server import tls_context
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http_server.tls_context import create_tls_context, warn_if_expired
+
+
+def test_a_certificate_without_its_key_names_the_option(tmp_path: Path) -> None:
+    certificate, _ = write_certificate(tmp_path)
+    with pytest.raises(ValueError, match="ssl_keyfile") as caught:
+        create_tls_context(certificate, None)
+    assert str(certificate) in str(caught.value)
+
+
+def test_a_wrong_key_is_named_with_its_certificate(tmp_path: Path) -> None:
+    certificate, _ = write_certificate(tmp_path)
+    (tmp_path / "other").mkdir()
+    _, key = write_certificate(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"certificate\.pem") as caught:
+        create_tls_context(certificate, key)
+    assert str(key) in str(caught.value)
+
+
+def test_a_file_with_both_is_enough(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
+    create_tls_context(certificate, None)
+
+
+@pytest.mark.parametrize(("hours", "count"), [(1, 0), (-1, 1)])
+def test_an_expired_certificate_is_logged(
+    hours: int, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, _ = write_certificate(tmp_path, hours=hours)
+    warn_if_expired(certificate)
+    assert len(caplog.records) == count
+
+
+@pytest.mark.parametrize("data", [b"GET /mcp HTTP/1.1\r\nhost: localhost\r\n\r\n", b"\x00" * 100])
+async def test_a_failed_handshake_is_logged(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail")
+    for name in ("_http_line", "_handshake_line"):
+        monkeypatch.setattr(tls_context, name, ThrottledWarning(logging.INFO))
+
+    async def application(scope: object, receive: object, send: object) -> None:
+        raise NotImplementedError
+
+    async def close() -> None:
+        pass
+
+    listener = bind_socket("127.0.0.1", 0)
+    server = HTTPServer(application, ServerLimits(), create_tls_context(*write_certificate(tmp_path)))
+    await server.start(listener)
+    try:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(data)
+        async with asyncio.timeout(10):
+            await reader.read()
+        writer.close()
+    finally:
+        await server.stop(close)
+    assert [record.levelno for record in caplog.records if record.name == "dovetail"] == [logging.INFO]
