@@ -3,10 +3,13 @@
 import json
 import re
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from cli.command_series import SEPARATOR
 
 ROOT = Path(__file__).parents[2]
 SAMPLE_SERVER = Path(__file__).with_name("sample_server.py")
@@ -34,6 +37,20 @@ class CommandResult:
 
 
 RunCommand = Callable[..., CommandResult]
+RunSeries = Callable[..., list[CommandResult]]
+
+
+def build_series(commands: Iterable[Iterable[object]]) -> list[str]:
+    """Return a program that runs several commands. `split_series` splits its output."""
+    program = Path(__file__).with_name("command_series.py")
+    return [sys.executable, str(program), json.dumps([[*map(str, words)] for words in commands])]
+
+
+def split_series(output: str) -> list[tuple[int, str]]:
+    """Return the exit code and the output of each command."""
+    *parts, rest = re.split(f"{SEPARATOR}(-?\\d+)\r?\n", output)
+    assert not rest, output
+    return [(int(code), text) for text, code in zip(parts[::2], parts[1::2], strict=True)]
 
 
 class ServerProcess:

@@ -11,7 +11,17 @@ from unittest import mock
 
 import pytest
 
-from cli.command_process import ROOT, SAMPLE_SERVER, TIMEOUT_S, CommandResult, RunCommand, ServerProcess
+from cli.command_process import (
+    ROOT,
+    SAMPLE_SERVER,
+    TIMEOUT_S,
+    CommandResult,
+    RunCommand,
+    RunSeries,
+    ServerProcess,
+    build_series,
+    split_series,
+)
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +67,28 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         return CommandResult(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_series(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
+    """Run several commands, each in a fork of one process. This is faster than `run` for each command."""
+    empty_folder = tmp_path_factory.mktemp("elsewhere")
+
+    def run_series(*commands: tuple[Any, ...], cwd: Path | None = None, **variables: str) -> list[CommandResult]:
+        completed = subprocess.run(
+            build_series(commands),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd=cwd or empty_folder,
+            env=environment | variables,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        outputs, errors = split_series(completed.stdout.decode()), split_series(completed.stderr.decode())
+        assert len(outputs) == len(commands)
+        return [CommandResult(code, out, err) for (code, out), (_, err) in zip(outputs, errors, strict=True)]
+
+    return run_series
 
 
 @pytest.fixture

@@ -108,6 +108,12 @@ def all_notes() -> str:
     return " ".join(notes)
 
 
+@app.resource("format://note", mime_type="text/markdown; charset=utf-8")
+def note_format() -> str:
+    """How to write a note."""
+    return "- a point"
+
+
 @app.resource("bytes://some", mime_type="application/octet-stream")
 def some() -> bytes:
     """Bytes."""

@@ -256,7 +256,7 @@ def test_variables_and_folders_are_handed_on(run: RunCommand, environment: dict[
     )
     words = [*OURS, "dev", "-q", "-e", "WORD=given", "--cwd", str(tmp_path / "inner"), str(tmp_path / "server.py")]
     assert run("info", "--json", "--", *words).check_success().json["name"] == "giveninner"
-    assert "No such option" in run("dev", tmp_path / "server.py", "--auth", "abc").err
+    assert "unknown option" in run("dev", tmp_path / "server.py", "--auth", "abc").err
 
 
 def test_a_command_that_is_not_there(run: RunCommand) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,27 @@ def test_unknown_names(run_here: RunCommand, url: str) -> None:
         assert "'add'" in refused.err
     assert run_here("info", url, "add", "more").code == 2
     assert run_here("info", SAMPLE_SERVER).check_success().out.startswith("name:               served\n")
+
+
+SEARCHED = """
+from dovetail import Server
+app = Server("nest", search=True)
+@app.tool
+def count_nuts(shelf: int) -> str:
+    return f"{shelf!r}"
+"""
+
+
+def test_tools_that_are_not_listed(run_here: RunCommand, tmp_path: Path) -> None:
+    file = tmp_path / "nest.py"
+    file.write_text(SEARCHED)
+    page = run_here("call", file, "count_nuts", "--help").check_success().out
+    assert re.search(r"shelf +integer +required", page)
+    assert run_here("call", file, "count_nuts", "shelf=2").check_success().out == "2\n"
+    for words in (("info", file, "cuont_nuts"), ("call", file, "cuont_nuts")):
+        refused = run_here(*words)
+        assert refused.code == 2
+        assert "search_tools" in refused.err
 
 
 def describe(schema: dict[str, Any], **options: Any) -> str:

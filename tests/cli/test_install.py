@@ -94,7 +94,7 @@ def test_a_file_named_from_here_is_written_from_the_root(run: RunCommand, tmp_pa
 
 
 def test_a_login_is_not_written(run: RunCommand) -> None:
-    assert "No such option" in run(*PRINT, "https://x.example/mcp", "--auth", "abcdefgh").err
+    assert "unknown option" in run(*PRINT, "https://x.example/mcp", "--auth", "abcdefgh").err
 
 
 # URLs with the transport of 2024, and references to variables

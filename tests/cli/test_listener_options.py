@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from certificates import write_certificate
-from cli.command_process import SAMPLE_SERVER, TIMEOUT_S, RunCommand
+from cli.command_process import SAMPLE_SERVER, TIMEOUT_S, RunCommand, RunSeries
 from dovetail import Client, HTTPTarget
 
 LOGGING_SERVER = """
@@ -95,14 +95,22 @@ def test_invalid_certificates_are_explained(run_here: RunCommand, tmp_path: Path
         assert re.search("--http|--ssl-certfile|certificate", result.err)
 
 
-def test_log_level(run: RunCommand, tmp_path: Path) -> None:
-    server = tmp_path / "server.py"
+def test_log_level(run_series: RunSeries, tmp_path: Path) -> None:
+    server, configured = tmp_path / "server.py", tmp_path / "configured.py"
     server.write_text(LOGGING_SERVER.format(setup=""), encoding="utf-8")
-    assert "INFO mine: loaded" in run("run", server, "--log-level", "info").check_success().err
-    assert "loaded" not in run("run", server, "--log-level", "error").check_success().err
-    assert "loaded" in run("dev", server, "--log-level", "INFO").check_success().err
-    assert "loaded" in run("run", server, DOVETAIL_LOG_LEVEL="debug").check_success().err
-    assert run("run", server, "--log-level", "loud").code == 2
     setup = "logging.basicConfig(format='own %(message)s')"
-    server.write_text(LOGGING_SERVER.format(setup=setup), encoding="utf-8")
-    assert "own loaded" in run("run", server, "--log-level", "info").check_success().err
+    configured.write_text(LOGGING_SERVER.format(setup=setup), encoding="utf-8")
+    info, error, dev, own, invalid = run_series(
+        ("run", server, "--log-level", "info"),
+        ("run", server, "--log-level", "error"),
+        ("dev", server, "--log-level", "INFO"),
+        ("run", configured, "--log-level", "info"),
+        ("run", server, "--log-level", "loud"),
+    )
+    assert "INFO mine: loaded" in info.check_success().err
+    assert "loaded" not in error.check_success().err
+    assert "loaded" in dev.check_success().err
+    assert "own loaded" in own.check_success().err
+    assert invalid.code == 2
+    [variable] = run_series(("run", server), DOVETAIL_LOG_LEVEL="debug")
+    assert "loaded" in variable.check_success().err

@@ -1,6 +1,8 @@
 """Test that scripts with dependencies run in an environment of their own, with a real uv and without a network."""
 
 import asyncio
+import functools
+import http.server
 import importlib.metadata
 import json
 import os
@@ -8,37 +10,37 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from cli.command_process import TIMEOUT_S, RunCommand
+from cli.command_process import ROOT, TIMEOUT_S, RunCommand
 from dovetail import Client, CommandTarget
 from dovetail.cli.script_environment import EnvironmentSpec, describe_environment, find_uv, prepare_environment
 
 UV = Path(sys.executable).with_name("uv")
 pytestmark = pytest.mark.skipif(os.name == "nt" or not UV.is_file(), reason="uv is not installed next to Python")
 
-METADATA = """\
-# /// script
-# requires-python = "=={version}.*"
-# dependencies = [
-#     "tinydep>=1",
-# ]
-# ///
-"""
-SERVER = """
+SHOW = """
 import os, sys
-import tinydep
-from dovetail import Server
-
-app = Server("script")
 
 @app.tool
 def show() -> dict:
-    return {"value": tinydep.VALUE, "prefix": sys.prefix, "pid": os.getpid(), "edition": 1}
+    return {"prefix": sys.prefix, "package": httpx.__file__, "pid": os.getpid(), "edition": 1}
+"""
+PLAIN_SERVER = """
+import tinydep
+from dovetail import Server
+
+app = Server("plain")
+
+@app.tool
+def show() -> dict:
+    return {"value": tinydep.VALUE}
 """
 # The tests do not need these libraries, and packing them takes seconds.
 UNUSED_DISTRIBUTIONS = ("cryptography", "uvloop")
@@ -75,7 +77,7 @@ def pack_distribution(name: str, folder: Path) -> None:
 def offline(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a machine without a network, with wheels of a small package and of what dovetail needs."""
     wheels = tmp_path_factory.mktemp("wheels")
-    for name in list_requirements("dovetail-mcp"):
+    for name in list_requirements("dovetail-mcp") | list_requirements("httpx") | {"httpx"}:
         pack_distribution(name, wheels)
     with zipfile.ZipFile(wheels / "tinydep-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tinydep.py", "VALUE = 42\n")
@@ -88,12 +90,18 @@ def offline(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     return environment | settings | folders | {"UV": str(UV)}
 
 
+def find_script(page: str) -> str:
+    """Return the block with script metadata on a page of the documentation."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    [script] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "# /// script" in block]
+    return script
+
+
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server with script metadata."""
+    """The documented server with script metadata, and one more tool."""
     path = tmp_path_factory.mktemp("script") / "script.py"
-    metadata = METADATA.format(version=f"{sys.version_info.major}.{sys.version_info.minor}")
-    path.write_text(metadata + SERVER, encoding="utf-8")
+    path.write_text(find_script("commands/run.md") + SHOW, encoding="utf-8")
     return path
 
 
@@ -126,24 +134,19 @@ def show_over_http(*arguments: object, env: dict[str, str]) -> tuple[int, dict[s
 
 
 def test_a_script_runs_with_its_dependencies(script: Path, offline: dict[str, str]) -> None:
-    shown = asyncio.run(show("run", script, env=offline))
-    assert shown["value"] == 42
+    process_id, shown = show_over_http(f"{script}:app", env=offline)
     assert shown["prefix"] != sys.prefix
+    assert str(shown["package"]).startswith(str(shown["prefix"]))
     # A signal reaches the server, and no other process stays, because the process is replaced.
-    process_id, again = show_over_http(f"{script}:app", env=offline)
-    assert again["pid"] == process_id
-    assert again["prefix"] == shown["prefix"]  # The environment is cached.
-
-
-def test_workers_use_the_environment(script: Path, offline: dict[str, str]) -> None:
-    process_id, shown = show_over_http(script, "--workers", "2", env=offline)
-    assert shown["value"] == 42
-    assert shown["pid"] != process_id
+    assert shown["pid"] == process_id
+    parent_id, shown_by_worker = show_over_http(script, "--workers", "2", env=offline)
+    assert shown_by_worker["pid"] != parent_id
+    assert shown_by_worker["prefix"] == shown["prefix"]  # The environment is cached.
 
 
 def test_packages_can_be_added(tmp_path: Path, offline: dict[str, str]) -> None:
-    (tmp_path / "plain.py").write_text(SERVER, encoding="utf-8")
-    shown = asyncio.run(show("run", "plain.py", "--with", "tinydep==1.0", env=offline, cwd=tmp_path))
+    (tmp_path / "plain.py").write_text(PLAIN_SERVER, encoding="utf-8")
+    shown = asyncio.run(show("run", "plain.py", "--with", "tinydep", env=offline, cwd=tmp_path))
     assert shown["value"] == 42
     assert asyncio.run(show("run", "-m", "plain", "--with", "tinydep", env=offline, cwd=tmp_path))["value"] == 42
 
@@ -156,8 +159,7 @@ def test_dev_restarts_in_the_environment(script: Path, offline: dict[str, str]) 
 
     async def main() -> None:
         async with Client(CommandTarget(command, env=offline)) as client:
-            first = await client.call("show")
-            assert (first["value"], first["edition"]) == (42, 1)
+            assert (await client.call("show"))["edition"] == 1
             async with asyncio.timeout(TIMEOUT_S), client.listen(tools=True) as changes:
                 edit()
                 async for _ in changes:
@@ -167,16 +169,33 @@ def test_dev_restarts_in_the_environment(script: Path, offline: dict[str, str]) 
     asyncio.run(main())
 
 
+@pytest.fixture
+def web_page(tmp_path: Path) -> Iterator[str]:
+    """Serve a folder over HTTP, and return the URL of a page."""
+    (tmp_path / "page").write_text("a page", encoding="utf-8")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/page"
+        server.shutdown()
+
+
 def test_an_installed_script_works_in_its_host(
-    run: RunCommand, script: Path, offline: dict[str, str], tmp_path: Path
+    run_here: RunCommand, script: Path, offline: dict[str, str], tmp_path: Path, web_page: str
 ) -> None:
     at_home = offline | {"HOME": str(tmp_path)}
-    run("install", script, "--to", "cursor", "--with", "tinydep", **at_home).check_success()
-    entry = json.loads((tmp_path / ".cursor" / "mcp.json").read_text())["mcpServers"]["script"]
-    assert entry["env"] == {"UV": str(UV)}
-    assert entry["args"][-4:] == ["run", "--with", "tinydep", str(script)]
-    result = run("call", "script", "show", "--json", **(at_home | {"PATH": str(tmp_path)})).check_success()
-    assert result.json["structuredContent"]["value"] == 42
+    config = tmp_path / ".cursor" / "mcp.json"
+    run_here("install", script, "--to", "cursor", "--name", "more", "--with", "tinydep==1.0", **at_home).check_success()
+    assert json.loads(config.read_text())["mcpServers"]["more"]["args"][-4:] == [
+        "run",
+        "--with",
+        "tinydep==1.0",
+        str(script),
+    ]
+    run_here("install", script, "--to", "cursor", **at_home).check_success()
+    assert json.loads(config.read_text())["mcpServers"]["script"]["env"] == {"UV": str(UV)}
+    at_home |= {"PATH": str(tmp_path)}
+    assert run_here("call", "script", "fetch", f"url={web_page}", **at_home).check_success().out == "a page\n"
 
 
 def test_a_missing_package_is_named(run: RunCommand, offline: dict[str, str], tmp_path: Path) -> None:
@@ -242,6 +261,14 @@ def test_invalid_metadata_is_refused(invalid_script: Path, reason: str) -> None:
         describe_environment(invalid_script, None, (), None)
     assert reason in caught.value.message
     assert str(invalid_script) in caught.value.message
+
+
+def test_the_metadata_in_the_migration_guide(tmp_path: Path) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(find_script("guide/migrating.md"), encoding="utf-8")
+    found = describe_environment(path, None, (), None)
+    assert found is not None
+    assert found.script == str(path)
 
 
 def test_metadata_is_found(tmp_path: Path) -> None:

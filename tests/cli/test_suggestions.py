@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_process import SAMPLE_SERVER, RunCommand
+from cli.command_process import SAMPLE_SERVER, RunCommand, RunSeries
 from dovetail import Client
 from dovetail.cli.main import COMMAND_SUMMARIES
 from dovetail.cli.suggestions import suggest_command, suggest_file
@@ -41,6 +41,13 @@ def test_urls_are_guessed(text: str, url: str | None) -> None:
         with pytest.raises(ValueError, match="invalid URL") as caught:
             Client(text)
         assert repr(url) in str(caught.value)
+
+
+def test_unknown_options(run_here: RunCommand) -> None:
+    refused = run_here("list", "--jsn")
+    assert refused.code == 2
+    assert "'--json'" in refused.err
+    assert "--env" not in refused.err
 
 
 @pytest.mark.parametrize(
@@ -114,15 +121,15 @@ def test_a_web_server_is_recognized(run: RunCommand, web_server: str) -> None:
     assert "not an MCP server" in document["hint"]
 
 
-@pytest.mark.parametrize("command", ["run", "dev", "gateway"])
-def test_a_used_port_hints_at_a_free_one(run: RunCommand, command: str, tmp_path: Path) -> None:
+def test_a_used_port_hints_at_a_free_one(run_series: RunSeries, tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     config.write_text('{"mcpServers": {}}')
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        target = config if command == "gateway" else SAMPLE_SERVER
-        result = run(command, target, "--http", "--port", port)
-    assert result.code == 2
-    assert f"127.0.0.1:{port}" in result.err
-    assert "--port 0" in result.err
-    assert "Errno" not in result.err
+        targets = (("run", SAMPLE_SERVER), ("dev", SAMPLE_SERVER), ("gateway", config))
+        results = run_series(*((*target, "--http", "--port", port) for target in targets))
+    for result in results:
+        assert result.code == 2
+        assert f"127.0.0.1:{port}" in result.err
+        assert "--port 0" in result.err
+        assert "Errno" not in result.err

@@ -40,6 +40,7 @@ EXIT_TOOL_ERROR: Final = 5
 EXIT_VALIDATION: Final = 6
 EXIT_DENIED: Final = 7
 EXIT_INPUT_NEEDED: Final = 8
+EXIT_STUCK: Final = 75  # the exit code of `dovetail.server.runners`
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODE_DESCRIPTIONS: Final = {
@@ -52,6 +53,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
     EXIT_VALIDATION: "validation failed (result, schema, recording or protocol)",
     EXIT_DENIED: "denied by the server, the policy or the user",
     EXIT_INPUT_NEEDED: "input required, but no user to ask",
+    EXIT_STUCK: "a server ended before its calls did, after a second signal or `shutdown_timeout`",
     EXIT_INTERRUPTED: "interrupted",
 }
 
@@ -128,7 +130,7 @@ _TRANSLATIONS: Final = tuple(
         (r"\bprotocol_version=(?!\w)", "--protocol-version"),
         (r"^protocol_version must", "--protocol-version must"),
         (r"pass auth=OAuth\(client_id=\.\.\.\)", "pass --client-id to `dovetail auth login`"),
-        (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),
+        (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w| on the server)", "--auth"),
         (r", or pass HTTPTarget\(url, verify='ca\.pem'\)", ""),
         (r"\ballow_anonymous=True", "--allow-anonymous"),
         (r"^port must", "--port must"),

@@ -16,6 +16,7 @@ from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.tool_arguments import suggest_names
+from dovetail.cli.tool_lookup import build_unknown_error, find_tool, has_tool_search
 from dovetail.schemas.reader import Schema, as_object, get_list, get_mapping, get_required, get_types, resolve_schema
 from dovetail.schemas.summary import FieldSummary, describe_type, list_fields
 from dovetail.terminal import output
@@ -40,7 +41,7 @@ def print_item(options: TargetOptions, kinds: Sequence[str] = _ITEM_KINDS) -> in
             raise click.UsageError(f"unexpected argument: {rest[0]}")
         items = {kind: await list_items(command_run.client, kind) for kind in kinds}
         remember_items(options, items)
-        item = _find_item(name, items)
+        item = _find_item(name, items) or await _get_unlisted_tool(command_run, name, items)
         command_run.print_result(item, lambda: format_item(item, options))
 
     return run_command(options, execute)
@@ -52,8 +53,18 @@ def _find_item(name: str, items_by_kind: Mapping[str, list[Any]]) -> Any:
     for keys in ([_get_key(item) for item in items], [str(item.name) for item in items]):
         if name in keys:
             return items[keys.index(name)]
-    kind = "tool" if [*items_by_kind] == ["tools"] else "name"
-    raise click.UsageError(f"unknown {kind} {name!r}{suggest_names(name, [_get_key(item) for item in items])}")
+    return None
+
+
+async def _get_unlisted_tool(command_run: CommandRun, name: str, items_by_kind: Mapping[str, list[Any]]) -> Tool:
+    tools = {tool.name: tool for tool in items_by_kind["tools"]}
+    tool = await find_tool(command_run.client, name, tools)
+    if tool is not None:
+        return tool
+    if has_tool_search(tools) or [*items_by_kind] == ["tools"]:
+        raise build_unknown_error(name, tools)
+    keys = [_get_key(item) for items in items_by_kind.values() for item in items]
+    raise click.UsageError(f"unknown name {name!r}{suggest_names(name, keys)}")
 
 
 def _get_key(item: Any) -> str:

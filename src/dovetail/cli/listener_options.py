@@ -71,17 +71,12 @@ def read_listener_options(
 
 
 def _check_certificate(certfile: str, keyfile: str | None) -> None:
-    import ssl
+    from dovetail.server.runners import load_tls_files
 
     try:
-        # If the key is encrypted and `password` is missing, Python asks for the password at the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=lambda: "")
-    except OSError as exc:
-        files = certfile if keyfile is None else f"{certfile} with the key {keyfile}"
-        raise click.UsageError(
-            f"cannot use the certificate {files}: {exc.strerror or exc}. The certificate and its key must be PEM files "
-            "without a password"
-        ) from None
+        load_tls_files(certfile, keyfile)
+    except ValueError as exc:
+        raise click.UsageError(str(exc).replace("ssl_keyfile", "--ssl-keyfile")) from None
 
 
 def reject_without_http(ctx: click.Context, names: tuple[str, ...]) -> None:

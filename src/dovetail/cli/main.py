@@ -217,17 +217,27 @@ def _report_exception(exc: Exception, args: list[str]) -> int:
 def _print_usage_error(exc: click.ClickException, as_json: bool) -> None:
     from dovetail.terminal import output
 
+    message = _format_message(exc)
     if as_json:
-        document = {"error": type(exc).__name__, "message": exc.format_message()}
+        document = {"error": type(exc).__name__, "message": message}
         click.echo(output.format_json(document), err=True)
         return
     ctx = getattr(exc, "ctx", None)
     is_option_error = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
     if ctx is not None and is_option_error:
         click.echo(ctx.get_usage(), err=True)
-    output.print_error(exc.format_message())
+    output.print_error(message)
     if ctx is not None and is_option_error:
         output.print_note(f"run `{ctx.command_path} --help` for help")
+
+
+def _format_message(exc: click.ClickException) -> str:
+    if not isinstance(exc, click.NoSuchOption):
+        return exc.format_message()
+    from dovetail.error_context import suggest_match
+
+    # click suggests every option that is a little similar.
+    return f"unknown option {exc.option_name!r}{suggest_match(exc.option_name, exc.possibilities or ())}"
 
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)

@@ -228,7 +228,10 @@ def get_stderr_target() -> Any:
 
 
 def write_content(content: str | bytes, mime_type: str | None = None) -> None:
-    """Write text or bytes to stdout. In a terminal, format JSON and Markdown, and show only the size of bytes."""
+    """Write text or bytes to stdout. In a terminal, format JSON and Markdown, and show only the size of bytes.
+
+    Without a MIME type, the text decides whether it is JSON or Markdown.
+    """
     if sys.stdout.isatty():
         click.echo(format_content(content, mime_type) if isinstance(content, str) else f"[{len(content)} bytes]")
     elif isinstance(content, str):
@@ -257,14 +260,16 @@ def format_content(text: str, mime_type: str | None = None) -> str:
     """Escape the text of a tool or a resource for a terminal, and format it if it is JSON or Markdown."""
     if len(text) > _MAX_FORMATTED_CHARS:
         return escape_text(text)
-    if text.lstrip().startswith(("{", "[")):
+    media_type = (mime_type or "").partition(";")[0].strip().lower()
+    may_be_json = media_type in ("", "text/plain") or media_type.endswith("json")
+    if may_be_json and text.lstrip().startswith(("{", "[")):
         try:
             return format_json(json.loads(text))
         except (ValueError, RecursionError):
             pass
     # Text with one sign of Markdown may be source code or a log, and the layout would join its lines.
-    is_markdown = mime_type == "text/markdown" or (
-        mime_type is None and sum(sign.search(text) is not None for sign in _MARKDOWN_SIGNS) >= 2
+    is_markdown = media_type == "text/markdown" or (
+        not media_type and sum(sign.search(text) is not None for sign in _MARKDOWN_SIGNS) >= 2
     )
     return format_markdown(text) if is_markdown else escape_text(text)
 

@@ -15,9 +15,10 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
-from dovetail.cli.commands.call import find_tool, format_result
+from dovetail.cli.commands.call import format_result
 from dovetail.cli.target_argument import PositiveNumber, read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments
+from dovetail.cli.tool_lookup import get_tool
 from dovetail.errors import MCPError, ToolError
 from dovetail.terminal import output
 from dovetail.terminal.live import ProgressBar
@@ -58,7 +59,7 @@ def command(
         client = command_run.client
         if command_run.args:
             name, *args = command_run.args
-            arguments = read_arguments(args, (await find_tool(command_run, name)).input_schema)
+            arguments = read_arguments(args, (await get_tool(client, name)).input_schema)
 
             async def send_request() -> None:
                 result = await client.call_tool(name, arguments)

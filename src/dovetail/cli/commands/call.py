@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,8 @@ from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.error_report import BRIDGE_HINT, translate_options
 from dovetail.cli.item_page import print_item
 from dovetail.cli.target_argument import read_target_options, target_options
-from dovetail.cli.tool_arguments import read_arguments, suggest_names
+from dovetail.cli.tool_arguments import read_arguments
+from dovetail.cli.tool_lookup import FIND_HINT, build_unknown_error, find_tool, has_tool_search
 from dovetail.client.result_values import extract_value
 from dovetail.errors import InvalidResult, NotSupported, RemoteError, ToolError
 from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
@@ -24,7 +24,7 @@ from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET, replace
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.revisions import STATELESS_REVISIONS
-from dovetail.wire.tools import CallToolResult, Tool
+from dovetail.wire.tools import CallToolResult
 
 _SHOWS_TOOL: Final = "dovetail.shows_tool"
 _UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these codes for an unknown tool.
@@ -101,18 +101,23 @@ def command(
         name, *args = command_run.args
         tools = {tool.name: tool for tool in await command_run.client.list_tools()}
         remember_items(command_run.options, {"tools": [*tools.values()]})
-        arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, arguments_json)
+        tool = await find_tool(command_run.client, name, tools)
+        arguments = read_arguments(args, {} if tool is None else tool.input_schema, arguments_json)
         try:
             result = await (_start if detach else _call)(command_run, name, arguments)
         except RemoteError as exc:
             # An unlisted tool may exist, because some servers do not list tools that need more scopes.
-            if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
+            if tool is not None or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
-            raise _unknown_tool_error(name, tools) from None
+            if has_tool_search(tools):
+                # The server knows similar names.
+                exc.hint = FIND_HINT
+                raise
+            raise build_unknown_error(name, tools) from None
         if result is None:
             return error_report.EXIT_OK
         # Some servers report an unknown tool as a tool error.
-        unknown_name = f"unknown tool {name!r}{suggest_names(name, tools)}" if name not in tools else None
+        unknown_name = build_unknown_error(name, tools).message if tool is None else None
         return _finish(command_run, result, output, force, unknown_name)
 
     return run_command(read_target_options(ctx, **params), execute)
@@ -213,18 +218,6 @@ def _decode_block(block: Any) -> bytes | None:
         return base64.b64decode(data, validate=True) if data is not None else None
     except ValueError:
         raise InvalidResult("the result contains invalid base64") from None
-
-
-async def find_tool(command_run: CommandRun, name: str) -> Tool:
-    """Return the tool with this name. Raise UsageError if the name is unknown."""
-    tools = {tool.name: tool for tool in await command_run.client.list_tools()}
-    if name not in tools:
-        raise _unknown_tool_error(name, tools)
-    return tools[name]
-
-
-def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageError:
-    return click.UsageError(f"unknown tool {name!r}{suggest_names(name, tool_names)}")
 
 
 def format_result(result: CallToolResult) -> str:

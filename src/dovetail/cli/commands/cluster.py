@@ -76,7 +76,7 @@ def confirm_loss(url: str | None, server: str | None, prefix: str, as_json: bool
     """
 
     if yes and server is None:
-        raise click.UsageError("--yes needs --server, so that it confirms the loss of one server only")
+        raise click.UsageError("--yes requires --server NAME. It can confirm the loss for one server only")
 
     async def run(deployments: "RedisDeployments") -> int:
         confirmed: list[Deployment] = []

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import click
 
+from dovetail.cli.host_entry import create_config_entry
 from dovetail.cli.suggestions import NamedChoice
 from dovetail.cli.target_argument import (
     CONFIG_OPTIONS,
-    create_config_entry,
     environment_options,
     read_target_options,
     target_options,

@@ -6,7 +6,7 @@ import click
 
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.target_argument import read_target_options, target_options
-from dovetail.client.result_values import extract_contents
+from dovetail.client.result_values import decode_contents
 from dovetail.terminal import output
 
 
@@ -16,7 +16,8 @@ from dovetail.terminal import output
 def command(ctx: click.Context, **params: Any) -> int:
     """Read a resource.
 
-    Writes text and bytes to stdout unchanged, unless stdout is a terminal.
+    Writes text and bytes to stdout unchanged, unless stdout is a terminal. At a terminal, formats JSON and Markdown,
+    and shows the size of bytes.
 
     \b
     dovetail read server.py notes://today
@@ -29,8 +30,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         if command_run.json:
             click.echo(output.format_json(result))
             return
-        contents = extract_contents(result)
-        for part in contents if isinstance(contents, list) else [contents]:
-            output.write_content(part)
+        for contents in result.contents:
+            output.write_content(decode_contents(contents), contents.mime_type)
 
     return run_command(read_target_options(ctx, **params), execute)

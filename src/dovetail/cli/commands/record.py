@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from dovetail.cli.command_runner import CommandRun, list_items, run_command
-from dovetail.cli.commands.call import find_tool
 from dovetail.cli.commands.list import ITEM_KINDS
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments
+from dovetail.cli.tool_lookup import get_tool
 from dovetail.terminal import output as text
 from dovetail.testing.traffic import Traffic, get_recorder
 
@@ -73,7 +73,7 @@ def command(
 
 
 async def _call_tool(command_run: CommandRun, name: str, *args: str) -> None:
-    tool = await find_tool(command_run, name)
+    tool = await get_tool(command_run.client, name)
     await command_run.client.call_tool(name, read_arguments(args, tool.input_schema))
 
 

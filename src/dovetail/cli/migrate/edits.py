@@ -57,7 +57,7 @@ class Edits:
         return cst.Name(self.import_name(full_name))
 
     def translate_name(self, local_name: str, qualified_name: str) -> str | None:
-        """Return the new local name for a name that the file imports from a peer. Return None without an equivalent."""
+        """Return the dovetail name that replaces a name from fastmcp or mcp, or None if there is none."""
         full_name = resolve_name(qualified_name)
         if full_name is None:
             return None

@@ -139,7 +139,7 @@ def _replace_dependencies(match: re.Match[str]) -> str:
 
 
 def _write_imports(module: cst.Module, edits: Edits, usage: Usage) -> cst.Module:
-    """Replace the peer imports with dovetail imports, and insert the helpers that the new code needs."""
+    """Replace the imports of fastmcp and mcp with imports of dovetail. Insert the helpers that the new code needs."""
     used_names = _find_used_names(module)
     kept: list[PeerImport] = []
     new_names = set(edits.list_local_names())

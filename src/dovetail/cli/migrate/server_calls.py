@@ -336,7 +336,7 @@ def _translate_http_options(edits: Edits, arguments: CallArguments, transport: s
 
 
 def _replace_flag(arguments: CallArguments, name: str, values: dict[str, str], otherwise: str) -> None:
-    """Replace a boolean option. Remove the option if its literal value is the default."""
+    """Translate a boolean option. Remove it if its value is False or None, which is the default."""
     value = arguments.get(name)
     if value is None:
         return
