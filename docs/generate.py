@@ -16,6 +16,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -74,6 +75,23 @@ RULE_LABELS = {
     "requires_all_properties": "all properties must be required",
     "limits_min_items": "`minItems` must be 0 or 1",
 }
+
+
+# Sections of performance.md that explain why limits are missed. The first pattern that matches the name applies.
+MISSED_LIMIT_SECTIONS = (
+    ("stdio-x64-*", "One call over stdio"),
+    ("http-c*:floor-*", "One call over HTTP"),
+    ("sse-*:floor-*", "One call over HTTP"),
+    ("http-c1-*", "One connection"),
+    ("*MB*", "Large messages"),
+    ("import", "Import"),
+    ("spawn*", "Import"),
+    ("stdio-*-x1:mcp", "One call of a client over stdio"),
+    ("memory-*", "Calls in memory"),
+    ("gateway-*", "Gateways"),
+    ("notice-us-*", "Open streams"),
+    ("stream-KB-*", "Open streams"),
+)
 
 
 def create_pages() -> dict[Path, str]:
@@ -153,13 +171,17 @@ def create_performance_page() -> str:
     published = json.loads((results / "published.json").read_text(encoding="utf-8"))
     clients = json.loads((results / "published-clients.json").read_text(encoding="utf-8"))
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    verdicts = list(_add_floor_ratios(published))
     for name, table in (
+        ("plain-functions", _format_plain_functions(published["scenes"])),
         ("versions", _format_versions(published)),
         ("calls", _format_calls(published)),
         ("still", _format_startup(published["still"])),
-        ("limits", _format_verdicts(published["verdicts"])),
+        ("limits", _format_verdicts(verdicts)),
         ("clients", _format_clients(clients)),
         ("client-limits", _format_verdicts(clients["verdicts"])),
+        ("gateways", _format_gateways(published["still"]["gateway"]["figures"])),
+        ("missed", _format_missed([*verdicts, *clients["verdicts"]])),
     ):
         text = _replace_table(text, name, table)
     return text
@@ -229,12 +251,33 @@ def _format_clients(clients: dict[str, Any]) -> str:
     return f"{_table(['scenario', *names], rows)}\n\n{description}"
 
 
+def _format_gateways(figures: dict[str, Any]) -> str:
+    """Return CPU time and latency of each gateway, and then of the server and the clients without a gateway."""
+    rows = [
+        [
+            f"`{name.partition(':')[0]}`",
+            name.partition(":")[2] or "dovetail",
+            row["era"],
+            _format_micros(row),
+            f"{row['p50_us']:,.0f}" if "p50_us" in row else "",
+        ]
+        for name, row in sorted(figures.items(), key=lambda item: not item[0].startswith("gateway-"))
+    ]
+    return _table(["scenario", "implementation", "protocol version", "CPU µs", "latency µs"], rows)
+
+
 def _format_startup(figures: dict[str, Any]) -> str:
     """Return the figures without load, with a column for each implementation."""
-    names = [name for name in figures["memory"] if name in figures["spawn"]]
+    names = [name for name in figures["memory"] if name in figures["spawn"] or name == "floor-http"]
     fields = [("idle_stdio", "idle on stdio, MB", 2**20), ("idle_http", "idle on HTTP, MB", 2**20),
               ("per_session", "one idle session, KB", 2**10)]  # fmt: skip
-    rows = [["start to first answer, CPU ms", *(f"{figures['spawn'][name]['cpu_ms']:.0f}" for name in names)]]
+    rows = [
+        [label, *(f"{figures[kind][name]['cpu_ms']:.0f}" if name in figures[kind] else "" for name in names)]
+        for kind, label in (
+            ("spawn", "start to first answer on stdio, CPU ms"),
+            ("spawn-http", "start to first answer on HTTP, CPU ms"),
+        )
+    ]
     for field, label, unit in fields:
         sizes = [figures["memory"][name].get(field) for name in names]
         rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in sizes)])
@@ -244,19 +287,70 @@ def _format_startup(figures: dict[str, Any]) -> str:
     return f"{_table(['', *names], rows)}\n\n{floor}"
 
 
+def _format_plain_functions(scenarios: dict[str, Any]) -> str:
+    rows = [
+        [
+            label,
+            f"`*-{kind}-tool`",
+            *(_format_micros(scenarios[f"{transport}-{kind}-tool"]["dovetail"]) for transport in ("stdio", "http")),
+        ]
+        for kind, label in (
+            ("async", "coroutine"),
+            ("sync", "plain function"),
+            ("inline", "plain function, `run_in_thread=False`"),
+        )
+    ]
+    return _table(["tool", "scenario", "stdio, 64 in flight", "HTTP, 32 connections"], rows)
+
+
+def _add_floor_ratios(published: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the verdicts. If a verdict compares a peer with dovetail, add the ratio of the peer to the floor."""
+    ratios = published["ratios"]
+    for verdict in published["verdicts"]:
+        scenario, _, peer = verdict["name"].partition(":")
+        floor = published["floors"].get(scenario)
+        if verdict["least"] is not None and floor is not None:
+            peer_to_floor = ratios[f"{scenario}:{floor}"]["ratio"] / ratios[f"{scenario}:{peer}"]["ratio"]
+            yield verdict | {"beside": peer_to_floor}
+        else:
+            yield verdict
+
+
 def _format_verdicts(verdicts: list[dict[str, Any]]) -> str:
     rows = [
         [
             f"`{verdict['name']}`",
             f"{verdict['ratio']:.2f}",
             "" if verdict.get("low") is None else f"{verdict['low']:.2f} to {verdict['high']:.2f}",
-            "" if verdict.get("beside") is None else f"{verdict['beside']:.2f}",
-            f"at most {verdict['most']:g}" if verdict["most"] is not None else f"at least {verdict['least']:g}",
+            _format_floor_ratio(verdict),
+            _format_limit(verdict),
             YES if verdict["good"] else "**missed**",
         ]
         for verdict in verdicts
     ]
     return _table(["ratio", "median", "range", "floor", "limit", "met"], rows)
+
+
+def _format_missed(verdicts: list[dict[str, Any]]) -> str:
+    """Return the missed limits, each with a link to the section that gives the reason."""
+    rows: list[list[str]] = []
+    for verdict in verdicts:
+        if not verdict["good"]:
+            name = verdict["name"]
+            title = next((title for pattern, title in MISSED_LIMIT_SECTIONS if fnmatchcase(name, pattern)), None)
+            link = "" if title is None else f"[{title}](#{title.lower().replace(' ', '-')})"
+            rows.append(
+                [f"`{name}`", f"{verdict['ratio']:.2f}", _format_floor_ratio(verdict), _format_limit(verdict), link]
+            )
+    return _table(["ratio", "median", "floor", "limit", "reason"], rows) if rows else "No limit is missed."
+
+
+def _format_floor_ratio(verdict: dict[str, Any]) -> str:
+    return "" if verdict.get("beside") is None else f"{verdict['beside']:.2f}"
+
+
+def _format_limit(verdict: dict[str, Any]) -> str:
+    return f"at most {verdict['most']:g}" if verdict["most"] is not None else f"at least {verdict['least']:g}"
 
 
 def create_schemas_page() -> str:
