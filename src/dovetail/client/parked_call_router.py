@@ -199,7 +199,7 @@ class ParkedCallRouter:
 
     def _run_in_background(self, operation: Awaitable[Any]) -> None:
         async def run() -> None:
-            with suppress(SharedStateUnavailable):  # The stream expires, and the call ends with its time limit.
+            with suppress(SharedStateUnavailable):  # The stream expires, and the call ends at its timeout.
                 await operation
 
         self._background_tasks.start(run())

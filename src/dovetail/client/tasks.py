@@ -311,7 +311,7 @@ class ClientTasks:
             await self.cancel_abandoned(task)
             raise create_outcome_unknown(
                 exc,
-                f"the client could not follow the task of the call: {exc.args[0]}",
+                f"the client could not get the result of the task: {exc.args[0]}",
                 "check whether the call took effect before you call again. With start_task(), you can wait again later",
             ) from exc
         result = self._read_result(state)

@@ -67,7 +67,7 @@ class HostInputHandlers:
         self._user_lock = asyncio.Lock()  # A server can ask the user only one question at a time.
 
     def client_options(self) -> dict[str, Any]:
-        """Return the client options with the input handlers.
+        """Return the handlers for input requests, as options of a client.
 
         The client declares only the capabilities that have a handler.
         """

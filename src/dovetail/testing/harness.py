@@ -57,7 +57,7 @@ async def connect(
     """Yield a client that is connected to a server. This function takes the same options as `Client`.
 
     Args:
-        server: A `Server`, the "module:name" of a server, or any target of a client.
+        server: A `Server`, the "module:name" of a server, or any other target that `Client` accepts.
         transport: The transport: "memory", "stdio", "http", "sse", "unix" or "tcp".
         faults: Faults on the connection.
         principal: The caller that the server sees, for "memory" only. Over HTTP, set `auth` of the server and the
@@ -131,7 +131,7 @@ async def serve(
     The target is a URL, a command, an address or the server itself.
 
     Args:
-        server: A `Server`, the "module:name" of a server, or any target of a client.
+        server: A `Server`, the "module:name" of a server, or any other target that `Client` accepts.
         transport: The transport: "memory", "stdio", "http", "sse", "unix" or "tcp".
         faults: Faults on the connection.
         port: The port on 127.0.0.1 for "http" and "sse". Defaults to a free port.

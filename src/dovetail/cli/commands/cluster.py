@@ -68,8 +68,8 @@ def confirm_loss(url: str | None, server: str | None, prefix: str, as_json: bool
     """Accept single-use IDs from before a loss again.
 
     After Redis has lost records, DPoP proofs, consent answers and login codes from before are refused, because they may
-    have been used. Confirm the loss only if Redis lost no used ID, or if all earlier IDs have expired. Otherwise an ID
-    could be used twice.
+    have been used. Confirm the loss only if the list of used IDs is complete, or if all earlier IDs have expired.
+    Otherwise an ID could be used twice.
 
     \b
     dovetail cluster confirm-loss redis://127.0.0.1:6379 --server tickets

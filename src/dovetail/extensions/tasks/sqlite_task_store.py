@@ -32,7 +32,7 @@ from dovetail.wire.base import replace
 _WRITE_BATCH: Final = 100  # the maximum number of changes in one transaction
 _EXPIRE_BATCH: Final = 200  # the maximum number of expired tasks that are deleted in one transaction
 _VERSION_BATCH: Final = 500
-_MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # The store adds up the sizes again after this many new bytes.
+_MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # After this many new bytes, the store counts all bytes again.
 _MAX_UNCOUNTED: Final = 1_000  # The store counts its tasks again after this many new tasks.
 _UNREADABLE_DELAY_S: Final = 60.0  # the delay before a worker reads an unreadable record again
 _MAX_NAME_CHARS: Final = 150  # Longer server names are shortened, because a file name has at most 255 bytes.

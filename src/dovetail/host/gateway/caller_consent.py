@@ -180,7 +180,7 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the ID under which the caller's used states and open questions are counted.
+        """Return the ID that limits apply to: a caller can have a limited number of open questions and request states.
 
         Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """

@@ -82,7 +82,7 @@ class StreamPlaces:
         try:
             try:
                 is_allowed = await self._state.acquire(name, holder, self._limit, None)
-            except SharedStateUnavailable:  # The shared state may have reserved the place although no answer arrived.
+            except SharedStateUnavailable:  # The stream may be counted although no answer arrived.
                 is_allowed = self._counts[owner] < _get_share(self._state, self._limit)
             if not is_allowed:
                 raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])

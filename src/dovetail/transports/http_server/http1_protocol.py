@@ -225,7 +225,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._current is None:
             self._close()
             if not self._transport.get_write_buffer_size():
-                # Over TLS, the transport waits for an answer. A client that keeps an idle connection does not answer.
+                # Over TLS, the transport waits until the client closes. The shutdown does not wait for idle clients.
                 self._linger_bytes = 0
         elif self._current is self._parsed:
             # The server does not wait for the rest of the body.

@@ -183,7 +183,7 @@ class NoticeStream:
             events = [encode_change(notice.method, uri) for uri in uris if self._can_receive(uri)]
         last = len(events) - 1
         for index, event in enumerate(events):
-            # If the client gets only some of these events, it resumes before the first of them.
+            # Only the last event has an ID. If the client misses one of the events, it gets all of them again.
             has_id = notice.cursor is not None and index == last
             await self._response.write(
                 sse.encode_event(event, id=build_event_id(notice.cursor or "") if has_id else None)

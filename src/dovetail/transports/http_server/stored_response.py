@@ -52,7 +52,7 @@ class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
     ) -> None:
         super().__init__(owner, request, session, ids)
         self._is_batch = type(request.message) is list
-        self._reading_worker: str | None = None  # the worker that has the newest reader at another connection
+        self._reading_worker: str | None = None  # the worker at which the client reads the stream now
         self._gone_reader: str | None = None  # the reader at another connection that left last
         self._has_client = True  # False after the client has disconnected, or has resumed the stream elsewhere
 
@@ -87,7 +87,7 @@ class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
             self._owner.run_in_background(self._send_end())
 
     def handle_reader_gone(self, reader: str | None = None) -> None:
-        """Handle the end of a reader at another connection. Without a name, its worker is lost."""
+        """Note that a reader at another worker has left. If `reader` is None, that worker is lost."""
         stream = self._stream
         if stream is not None and stream.remote_reader is not None and reader in (None, stream.remote_reader):
             self._gone_reader, stream.remote_reader = stream.remote_reader, None

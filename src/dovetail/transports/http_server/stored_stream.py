@@ -123,7 +123,7 @@ class StreamWriter(Protocol):
         ...
 
     def handle_reader_gone(self, reader: str | None = None) -> None:
-        """Handle the end of a reader at another connection. Without a name, its worker is lost."""
+        """Note that a reader at another worker has left. If `reader` is None, that worker is lost."""
         ...
 
 

@@ -114,7 +114,7 @@ class StreamReaders:
 
     @contextmanager
     def hold(self, reader: Reader) -> Generator[None]:
-        """Answer other workers that this endpoint has the reader of a GET stream."""
+        """If another worker asks for this reader of a GET stream, answer that it is here."""
         self._claimed_names.add(reader.id)
         try:
             yield
@@ -244,7 +244,7 @@ class StreamReaders:
             answer.set_result(is_gone)
 
     def _handle_check(self, message: Message) -> None:
-        """Tell another worker whether a reader still exists. Ignore the readers of other endpoints."""
+        """Answer another worker whether a reader still exists. Ignore the readers of other endpoints."""
         reader = _reader_messages.decode(message.body)
         if reader is not None and reader.reader.startswith(f"{self.endpoint}."):
             self._tasks.start(self._send_check_answer(reader))
