@@ -49,6 +49,14 @@ async function settle(session, name, args) {
   return { kind: execution.kind, outcome };
 }
 
+async function waitForEnd(session, taskId) {
+  for (;;) {
+    const { status } = await session.task(taskId).snapshot();
+    if (status !== "working") return status;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
 async function connect() {
   const options = { capabilities: clientCapabilities, versionNegotiation: { mode: { pin: version } } };
   const client = new Client(clientInfo, options);
@@ -79,12 +87,15 @@ const execution = await session.callTool("wait_forever", {});
 const cancelled = execution.settle();
 await execution.cancel();
 seen.outcomes.wait_forever = { kind: execution.kind, status: (await cancelled).outcome.status };
-seen.snapshot = (await session.task(execution.handle.taskId).snapshot()).status;
+// The server answers tasks/cancel before the function of the task has ended.
+seen.snapshot = await waitForEnd(session, execution.handle.taskId);
 
 // Another session continues a task with its reference.
 const started = await session.callTool("add", { a: 1, b: 1 });
 let reference;
 await started.handoff((value) => { reference = JSON.stringify(value); });
+// When a session closes, the package may cancel a task that was created just before.
+await waitForEnd(session, started.handle.taskId);
 await close();
 const second = await connect();
 const resumed = await second.session.resumeTask(JSON.parse(reference));
