@@ -36,7 +36,7 @@ def read_with_h11(data: bytes) -> Reading:
     - Line ends before a request are ignored (RFC 9112, section 2.2), also if CR or LF is missing. They belong to no
       message.
     - Several spaces may separate the parts of the request line (RFC 9112, section 3).
-    - The parser of our server reads RTSP/1.0 and ICE/1.0 as HTTP/1.0. Nothing is read after such a request.
+    - httptools reads RTSP/1.x and ICE/1.x as HTTP/1.x, and does not report the name of the protocol.
     """
     requests: list[Request] = []
     while True:

@@ -18,7 +18,7 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.principal import Authenticator
 from dovetail.transports import operator_warnings
-from dovetail.transports.http_server import http1_protocol
+from dovetail.transports.http_server import connection_group
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context
@@ -336,7 +336,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 async def test_a_client_that_does_not_read_is_reset(
     size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http1_protocol, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
 
     async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * size)
@@ -683,7 +683,7 @@ async def test_half_a_connection_is_enough_for_an_answer() -> None:
 
 
 async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1_protocol, "_KEEP_ALIVE_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.02)
     async with site() as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request()))

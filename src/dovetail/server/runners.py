@@ -167,7 +167,8 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         watchdog.start()
     try:
         app = server.asgi(**listener.options)
-        http_server = HTTPServer(app, limits, load_tls_files(*listener.tls_files) if listener.tls_files else None)
+        tls = load_tls_files(*listener.tls_files) if listener.tls_files else None
+        http_server = HTTPServer(app, limits, tls, shares_socket=listener.is_worker)
         with _SignalHandlers(on_signal, on_loop):
             await server.start()
             await http_server.start(listener.socket)

@@ -1,6 +1,6 @@
 """The head of an HTTP/1.1 request: its target and headers, and the checks of RFC 9112.
 
-Most clients send the same head with each request. A connection keeps the last head as a `RepeatedHead`, so that it need
+Most clients send the same head with each request. A connection keeps the last head as a `KnownHead`, so that it need
 not parse and check the same bytes again.
 """
 
@@ -13,7 +13,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.http_request import Headers
 
 _MAX_KNOWN_HOSTS: Final = 256
-_MAX_REPEATED_BYTES: Final = 16 * 1024  # A connection does not keep the head of a larger request.
+_MAX_KNOWN_HEAD_BYTES: Final = 8 * 1024  # A connection does not keep a larger head.
 _HEADER_OVERHEAD_BYTES: Final = 4  # the colon, a space and the line end of each header
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _MAX_SHOWN_BYTES: Final = 64  # the maximum length of a header name in an error message
@@ -60,14 +60,14 @@ class RequestHead:
 
     def has_expectation(self) -> bool:
         """Return whether the client waits for status 100 before it sends the body. RFC 9110, section 10.1.1"""
-        if b"expect" not in self.fields or self.http_version != "1.1":
+        if self.http_version != "1.1":
             return False
         if self.fields[b"expect"].lower() != b"100-continue":
             raise BadRequest(417, "Expect must be 100-continue")
         return True
 
 
-class RepeatedHead:
+class KnownHead:
     """A head that the client probably sends again on the same connection, with a body of the same length."""
 
     __slots__ = ("data", "fields", "head", "message_bytes")
@@ -92,18 +92,18 @@ class HeadChecker:
         fields: dict[bytes, bytes],
         repeated: Headers,
         *,
-        size: int,
+        size: int | None,
         keep_alive: bool,
     ) -> RequestHead:
         """Check a head. Raise BadRequest if the head is invalid or too large.
 
         Args:
             request_line: The method, the target and the HTTP version.
-            size: The size of all headers in bytes, or 0 if it is unknown.
+            size: The maximum size of all headers in bytes, or None if it is unknown.
         """
         method_name, target, version = request_line
         # If all headers together are smaller than the limit for one header, no check is needed.
-        if not 0 < size <= self._limits.max_header_bytes:
+        if size is None or size > self._limits.max_header_bytes:
             self.check_sizes(target, [*fields.items(), *repeated])
         method = _METHODS.get(method_name) or method_name.decode()
         if method == "CONNECT":
@@ -131,6 +131,13 @@ class HeadChecker:
             raise BadRequest(
                 431, f"The header {name} is too large. The limit is {limits.max_header_bytes} bytes (max_header_bytes)"
             )
+
+    def check_trailer(self, name: bytes, value: bytes, total_bytes: int) -> None:
+        """Reject a trailer that is too large. `total_bytes` is the size of all trailers so far."""
+        if total_bytes > self._limits.max_header_block_bytes:
+            raise self.create_block_error()
+        if len(name) + len(value) > self._limits.max_header_bytes:
+            self.check_sizes(b"", [(name, value)])
 
     def create_block_error(self) -> BadRequest:
         """Return the error for a head that is too large."""
@@ -161,7 +168,7 @@ def explain_unreadable(data: bytes, problem: object) -> BadRequest:
     return BadRequest(400, f"{problem}")
 
 
-def find_repeated_head(data: bytes, head: RequestHead, body: bytes) -> RepeatedHead | None:
+def remember_head(data: bytes, head: RequestHead, body: bytes) -> KnownHead | None:
     """Return the head of a request, to compare the next request with it. `data` contains only this request.
 
     Return None for a request that needs the parser, such as a request to close the connection.
@@ -169,7 +176,7 @@ def find_repeated_head(data: bytes, head: RequestHead, body: bytes) -> RepeatedH
     fields = head.fields
     end = data.find(b"\r\n\r\n") + 4
     if (
-        len(data) > _MAX_REPEATED_BYTES
+        end > _MAX_KNOWN_HEAD_BYTES
         or end + len(body) != len(data)
         or b"content-length" not in fields
         or not head.keep_alive
@@ -177,7 +184,7 @@ def find_repeated_head(data: bytes, head: RequestHead, body: bytes) -> RepeatedH
         or not {b"transfer-encoding", b"expect", b"upgrade"}.isdisjoint(fields)
     ):
         return None
-    return RepeatedHead(head, data[:end], len(data))
+    return KnownHead(head, data[:end], len(data))
 
 
 def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) -> None:

@@ -1,161 +1,58 @@
 """The HTTP/1.1 protocol of one server connection (RFC 9112). httptools parses the requests.
 
-The server handles the data of all connections once per event loop iteration. It handles all requests first, and then
-writes all responses. A write between two requests would slow down the second request, because a write is a system call
-and wakes the client process. The server runs a request at once until the request waits, and only then creates a task.
+A connection runs a request at once until the request waits, and only then creates a task.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any, Final
 
 import httptools
 
-from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.log import ThrottledWarning, log
-from dovetail.protocol.limits import ServerLimits
-from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
-from dovetail.transports.http_server.http1_head import (
-    BadRequest,
-    HeadChecker,
-    RepeatedHead,
-    explain_unreadable,
-    find_repeated_head,
-)
+from dovetail.transports.http_server.connection_group import ConnectionGroup
+from dovetail.transports.http_server.http1_head import BadRequest, KnownHead, explain_unreadable, remember_head
 from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
 from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.http_server.socket_buffers import has_unread_output, set_reset_on_close
 from dovetail.transports.operator_warnings import log_rejected_request, warn_if_descriptors_run_out
 
-# The server closes idle connections after this time. It is longer than the 60 seconds of nginx and of cloud load
-# balancers, so that they close first. Otherwise, a proxy could send a request on a connection that is being closed.
-_KEEP_ALIVE_TIMEOUT_S: Final = 75.0
-_MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
-_MIN_SWEEP_INTERVAL_S: Final = 0.01
 # After an error, the server reads on for this time and this many bytes. Closing at once could destroy the response.
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1024 * 1024
 _MAX_HELD_BYTES: Final = 16 * 1024  # The server writes larger responses immediately.
+_MAX_QUEUED_BYTES: Final = 64 * 1024  # If a client sends more bytes during a request, the connection stops reading.
 _MIN_READ_BYTES: Final = 64 * 1024  # A client must read this many bytes of a large response in each write timeout.
-_CHUNK_OVERHEAD_BYTES: Final = 16  # the bytes of each chunk that are not counted as overhead
-_LONE_READS: Final = 8  # After this many batches with only one read, the server stops batching.
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-class ServerState:
-    """The state that all connections of a server share: settings, the batch of received data, and the sweep timer."""
-
-    def __init__(
-        self, handle: Callable[[HTTP1Request], Awaitable[None]], limits: ServerLimits, proxies: TrustedProxies | None
-    ) -> None:
-        self.handle = handle
-        self.limits = limits
-        self.proxies = proxies
-        self.loop = asyncio.get_running_loop()
-        self.starter = EagerTaskStarter()
-        self.connections: set[HTTP1Protocol] = set()
-        self.tasks: set[asyncio.Task[None]] = set()  # the tasks of requests that have not ended
-        self.head_checker = HeadChecker(limits)
-        self.stall_warning = ThrottledWarning()
-        self.closes_connections = False  # True if each response closes its connection
-        self.is_in_batch = False
-        self._batch: list[tuple[HTTP1Protocol, bytes]] = []
-        self._unflushed: list[HTTP1Protocol] = []
-        self._lone_reads = 0
-        self.lone_reader: HTTP1Protocol | None = None  # the connection whose data is handled at once
-        self._last_read_at = -1.0
-        self.date = _format_date(time.gmtime())  # the Date header of responses. RFC 9110, section 6.6.1
-        timeouts = (limits.header_timeout, limits.body_timeout, _KEEP_ALIVE_TIMEOUT_S)
-        self._sweep_interval = max(_MIN_SWEEP_INTERVAL_S, min(_MAX_SWEEP_INTERVAL_S, *timeouts))
-        self._is_sweep_scheduled = False
-
-    def receive(self, connection: "HTTP1Protocol", data: bytes) -> None:
-        """Add data to the batch of this loop iteration. If only one client is active, handle the data at once."""
-        if self._lone_reads >= _LONE_READS:
-            now = self.loop.time()  # This is the time at which the loop iteration began.
-            if now != self._last_read_at:
-                self.lone_reader, self._last_read_at = connection, now
-                connection.handle_data(data)
-                return
-            self._lone_reads = 0
-        self.lone_reader = None
-        if not self._batch:
-            self.loop.call_soon(self.run_batch)
-        self._batch.append((connection, data))
-
-    def run_batch(self) -> None:
-        """Handle the data of all connections, and then write their responses."""
-        batch, self._batch = self._batch, []
-        self._lone_reads = self._lone_reads + 1 if len(batch) == 1 else 0
-        self.is_in_batch = True
-        try:
-            for connection, data in batch:
-                try:
-                    connection.handle_data(data)
-                except Exception as exc:  # Continue with the data of the other connections.
-                    log.error("a connection failed", exc_info=exc)
-                    connection.abort()
-        finally:
-            self.is_in_batch = False
-            self._flush()
-
-    def flush_later(self, connection: "HTTP1Protocol") -> None:
-        """Write the held data of a connection at the end of the batch. Without a batch, write after this iteration."""
-        if not self._unflushed and not self.is_in_batch:
-            self.loop.call_soon(self._flush)
-        self._unflushed.append(connection)
-
-    def _flush(self) -> None:
-        unflushed, self._unflushed = self._unflushed, []
-        for connection in unflushed:
-            connection.flush()
-
-    def add_connection(self, connection: "HTTP1Protocol") -> None:
-        """Watch a new connection."""
-        self.connections.add(connection)
-        if not self._is_sweep_scheduled:
-            self._schedule_sweep()
-
-    def _schedule_sweep(self) -> None:
-        self._is_sweep_scheduled = True
-        self.date = _format_date(time.gmtime())
-        self.loop.call_later(self._sweep_interval, self._sweep)
-
-    def _sweep(self) -> None:
-        self._is_sweep_scheduled = False
-        now = self.loop.time()
-        for connection in tuple(self.connections):
-            if now >= connection.deadline:
-                connection.handle_timeout()
-        if self.connections:
-            self._schedule_sweep()
+_CHUNK_OVERHEAD_BYTES: Final = 16  # For each part of a body, this many bytes are not counted as overhead.
 
 
 class HTTP1Protocol(asyncio.Protocol):
     """One connection of a server."""
 
     _current: HTTP1Request | None = None  # the request that is being handled
-    _parsed: HTTP1Request | None = None  # the request whose body is being received
+    _receiving: HTTP1Request | None = None  # the request whose body is being received
     _upgrading: HTTP1Request | None = None  # a request with an Upgrade header, until its body is read
     _resumed: HTTP1Request | None = None  # an upgrade request whose body a new parser reads
     _pending_error: BadRequest | None = None  # the error to send after the queued requests
     _linger_bytes: int | None = None  # the number of bytes received while the connection lingers
-    _repeated_head: RepeatedHead | None = None  # the head of the last request, if the parser need not read it again
+    _known_head: KnownHead | None = None  # the head of an earlier request, if the parser need not read it again
     _is_starting = False
+    _is_between_requests = True  # True if no byte of the next request has arrived
+    _is_first_in_read = True  # True if the next request begins with the first byte of a read
+    _is_size_known = True  # True if `_head_bytes` contains all bytes of the head
     _is_reading_head = True
     _is_reading_body = False
     _is_reading_paused = False
     _head_bytes = 0
     _overhead_bytes = 0  # the bytes of chunk sizes, chunk extensions and trailers
+    _trailer_bytes = 0
+    _queued_bytes = 0  # the bytes that arrived while requests were waiting
     _held = b""  # data that is written at the end of the batch or of the loop iteration
     _stall_timer: asyncio.TimerHandle | None = None
     _write_waiters: list["asyncio.Future[None]"] | None = None
     is_write_paused = False
+    is_done = False  # True if the server has sent its last response, and does not wait for this connection to close
 
-    def __init__(self, server: ServerState) -> None:
+    def __init__(self, server: ConnectionGroup) -> None:
         self.server = server
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
@@ -175,6 +72,9 @@ class HTTP1Protocol(asyncio.Protocol):
         self.client_host = None if self.client_address is None else self.client_address[0]
         self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self.deadline = self.server.loop.time() + self.server.limits.header_timeout
+        if self.server.is_stopped:  # The client has just ended its TLS handshake.
+            transport.abort()
+            return
         self.server.add_connection(self)
         warn_if_descriptors_run_out(transport)
 
@@ -184,7 +84,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if self.server.lone_reader is self:
             self.server.lone_reader = None
         self._stop_stall_timer()
-        for request in (self._current, self._parsed, *self._queue):
+        for request in (self._current, self._receiving, *self._queue):
             if request is not None:
                 request.disconnect()
         self._queue.clear()
@@ -215,19 +115,14 @@ class HTTP1Protocol(asyncio.Protocol):
         """Return whether the server waits for data from the client."""
         return self._current is None or self._is_reading_body
 
-    @property
-    def is_lingering(self) -> bool:
-        """Return whether the server has sent its last response, and waits for the client to close the connection."""
-        return self._linger_bytes is not None
-
     def shut_down(self) -> None:
         """Close the connection if it is idle. Otherwise close it after the response."""
         if self._current is None:
             self._close()
             if not self._transport.get_write_buffer_size():
                 # Over TLS, the transport waits until the client closes. The shutdown does not wait for idle clients.
-                self._linger_bytes = 0
-        elif self._current is self._parsed:
+                self.is_done = True
+        elif self._current is self._receiving:
             # The server does not wait for the rest of the body.
             self._reject(BadRequest(503, "The server is shutting down"))
         else:
@@ -276,21 +171,24 @@ class HTTP1Protocol(asyncio.Protocol):
             self._discard(data)
             return
         was_reading = self._is_reading_head or self._is_reading_body
-        repeated_head = self._repeated_head
-        is_idle = not was_reading and self._current is None and not self._queue
+        known_head = self._known_head
+        is_idle = self._is_between_requests and self._current is None and not self._queue
         if (
             is_idle
-            and repeated_head is not None
-            and len(data) == repeated_head.message_bytes
-            and data.startswith(repeated_head.data)
+            and known_head is not None
+            and len(data) == known_head.message_bytes
+            and data.startswith(known_head.data)
         ):
             # The parser has read and checked these bytes before.
-            request = HTTP1Request(self, repeated_head.head, repeated_head.fields.copy())
-            request.body, request.is_body_complete = data[len(repeated_head.data) :], True
+            request = HTTP1Request(self, known_head.head, known_head.fields.copy())
+            request.body, request.is_body_complete = data[len(known_head.data) :], True
             self.deadline = inf
             self._queue.append(request)
             self._start_requests()
             return
+        if self._queue:
+            self._queued_bytes += len(data)
+        self._is_first_in_read = self._is_between_requests
         if self._is_reading_body:
             self._overhead_bytes += len(data)
         else:
@@ -299,10 +197,12 @@ class HTTP1Protocol(asyncio.Protocol):
         self._parse(data)
         if self._queue and not self._is_starting:
             if is_idle and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
-                self._repeated_head = find_repeated_head(data, self._queue[0].head, body)
+                self._known_head = remember_head(data, self._queue[0].head, body)
             self._start_requests()
         if self._is_reading_head or self._is_reading_body:
             self._check_incomplete(was_reading)
+        elif self.deadline == inf and self._current is None:  # The client had its response before it sent the body.
+            self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
 
     def _check_incomplete(self, was_reading: bool) -> None:
         """Reject an incomplete request that is too large, and set the deadline for its remaining data."""
@@ -352,6 +252,8 @@ class HTTP1Protocol(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Handle the first byte of a request."""
         self._is_reading_head = True
+        self._is_between_requests = False
+        self._is_size_known, self._is_first_in_read = self._is_first_in_read, False
         self._url = b""
         self._fields = {}
         if self._repeated:
@@ -362,7 +264,14 @@ class HTTP1Protocol(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header or a trailer."""
+        """Add a header, or count a trailer.
+
+        Trailers are ignored, because no proxy or guard has checked them. RFC 9110, section 6.5.1
+        """
+        if not self._is_reading_head:
+            self._trailer_bytes += len(name) + len(value)
+            self.server.head_checker.check_trailer(name, value, self._trailer_bytes)
+            return
         name = name.lower()
         if name in self._fields:
             self._repeated.append((name, value))
@@ -374,49 +283,44 @@ class HTTP1Protocol(asyncio.Protocol):
         """Check the headers, and queue the request. The body may still be incomplete."""
         head_bytes, self._head_bytes = self._head_bytes, 0
         self._is_reading_head, self._is_reading_body = False, True
-        self._overhead_bytes = 0
+        self._overhead_bytes = self._trailer_bytes = 0
         self.deadline = inf
         if self._resumed is not None:
-            self._parsed, self._resumed = self._resumed, None
+            self._receiving, self._resumed = self._resumed, None
             return
         parser, fields = self._parser, self._fields
         head = self.server.head_checker.check(
             (parser.get_method(), self._url, parser.get_http_version()),
             fields,
             self._repeated,
-            # If the headers arrived in the same read as the previous request, their size is unknown, and it is 0 here.
-            size=head_bytes,
+            size=head_bytes if self._is_size_known else None,
             keep_alive=parser.should_keep_alive(),
         )
         request = HTTP1Request(self, head, head.fields)
-        request.awaits_continue = b"expect" in fields and head.has_expectation()
+        if b"expect" in fields:
+            request.awaits_continue = head.has_expectation()
         if b"upgrade" in fields and parser.should_upgrade():
             self._upgrading = request
-        self._parsed = request
+        self._receiving = request
         self._queue.append(request)
-        # Trailers must not count as headers, because no proxy or guard has checked them.
-        self._fields, self._repeated = {}, []
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body to the request."""
-        self._overhead_bytes -= len(body) + _CHUNK_OVERHEAD_BYTES
-        if self._parsed is not None:
-            self._parsed.feed_body(body)
+        self._overhead_bytes = max(0, self._overhead_bytes - len(body) - _CHUNK_OVERHEAD_BYTES)
+        if self._receiving is not None:
+            self._receiving.feed_body(body)
 
     def on_message_complete(self) -> None:
         """Handle the end of a request."""
         if self._upgrading is not None:
             return
-        if self._fields:  # trailers
-            self.server.head_checker.check_sizes(b"", [*self._fields.items(), *self._repeated])
         self._is_reading_body = False
+        self._is_between_requests = True
         self._overhead_bytes = 0
         self.deadline = inf
-        request, self._parsed = self._parsed, None
+        request, self._receiving = self._receiving, None
         if request is not None:
             request.end_body()
-            if request.is_complete and self._current is None:
-                self.deadline = self.server.loop.time() + _KEEP_ALIVE_TIMEOUT_S
 
     def _start_requests(self) -> None:
         """Start the queued requests, until one of them has to wait."""
@@ -433,8 +337,12 @@ class HTTP1Protocol(asyncio.Protocol):
                 task.add_done_callback(server.tasks.discard)
         self._is_starting = False
         if queue:
-            self.pause_reading()
-        elif self._pending_error is not None and self._current is None:
+            # The server reads on up to a limit, because it has to notice if the client disconnects.
+            if self._queued_bytes > _MAX_QUEUED_BYTES:
+                self.pause_reading()
+            return
+        self._queued_bytes = 0
+        if self._pending_error is not None and self._current is None:
             self._reject(self._pending_error)
 
     def finish_request(self, request: HTTP1Request) -> None:
@@ -455,7 +363,7 @@ class HTTP1Protocol(asyncio.Protocol):
             if self._is_reading_paused:
                 self.resume_reading()
             if request.is_body_complete and not self._is_reading_head:  # The deadline of the next request continues.
-                self.deadline = self.server.loop.time() + _KEEP_ALIVE_TIMEOUT_S
+                self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
 
     def _continue(self) -> None:
         if not self._is_starting and self._current is None:
@@ -481,7 +389,7 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def _fail(self, error: BadRequest) -> None:
         """Reject the received data. First handle the complete requests that arrived before this data."""
-        broken, self._parsed = self._parsed, None
+        broken, self._receiving = self._receiving, None
         if broken in self._queue:
             self._queue.remove(broken)
         self._is_reading_head = self._is_reading_body = False
@@ -512,6 +420,7 @@ class HTTP1Protocol(asyncio.Protocol):
     def _linger(self) -> None:
         """Give the client time to read the response, and then close the connection. RFC 9112, section 9.6"""
         self._linger_bytes = 0
+        self.is_done = True
         self._queue.clear()
         self._is_reading_head = self._is_reading_body = False
         self.flush()
@@ -596,13 +505,6 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-
-
-def _format_date(moment: time.struct_time) -> bytes:
-    """Return a Date header in English. `strftime` would use the locale of the process."""
-    day, month = _DAYS[moment.tm_wday], _MONTHS[moment.tm_mon - 1]
-    clock = f"{moment.tm_hour:02}:{moment.tm_min:02}:{moment.tm_sec:02}"
-    return f"date: {day}, {moment.tm_mday:02} {month} {moment.tm_year} {clock} GMT\r\n".encode()
 
 
 def _parse_socket_name(name: Any) -> tuple[str, int] | None:

@@ -234,7 +234,8 @@ class HTTP1Request:
                 self._connection.abort()
         except Exception as exc:
             log.error("the application failed in %s %s", self.method, self.path, exc_info=exc)
-            await self._fail()
+            if not self.is_complete:  # The connection may already handle the next request.
+                await self._fail()
         finally:
             self.is_ended = True
 
@@ -255,7 +256,13 @@ class HTTP1Request:
         if self.is_started:
             raise RuntimeError("the response has already begun")
         known_head = _JSON_HEAD if headers is JSON_HEADERS else _STREAM_HEAD if headers is STREAM_HEADERS else None
-        if known_head is not None and status == 200 and self.keep_alive and not server.closes_connections:
+        if (
+            known_head is not None
+            and status == 200
+            and self.keep_alive
+            and not (server.closes_connections or self.awaits_continue)
+            and self.method != "HEAD"
+        ):
             self.is_started = True
             head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.date, len(body))
         else:

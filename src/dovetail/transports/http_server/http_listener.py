@@ -1,21 +1,23 @@
 """Serve an application over HTTP/1.1 on a socket, and stop in limited time.
 
-During a stop, the server answers the requests that it has received. It closes each connection after the response.
+During a stop, the server answers the requests that it is handling. It closes each connection after the response.
 """
 
 import asyncio
 import contextlib
-import select
+import selectors
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.asgi import FallbackRouter, run_lifespan
+from dovetail.transports.http_server.connection_group import ConnectionGroup
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
-from dovetail.transports.http_server.http1_protocol import HTTP1Protocol, ServerState
+from dovetail.transports.http_server.http1_protocol import HTTP1Protocol
 from dovetail.transports.http_server.http1_request import HTTP1Request
+from dovetail.transports.http_server.shared_listener import SharedListener
 
 if TYPE_CHECKING:
     import ssl
@@ -24,7 +26,7 @@ _BACKLOG: Final = 2048
 # A stopping worker keeps idle connections open for this time, because a client may just have sent a request.
 _RELEASE_TIMEOUT_S: Final = 1.0
 _MIN_RELEASE_S: Final = 0.1
-_CALL_START_TIMEOUT_S: Final = 0.5  # After this time, all calls that have arrived have started.
+_CALL_START_TIMEOUT_S: Final = 0.5  # the time that a call has to start after its request has arrived
 _RELEASE_INTERVAL_S: Final = 0.005
 _MIN_ACCEPT_S: Final = 0.05  # the time for connections that are being opened
 _MAX_ACCEPT_ROUNDS: Final = 100
@@ -45,15 +47,22 @@ class Release(Protocol):
 
 
 class HTTPServer:
-    """An HTTP server on one socket. It serves an `Endpoint` or any other ASGI application."""
+    """An HTTP server on one socket. It serves an `Endpoint` or any other ASGI application.
 
-    def __init__(self, app: Any, limits: ServerLimits, tls: "ssl.SSLContext | None" = None) -> None:
+    Args:
+        shares_socket: Whether other processes accept connections from the same socket.
+    """
+
+    def __init__(
+        self, app: Any, limits: ServerLimits, tls: "ssl.SSLContext | None" = None, *, shares_socket: bool = False
+    ) -> None:
         self._app = app
         self._limits = limits
         self._tls = tls
-        self._state: ServerState | None = None
+        self._shares_socket = shares_socket
+        self._state: ConnectionGroup | None = None
         self._sockets: list[socket.socket] = []
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | SharedListener | None = None
         self._lifespan = contextlib.AsyncExitStack()
         self._is_forced = False
 
@@ -65,10 +74,10 @@ class HTTPServer:
     async def start(self, listener: socket.socket) -> None:
         """Start the application, and accept connections."""
         await self._lifespan.enter_async_context(run_lifespan(self._app))
-        state = self._state = ServerState(_get_handler(self._app), self._limits, read_trusted_proxies())
+        state = self._state = ConnectionGroup(_get_handler(self._app), self._limits, read_trusted_proxies())
         state.starter.acquire()
         self._sockets = [listener]
-        # The headers and the TLS handshake have the same timeout. So have reading and the end of TLS.
+        # `header_timeout` also limits the TLS handshake, and `write_timeout` the end of TLS.
         tls_options: dict[str, Any] = {}
         if self._tls is not None:
             tls_options = {
@@ -76,9 +85,16 @@ class HTTPServer:
                 "ssl_handshake_timeout": max(_MIN_TLS_TIMEOUT_S, self._limits.header_timeout),
                 "ssl_shutdown_timeout": max(_MIN_TLS_TIMEOUT_S, self._limits.write_timeout),
             }
-        self._listener = await state.loop.create_server(
-            lambda: HTTP1Protocol(state), sock=listener, backlog=_BACKLOG, **tls_options
-        )
+
+        def create_protocol() -> HTTP1Protocol:
+            return HTTP1Protocol(state)
+
+        if self._shares_socket:
+            self._listener = SharedListener(listener, create_protocol, tls_options)
+        else:
+            self._listener = await state.loop.create_server(
+                create_protocol, sock=listener, backlog=_BACKLOG, **tls_options
+            )
 
     def force_stop(self) -> None:
         """Make `stop` end without waiting for the running requests."""
@@ -106,8 +122,7 @@ class HTTPServer:
             for connection in tuple(state.connections):
                 connection.shut_down()
             await self._wait_for_requests(state)
-            for connection in tuple(state.connections):
-                connection.abort()
+            self._end_connections(state)
             state.starter.release()
         await self._lifespan.aclose()
 
@@ -116,21 +131,25 @@ class HTTPServer:
         self._close_listener()
         state = self._state
         if state is not None:
-            for connection in tuple(state.connections):
-                connection.abort()
+            self._end_connections(state)
             if state.tasks:
                 await asyncio.wait(state.tasks, timeout=_CANCEL_TIMEOUT_S)
             state.starter.release()
         await self._lifespan.aclose()
 
+    def _end_connections(self, state: ConnectionGroup) -> None:
+        state.is_stopped = True
+        for connection in tuple(state.connections):
+            connection.abort()
+
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
 
-    async def _wait_for_requests(self, state: ServerState) -> None:
+    async def _wait_for_requests(self, state: ConnectionGroup) -> None:
         deadline = state.loop.time() + self._limits.drain_timeout + 1.0
         while state.loop.time() < deadline and not self._is_forced:
-            if not state.tasks and all(connection.is_lingering for connection in state.connections):
+            if not state.tasks and all(connection.is_done for connection in state.connections):
                 break
             await asyncio.sleep(_RELEASE_INTERVAL_S)
         tasks = set(state.tasks)
@@ -143,8 +162,11 @@ class HTTPServer:
         """Accept the connections in the queue of the socket. Closing the socket would reset them."""
         await asyncio.sleep(_MIN_ACCEPT_S)
         for _ in range(_MAX_ACCEPT_ROUNDS):
-            if not select.select(self._sockets, (), (), 0)[0]:
-                return
+            with selectors.DefaultSelector() as selector:
+                for listener in self._sockets:
+                    selector.register(listener, selectors.EVENT_READ)
+                if not selector.select(0):
+                    return
             await asyncio.sleep(_RELEASE_INTERVAL_S)
 
     def _close_after_responses(self) -> None:

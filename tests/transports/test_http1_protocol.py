@@ -1,0 +1,262 @@
+"""Test limits, deadlines and failures of our HTTP server that depend on how the bytes of a connection arrive."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import write_certificate
+from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server.connection_group import ConnectionGroup
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http_server.tls_context import create_tls_context
+
+GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CHUNKED = b"POST /early HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+MAX_BLOCK_BYTES = 2000
+MAX_HEADER_BYTES = 500
+
+
+async def run_loop() -> None:
+    """Let client and server handle what they have received. Both run in this event loop."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Application:
+    """An ASGI application. Its behaviour depends on the path of the request."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.disconnected = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path == "/wait":
+            self.started.set()
+            await receive()
+            if (await receive())["type"] == "http.disconnect":
+                self.disconnected.set()
+            return
+        if path != "/early":
+            while (await receive()).get("more_body"):
+                pass
+        body = path.encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+        if path == "/fail":
+            raise ValueError("failed after the response")
+        if path == "/fail-later":
+            await self.release.wait()
+            raise ValueError("failed long after the response")
+
+
+class Connection:
+    """A connection to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        """Send data, and let the server read it."""
+        self._writer.write(data)
+        with suppress(ConnectionError):
+            await self._writer.drain()
+        await run_loop()
+
+    async def fill(self, data: bytes, max_bytes: int) -> bool:
+        """Send data again and again. Return whether the server stops reading before it has received `max_bytes`."""
+        transport = self._writer.transport
+        for _ in range(max_bytes // len(data)):
+            self._writer.write(data)
+            await run_loop()
+            if unsent_bytes := transport.get_write_buffer_size():
+                await run_loop()
+                if transport.get_write_buffer_size() == unsent_bytes:
+                    return True
+        return False
+
+    async def read_response(self) -> tuple[int, bytes]:
+        """Return the status and the body of the next response."""
+        async with asyncio.timeout(10):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def read_end(self) -> bytes:
+        """Return what the server sends before it closes the connection."""
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+
+@asynccontextmanager
+async def serve(app: Any, tls: ssl.SSLContext | None = None, **limits: Any) -> AsyncIterator[tuple[HTTPServer, int]]:
+    listener = bind_socket("127.0.0.1", 0)
+    server = HTTPServer(app, ServerLimits(**limits), tls)
+    await server.start(listener)
+    try:
+        yield server, listener.getsockname()[1]
+    finally:
+        await server.abort()
+
+
+@asynccontextmanager
+async def connect(port: int) -> AsyncIterator[Connection]:
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # Parts of a body must not raise the limit for trailers and chunk extensions.
+        pytest.param([CHUNKED, b"1\r\ny\r\n" * 3000, b"0\r\n", b"x: y\r\n" * MAX_BLOCK_BYTES], id="many chunks"),
+        pytest.param([CHUNKED + b"1f40\r\n" + b"y" * 8000, b"\r\n1;" + b"e" * 2 * MAX_BLOCK_BYTES], id="a large chunk"),
+        pytest.param([CHUNKED + b"0\r\n", b"x: " + b"y" * MAX_HEADER_BYTES + b"\r\n\r\n"], id="one trailer"),
+    ],
+)
+async def test_trailers_and_chunk_extensions_are_limited(parts: list[bytes]) -> None:
+    limits = {"max_header_block_bytes": MAX_BLOCK_BYTES, "max_header_bytes": MAX_HEADER_BYTES}
+    async with serve(Application(), **limits) as (_, port), connect(port) as connection:
+        for part in parts:
+            await connection.send(part)
+        assert await connection.read_response() == (200, b"/early")
+        assert await connection.read_end() == b""
+
+
+@pytest.mark.parametrize("size", [MAX_HEADER_BYTES + 1, MAX_BLOCK_BYTES + 1])
+async def test_the_head_of_a_pipelined_request_is_limited(size: int) -> None:
+    """The first bytes of the second head arrive together with the first request."""
+    limits = {"max_header_block_bytes": MAX_BLOCK_BYTES, "max_header_bytes": MAX_HEADER_BYTES}
+    async with serve(Application(), **limits) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/a" + b"GET /b HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * size)
+        await connection.send(b"\r\n\r\n")
+        assert await connection.read_response() == (200, b"/a")
+        assert (await connection.read_response())[0] == 431
+        assert await connection.read_end() == b""
+
+
+async def test_the_time_for_headers_counts_after_an_early_response() -> None:
+    async with serve(Application(), header_timeout=0.1) as (_, port), connect(port) as connection:
+        await connection.send(CHUNKED + b"1\r\ny\r\n")
+        assert await connection.read_response() == (200, b"/early")
+        await connection.send(b"0\r\n\r\nGET /b HTTP/1.1\r\n")
+        assert (await connection.read_response())[0] == 408
+
+
+# Failures
+
+
+async def test_an_application_that_fails_after_its_response_harms_no_response() -> None:
+    app = Application()
+    async with serve(app) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/fail" + GET % b"/a")
+        assert await connection.read_response() == (200, b"/fail")
+        assert await connection.read_response() == (200, b"/a")
+        await connection.send(GET % b"/fail-later" + GET % b"/wait")
+        assert await connection.read_response() == (200, b"/fail-later")
+        async with asyncio.timeout(10):
+            await app.started.wait()
+        app.release.set()
+        await connection.send(b"")
+        assert not app.disconnected.is_set()
+
+
+async def test_a_client_that_disconnects_is_noticed_while_requests_are_waiting() -> None:
+    app = Application()
+    async with serve(app) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/wait" + GET % b"/a")
+        async with asyncio.timeout(10):
+            await app.started.wait()
+        connection.close()
+        async with asyncio.timeout(10):
+            await app.disconnected.wait()
+
+
+async def test_a_server_does_not_read_all_that_a_client_sends_during_a_request() -> None:
+    app = Application()
+    async with serve(app) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/wait" + GET % b"/a")
+        async with asyncio.timeout(10):
+            await app.started.wait()
+        assert await connection.fill(GET % b"/a" * 1000, max_bytes=50_000_000)
+
+
+async def test_a_stopped_server_serves_no_client_that_ends_its_tls_handshake(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+
+    async def drain() -> None:
+        pass
+
+    async with serve(Application(), create_tls_context(certificate, key)) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await run_loop()
+        await server.stop(drain)
+        context = ssl.create_default_context(cafile=certificate)
+        context.check_hostname = False
+
+        async def request() -> bytes:
+            await writer.start_tls(context)
+            writer.write(GET % b"/a")
+            return await reader.readexactly(1)
+
+        with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(request(), 10)
+        writer.close()
+
+
+# Batches
+
+
+async def test_reads_of_many_clients_are_a_batch_with_every_event_loop() -> None:
+    """After many reads of one client, the reads of two clients in one iteration are still handled together."""
+
+    class Peer:
+        deadline, is_done, is_waiting = 0.0, False, True
+
+        def __init__(self) -> None:
+            self.was_in_batch: list[bool] = []
+
+        def handle_data(self, data: bytes) -> None:
+            self.was_in_batch.append(group.is_in_batch)
+
+        def do_nothing(self) -> None:
+            pass
+
+        handle_timeout = flush = shut_down = abort = do_nothing
+
+    async def handle(request: Any) -> None:
+        pass
+
+    group = ConnectionGroup(handle, ServerLimits(), None)
+    peers = [Peer() for _ in range(2)]
+    for _ in range(100):
+        group.receive(peers[0], b"x")
+        await asyncio.sleep(0)
+    for peer in peers:
+        peer.was_in_batch.clear()
+    for _ in range(10):
+        for peer in peers:
+            group.receive(peer, b"x")
+        await asyncio.sleep(0)
+    assert all(peer.was_in_batch[1:] == [True] * 9 for peer in peers)
