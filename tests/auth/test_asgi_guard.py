@@ -10,10 +10,19 @@ import pytest
 
 from auth.live_server import serve_app
 from dovetail import Client, Context, Server
-from dovetail.auth import AuthorizationServer, BearerAuth, Guard, JWTVerifier, Principal, StaticTokenVerifier
+from dovetail.auth import (
+    AuthorizationServer,
+    BearerAuth,
+    Guard,
+    JWTVerifier,
+    Principal,
+    StaticTokenVerifier,
+    TokenVerifier,
+)
 from dovetail.errors import InsufficientScope, Unauthorized
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
+from dovetail.transports import operator_warnings
 from oauth.fake_issuer import Issuer, current_claims
 from transports.fake_service import (
     INITIALIZED,
@@ -402,6 +411,36 @@ async def test_the_log_contains_what_callers_do_not_see(caplog: pytest.LogCaptur
     assert re.search(r"https://files\.example/x\\r\\ny.*http://localhost:8000/mcp", caplog.text)
     assert token not in caplog.text
     assert "WARNING" not in caplog.text
+
+
+USERS = {"Bearer right": "ada", "right": "ada"}
+
+
+async def look_up_header(headers: Any) -> str:
+    try:
+        return USERS[headers[b"authorization"].decode()]
+    except KeyError as exc:
+        raise Unauthorized("unknown user") from exc
+
+
+class TableVerifier(TokenVerifier):
+    async def verify(self, token: str, audience: Collection[str]) -> Principal | None:
+        try:
+            return Principal(USERS[token])
+        except KeyError as exc:
+            raise Unauthorized("unknown user") from exc
+
+
+@pytest.mark.parametrize("auth", [look_up_header, TableVerifier()])
+async def test_the_log_does_not_contain_the_cause_of_a_users_error(
+    auth: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("DEBUG", "dovetail")
+    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    assert (await call(guarded(auth).asgi(), "sk-live-51")).status == 401
+    (record,) = [record for record in caplog.records if record.levelname == "INFO"]
+    assert record.args == ("127.0.0.1", 401, "unknown user")
+    assert "sk-live-51" not in caplog.text
 
 
 async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(

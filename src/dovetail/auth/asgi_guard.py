@@ -104,11 +104,8 @@ class ASGIGuard:
     def _log_denial(self, error: AuthError) -> None:
         """Log why a request was denied, because the response to the client does not contain the reason."""
         cause = error.__cause__
-        reason = (
-            f"{cause}: {cause.detail}"
-            if isinstance(cause, AuthenticationFailed) and cause.detail
-            else str(cause or error)
-        )
+        # The text of any other cause may contain the token.
+        reason = f"{cause}: {cause.detail}" if isinstance(cause, AuthenticationFailed) and cause.detail else str(error)
         if error.status_code == 503:  # the token could not be checked, for example because the issuer does not respond
             self._unavailable_warning.log("authentication failed: %s", reason)
         else:

@@ -80,7 +80,6 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.headers = list(headers)
-        self.cause = message  # the reason for the log, which may have more details than the message
 
 
 def create_unavailable_refusal(retry_after: float) -> Refusal:

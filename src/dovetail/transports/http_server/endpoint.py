@@ -244,7 +244,7 @@ class Endpoint:
             # Clients often send a first request without credentials. It must not hide wrong credentials.
             has_credentials = refusal.status == 401 and any(name == b"authorization" for name, _ in http.headers)
             kind = "credentials" if has_credentials else ""
-            log_rejected_request(refusal.status, http.client_host, refusal.cause, kind=kind)
+            log_rejected_request(refusal.status, http.client_host, refusal.message, kind=kind)
             body = jsonrpc.encode_error(None, InvalidRequest.code, refusal.message)
             await http.respond(refusal.status, build_json_headers(refusal.headers + cors_headers), body)
 
@@ -286,9 +286,8 @@ class Endpoint:
                 headers.append((b"dpop-nonce", exc.dpop_nonce.encode()))
             if exc.status_code == 503:
                 headers.append((b"retry-after", b"1"))
-            refusal = Refusal(exc.status_code or 401, str(exc), headers)
-            refusal.cause = str(exc.__cause__ or exc)
-            raise refusal from None
+            # The log must not contain the cause of the error. The text of a KeyError can be the caller's token.
+            raise Refusal(exc.status_code or 401, str(exc), headers) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
             raise Refusal(500, "The caller could not be authenticated. The log of the server has the details") from None
