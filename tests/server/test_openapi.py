@@ -412,6 +412,25 @@ async def test_a_fastapi_application_of_this_process() -> None:
     assert steps == ["begun", "ended"]
 
 
+async def test_an_application_of_this_process_gets_the_state_of_its_lifespan() -> None:
+    fastapi = pytest.importorskip("fastapi")
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[dict[str, str]]:
+        yield {"pool": "the pool"}
+
+    async def pool(request: Any) -> str:
+        return request.state.pool
+
+    pool.__annotations__["request"] = fastapi.Request
+    web = fastapi.FastAPI(lifespan=lifespan)
+    web.get("/pool", operation_id="pool")(pool)
+    app = Server.from_asgi(web)
+    async with Client(app) as client:
+        assert await client.call("pool") == "the pool"
+    await app.stop()
+
+
 async def test_names_that_do_not_fit_are_refused() -> None:
     document = spec({"/a": {"get": {"operationId": "alpha"}, "post": {"operationId": "beta"}}})
     for names, words in (

@@ -692,9 +692,10 @@ class Server:
         from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
         from dovetail.transports.http_server.asgi import run_lifespan
 
+        state: dict[str, object] = {}  # the values that the lifespan of the application adds
         return cls.from_openapi(
             document or get_openapi_document(app),
-            create_app_sender(app, max_response_bytes),
+            create_app_sender(app, max_response_bytes, state),
             name=name,
             base_url=base_url,
             headers=headers,
@@ -702,7 +703,7 @@ class Server:
             tool_names=tool_names,
             validate_output=validate_output,
             max_response_bytes=max_response_bytes,
-            **{"lifespan": lambda: run_lifespan(app), **options},
+            **{"lifespan": lambda: run_lifespan(app, state), **options},
         )
 
     # The following methods send change notifications. Any task or thread may call them.

@@ -55,11 +55,13 @@ def _create_client_sender(client: Any) -> SendRequest:
     return send
 
 
-def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
-    """Return a function that sends requests to an ASGI application in this process."""
+def create_app_sender(application: Any, max_response_bytes: int, state: Mapping[str, object]) -> SendRequest:
+    """Return a function that sends requests to an ASGI application in this process. Each request has a copy of
+    `state`.
+    """
 
     async def send(request: HTTPRequest) -> HTTPResponse:
-        return await call_app(application, request, max_bytes=max_response_bytes)
+        return await call_app(application, request, max_bytes=max_response_bytes, state=state)
 
     return send
 
@@ -78,7 +80,7 @@ class _ResponseTooLarge(TransportError):
     """Raised if a response is larger than the limit."""
 
 
-async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTTPResponse:
+async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int, state: Mapping[str, object]) -> HTTPResponse:
     """Call an ASGI application and return its response.
 
     If the application raises an exception before its response is complete, this function raises the exception. A later
@@ -100,7 +102,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
         "client": ("127.0.0.1", 0),
         "server": (parts.hostname or "", parts.port or 80),
-        "state": {},
+        "state": dict(state),
     }
     request_messages = [{"type": "http.request", "body": body, "more_body": False}]
     response_start: dict[str, Any] = {}

@@ -5,42 +5,98 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from dovetail.log import log
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_request import ServerRequest
 
 _LIFESPAN_ENDED: Final = "over"  # This type of message is not part of ASGI.
+_COMPLETE_MESSAGES: Final = ("lifespan.startup.complete", "lifespan.shutdown.complete")
+
+
+class StartupFailed(RuntimeError):
+    """Raised if an ASGI application reports that it cannot start.
+
+    Args:
+        report: The message of the application. Starlette sends a traceback, which ends with the error.
+    """
+
+    def __init__(self, report: str) -> None:
+        super().__init__(f"the application could not start: {_get_last_line(report)}")
+        self.report = report
 
 
 @asynccontextmanager
-async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
-    """Run the lifespan of an ASGI application, if it has one."""
-    requests: asyncio.Queue[ASGIMessage] = asyncio.Queue()
-    replies: asyncio.Queue[ASGIMessage] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    task = loop.create_task(_run_quietly(app(scope, requests.get, replies.put), replies))
+async def run_lifespan(app: ASGIApp, state: dict[str, Any] | None = None) -> AsyncGenerator[dict[str, Any]]:
+    """Run the lifespan of an ASGI application, if it has one.
+
+    Args:
+        state: The dictionary to which the application can add values. The function yields this dictionary, and the
+            scope of each request must have a copy of it.
+
+    Raises:
+        StartupFailed: The application cannot start.
+    """
+    state = {} if state is None else state
+    lifespan = _Lifespan(app, state)
     try:
-        await requests.put({"type": "lifespan.startup"})
-        reply = await replies.get()
+        await lifespan.start()
+        yield state
+        await lifespan.shut_down()
+    finally:
+        await lifespan.cancel()
+
+
+class _Lifespan:
+    """The lifespan of an ASGI application, which runs in a task."""
+
+    def __init__(self, app: ASGIApp, state: dict[str, Any]) -> None:
+        self._requests: asyncio.Queue[ASGIMessage] = asyncio.Queue()
+        self._replies: asyncio.Queue[ASGIMessage] = asyncio.Queue()
+        self._last_reply_type: str | None = None
+        self._error: Exception | None = None
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
+        self._task = asyncio.get_running_loop().create_task(self._run(app, scope))
+
+    async def start(self) -> None:
+        await self._requests.put({"type": "lifespan.startup"})
+        reply = await self._replies.get()
         if reply["type"] == "lifespan.startup.failed":
-            raise RuntimeError(f"the application could not start: {reply.get('message', '')}")
-        yield
-        if reply["type"] != _LIFESPAN_ENDED:
-            await requests.put({"type": "lifespan.shutdown"})
-            await replies.get()
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+            await self.cancel()  # Starlette raises the error after this reply.
+            raise StartupFailed(reply.get("message", "")) from self._error
+
+    async def shut_down(self) -> None:
+        if self._last_reply_type == "lifespan.startup.complete":
+            await self._requests.put({"type": "lifespan.shutdown"})
+            reply = await self._replies.get()
+            if reply["type"] == "lifespan.shutdown.failed":
+                await self.cancel()
+                problem = _get_last_line(reply.get("message", ""))
+                log.error("the application could not shut down: %s", problem, exc_info=self._error)
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        try:
+            await app(scope, self._requests.get, self._send)
+        except Exception as exc:
+            self._error = exc
+            if self._last_reply_type is None:
+                log.debug("the application does not support lifespan events: %s", exc)
+            elif self._last_reply_type in _COMPLETE_MESSAGES:
+                log.error("the lifespan of the application failed: %s", type(exc).__name__, exc_info=exc)
+        finally:
+            self._replies.put_nowait({"type": _LIFESPAN_ENDED})
+
+    async def _send(self, message: ASGIMessage) -> None:
+        self._last_reply_type = message["type"]
+        self._replies.put_nowait(message)
 
 
-async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> None:
-    try:
-        await coroutine
-    except Exception:  # The application does not support lifespan events.
-        pass
-    finally:
-        replies.put_nowait({"type": _LIFESPAN_ENDED})
+def _get_last_line(report: str) -> str:
+    return report.strip().rpartition("\n")[2] or "it reports no reason"
 
 
 class FallbackRouter:
@@ -49,6 +105,7 @@ class FallbackRouter:
     def __init__(self, endpoint: Endpoint, fallback: ASGIApp) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
+        self._state: dict[str, Any] = {}  # the values that the lifespan of the fallback has added
         self.close = endpoint.close
         self.begin_drain = endpoint.begin_drain
         self.end_streams = endpoint.end_streams
@@ -59,7 +116,9 @@ class FallbackRouter:
         elif scope["type"] == "http" and self._endpoint.handles_path(scope):
             await self._endpoint(scope, receive, send)
         else:
-            await self._fallback(scope, receive, send)
+            # Not every server supports the state of a lifespan.
+            state = {**self._state, **scope.get("state", {})}
+            await self._fallback({**scope, "state": state}, receive, send)
 
     def handle(self, http: ServerRequest) -> Awaitable[None]:
         """Handle an HTTP request of our HTTP server."""
@@ -76,7 +135,16 @@ class FallbackRouter:
             else:
                 await send(message)
 
-        async with run_lifespan(self._fallback):
-            await self._endpoint(scope, receive, hold_shutdown)
-        for message in shutdown_messages:
-            await send(message)
+        try:
+            async with run_lifespan(self._fallback, scope.get("state")) as self._state:
+                await self._endpoint(scope, receive, hold_shutdown)
+        except StartupFailed as exc:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": exc.report})
+            error = exc.__cause__
+        else:
+            error = None
+            for message in shutdown_messages:
+                await send(message)
+        if error is not None:  # The server can show the traceback of the application.
+            raise error
