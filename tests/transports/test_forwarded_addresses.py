@@ -2,6 +2,7 @@
 
 import pytest
 
+from dovetail.transports.http_server import forwarded_addresses
 from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
 
 PEER = ("10.0.0.1", 5000)
@@ -44,10 +45,39 @@ def test_a_wrong_list_of_proxies_is_an_error(proxies: str) -> None:
         TrustedProxies(proxies)
 
 
-@pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1"])
-def test_a_proxy_at_a_socket_for_both_versions_of_ip(peer: str) -> None:
+@pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "::ffff:a00:1"])
+@pytest.mark.parametrize(
+    ("proxies", "is_trusted"),
+    [
+        ("10.0.0.1", True),
+        ("10.0.0.0/8", True),
+        ("::ffff:10.0.0.1", True),
+        ("::ffff:a00:1", True),
+        ("::ffff:10.0.0.0/104", True),
+        ("::ffff:0:0/96", True),
+        ("::ffff:10.0.0.2", False),
+        ("::ffff:11.0.0.0/104", False),
+        ("::1", False),
+    ],
+)
+def test_a_proxy_with_an_ipv4_address_in_either_form(proxies: str, peer: str, is_trusted: bool) -> None:
     headers = [(b"x-forwarded-for", b"203.0.113.9")]
-    assert TrustedProxies("10.0.0.1").find_client((peer, 5000), headers) == ("203.0.113.9", 0)
+    expected = ("203.0.113.9", 0) if is_trusted else (peer, 5000)
+    assert TrustedProxies(proxies).find_client((peer, 5000), headers) == expected
+
+
+def test_an_ipv6_network_that_contains_all_ipv4_addresses() -> None:
+    trusted = TrustedProxies("::/0")
+    assert (trusted.trusts("::ffff:10.0.0.1"), trusted.trusts("10.0.0.1")) == (True, False)
+
+
+def test_a_known_header_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = TrustedProxies("10.0.0.1")
+    headers = [(b"x-forwarded-for", b"203.0.113.9")]
+    assert trusted.find_client(PEER, headers) == ("203.0.113.9", 0)
+    monkeypatch.setattr(forwarded_addresses, "_parse_address", None)
+    assert trusted.find_client(PEER, headers) == ("203.0.113.9", 0)
+    assert trusted.find_client(("10.0.0.2", 5000), headers) == ("10.0.0.2", 5000)
 
 
 @pytest.mark.parametrize("proxies", ["10.0.0.1", "*"])
