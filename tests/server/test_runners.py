@@ -18,7 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Server, ServerLimits
+from dovetail import Client, Server, ServerLimits
+from dovetail.errors import MCPError
+from dovetail.server import dispatcher
 from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
@@ -33,7 +35,9 @@ META = {
 PROGRAM = """
 import asyncio, json, os, sys, time
 from contextlib import asynccontextmanager
-from dovetail import Server, ServerLimits
+from dovetail import Client, Server, ServerLimits
+from dovetail.errors import MCPError
+from dovetail.server import dispatcher
 
 @asynccontextmanager
 async def lifespan():
@@ -43,7 +47,9 @@ async def lifespan():
     yield
     sys.stderr.write("left\\n")
 
-app = Server("served", lifespan=lifespan, limits=ServerLimits(drain_timeout=0.2, shutdown_timeout=1.0))
+short, long = dict(drain_timeout=0.2, shutdown_timeout=1.0), dict(drain_timeout=60.0, shutdown_timeout=120.0)
+limits = ServerLimits(**(long if "patient" in sys.argv else short))
+app = Server("served", lifespan=lifespan, limits=limits)
 
 @app.tool
 async def echo(text: str) -> str:
@@ -52,6 +58,7 @@ async def echo(text: str) -> str:
 
 @app.tool
 async def forever() -> str:
+    sys.stderr.write("waiting\\n")
     await asyncio.Event().wait()
     return "never"
 
@@ -429,6 +436,79 @@ def _dialled(port: int) -> socket.socket:
         except OSError:
             pause.wait(0.01)
     raise TimeoutError(port)
+
+
+# A second signal
+
+
+def send_call_without_result(child: Child, transport: str, client: socket.socket) -> None:
+    """Start a call that never ends."""
+    body = json.dumps(call("forever"))
+    if transport == "http":
+        headers = (
+            "host: localhost\r\ncontent-type: application/json\r\nmcp-protocol-version: 2026-07-28\r\n"
+            f"mcp-method: tools/call\r\nmcp-name: forever\r\ncontent-length: {len(body)}\r\n"
+        )
+        client.sendall(f"POST /mcp HTTP/1.1\r\n{headers}\r\n{body}".encode())
+    else:
+        client.sendall(f"{body}\n".encode())
+    child.hears("waiting")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("transport", ["http", "tcp", "unix"])
+def test_a_second_signal_ends_the_calls(transport: str, number: signal.Signals, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"path": str(tmp_path / "s")} if transport == "unix" else {"port": 0}
+    with running(transport, "patient", **options) as child:
+        announcement = child.hears("served is at ")
+        if transport == "unix":
+            client = _connected(options["path"])
+        else:
+            client = _dialled(int(announcement.rpartition(":")[2].partition("/")[0]))
+        with client:
+            send_call_without_result(child, transport, client)
+            child.process.send_signal(number)
+            assert "second signal" in child.hears("is stopping")
+            child.process.send_signal(number)
+            assert child.ends() == 75
+            child.hears("left")
+            assert not any(one.startswith("Traceback") for one in child.heard)
+
+
+@pytest.mark.parametrize("transport", ["http", "tcp"])
+def test_a_second_signal_ends_the_calls_in_a_running_loop(transport: str) -> None:
+    with running(transport, "patient", "within", port=0) as child:
+        announcement = child.hears("served is at ")
+        with _dialled(int(announcement.rpartition(":")[2].partition("/")[0])) as client:
+            send_call_without_result(child, transport, client)
+            child.process.terminate()
+            assert "second signal" in child.hears("is stopping")
+            child.process.terminate()
+            child.hears("went on")
+            assert child.ends() == 0
+
+
+async def test_a_server_without_signal_handlers_does_not_mention_a_second_signal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_QUIET_DRAIN_S", 0.01)
+    app = Server("x", limits=ServerLimits(drain_timeout=0.02))
+    started = asyncio.Event()
+
+    @app.tool
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(PATIENCE), Client(app) as client:
+        call_task = asyncio.create_task(client.call("forever"))
+        await started.wait()
+        await app.stop()
+        with pytest.raises(MCPError):
+            await call_task
+    texts = [record.getMessage() for record in caplog.records if "is stopping" in record.getMessage()]
+    assert len(texts) == 1
+    assert "signal" not in texts[0]
 
 
 # In this process

@@ -115,6 +115,7 @@ class Dispatcher:
         self._state_option = state
         self._state_store: StateStore | None = None  # This attribute is None until a function uses its state.
         self.cluster: ClusterWorker | None = None  # This attribute is None if the server runs in one process.
+        self.stops_on_second_signal = False
         self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
@@ -602,6 +603,16 @@ class Dispatcher:
             for stream in tuple(state.change_streams):
                 stream.close()
 
+    def end_calls(self) -> int:
+        """End the running calls in this event loop at once, and return their number."""
+        state = self._state_by_loop.get(asyncio.get_running_loop())
+        exchanges = () if state is None else tuple(call for call in state.running_exchanges if call.verdict is None)
+        if exchanges:
+            log.warning("%s stops running calls at once: %d", self.name, len(exchanges))
+        for exchange in exchanges:
+            exchange.end("shutdown")
+        return len(exchanges)
+
     async def _close_state(self, state: LoopState) -> None:
         if state.is_closing:
             await state.closed_event.wait()
@@ -637,12 +648,8 @@ class Dispatcher:
         await _wait_for_calls(state, quiet_time)
         count = _count_calls(state)
         if count and timeout > quiet_time:
-            log.warning(
-                "%s is stopping and waits up to %g s for running calls (%d). A second signal stops them at once",
-                self.name,
-                timeout,
-                count,
-            )
+            hint = ". A second signal stops them at once" if self.stops_on_second_signal else ""
+            log.warning("%s is stopping and waits up to %g s for running calls (%d)%s", self.name, timeout, count, hint)
             await _wait_for_calls(state, timeout - quiet_time)
             count = _count_calls(state)
         if count:

@@ -55,8 +55,11 @@ class RunnableServer(Protocol):
 class RunnableService(Service, Protocol):
     """A `Service` that can be run."""
 
+    stops_on_second_signal: bool  # True while a second signal calls `end_calls`
+
     def use_cluster(self, cluster: "ClusterWorker") -> None: ...
     def end_subscriptions(self) -> None: ...
+    def end_calls(self) -> int: ...
 
 
 class Runnable(NamedTuple):
@@ -142,34 +145,19 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
         await runnable.server.stop()
 
 
-async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> None:
-    """Serve over HTTP until a signal arrives."""
+async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> int:
+    """Serve over HTTP until a signal arrives. Return the exit code of the process."""
     from dovetail.transports.http_server.http_listener import HTTPServer
 
-    server, limits = runnable.server, runnable.service.limits
-    stop, signal_count = asyncio.Event(), 0
-
-    def on_signal(signum: int) -> None:
-        nonlocal signal_count
-        # A service manager may send SIGTERM to all processes, and the parent of a worker sends it, too.
-        if listener.is_worker and signal_count and signum == signal.SIGTERM:
-            return
-        signal_count += 1
-        grace_s = limits.shutdown_timeout if signal_count == 1 else _SECOND_SIGNAL_GRACE_S
-        _exit_within(watchdog, grace_s, CALLS_CUT)
-
-    def on_loop() -> None:
-        stop.set()
-        if signal_count > 1:
-            http_server.force_stop()
-
+    server = runnable.server
     if watchdog is not None:
         watchdog.start()
     try:
         app = server.asgi(**listener.options)
-        tls = load_tls_files(*listener.tls_files) if listener.tls_files else None
-        http_server = HTTPServer(app, limits, tls, shares_socket=listener.is_worker)
-        with _SignalHandlers(on_signal, on_loop):
+        tls_context = load_tls_files(*listener.tls_files) if listener.tls_files else None
+        http_server = HTTPServer(app, runnable.service.limits, tls_context, shares_socket=listener.is_worker)
+        stop = _StopSignals(runnable.service, watchdog, http_server.force_stop, is_worker=listener.is_worker)
+        with stop:
             await server.start()
             await http_server.start(listener.socket)
             # Other workers can serve the next request of each client.
@@ -179,10 +167,11 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
                 await stop.wait()
             finally:
                 await http_server.stop(app.close, release)
-        _exit_within(watchdog, _EXIT_GRACE_S, 0)
+        _exit_within(watchdog, _EXIT_GRACE_S, stop.exit_code)
     finally:
         listener.socket.close()
         await server.stop()
+    return stop.exit_code
 
 
 class _Release:
@@ -209,10 +198,13 @@ class _Release:
 
 async def serve_unix(
     runnable: Runnable, *, path: "str | Path", allow_anonymous: bool = False, watchdog: "LoopWatchdog | None" = None
-) -> None:
-    """Serve newline-delimited messages on a Unix socket, without authentication, until a signal arrives."""
+) -> int:
+    """Serve newline-delimited messages on a Unix socket, without authentication, until a signal arrives.
+
+    Return the exit code of the process.
+    """
     _check_unauthenticated(runnable, allow_anonymous)
-    await _serve_socket(runnable, watchdog, path=str(path))
+    return await _serve_socket(runnable, watchdog, path=str(path))
 
 
 async def serve_tcp(
@@ -222,25 +214,23 @@ async def serve_tcp(
     port: int,
     allow_anonymous: bool = False,
     watchdog: "LoopWatchdog | None" = None,
-) -> None:
-    """Serve newline-delimited messages on TCP, without authentication, until a signal arrives."""
+) -> int:
+    """Serve newline-delimited messages on TCP, without authentication, until a signal arrives.
+
+    Return the exit code of the process.
+    """
     _check_unauthenticated(runnable, allow_anonymous)
     check_exposure(host, allow_anonymous)
-    await _serve_socket(runnable, watchdog, host=host, port=port)
+    return await _serve_socket(runnable, watchdog, host=host, port=port)
 
 
-_SERVE_SOCKET: Final[Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {"unix": serve_unix, "tcp": serve_tcp}
+_SERVE_SOCKET: Final[Mapping[str, Callable[..., Coroutine[Any, Any, int]]]] = {"unix": serve_unix, "tcp": serve_tcp}
 
 
-async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **address: Any) -> None:
+async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **address: Any) -> int:
     from dovetail.transports.socket_server import serve_socket
 
-    server = runnable.server
-
-    def on_signal(_: int) -> None:
-        _exit_within(watchdog, runnable.service.limits.shutdown_timeout, CALLS_CUT)
-
-    stop = asyncio.Event()
+    server, stop = runnable.server, _StopSignals(runnable.service, watchdog)
     if watchdog is not None:
         watchdog.start()
     await server.start()
@@ -248,14 +238,15 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
         async with serve_socket(runnable.service, **address) as listener:
             socket_name = listener.sockets[0].getsockname()
             display_name = socket_name if isinstance(socket_name, str) else f"{socket_name[0]}:{socket_name[1]}"
-            with _SignalHandlers(on_signal, stop.set):
+            with stop:
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
-            # The server stops before the connections close. Waiting clients can then receive their responses.
-            await server.stop()
+                # The server stops before the connections close. Waiting clients can then receive their responses.
+                await server.stop()
     finally:
         await server.stop()
-    _exit_within(watchdog, _EXIT_GRACE_S, 0)
+    _exit_within(watchdog, _EXIT_GRACE_S, stop.exit_code)
+    return stop.exit_code
 
 
 async def serve_tasks(
@@ -513,8 +504,8 @@ def _check_shared_storage(auth: Any, fallback: Any) -> None:
         )
 
 
-def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
-    """Run an async `serve` function in a new event loop with a watchdog."""
+def run_in_process(serve: "Callable[..., Coroutine[Any, Any, int | None]]") -> None:
+    """Run an async `serve` function in a new event loop with a watchdog. If it returns an exit code, exit with it."""
     from dovetail.server.loop_watchdog import LoopWatchdog
 
     with LoopWatchdog() as watchdog, _collect_garbage_less_often():
@@ -522,10 +513,12 @@ def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
         try:
             import uvloop
         except ImportError:
-            asyncio.run(coroutine)
-            return
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(coroutine)
+            exit_code = asyncio.run(coroutine)
+        else:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                exit_code = runner.run(coroutine)
+    if exit_code:
+        sys.exit(exit_code)
 
 
 @contextlib.contextmanager
@@ -568,6 +561,60 @@ def _exit_within(watchdog: "LoopWatchdog | None", seconds: float, exit_code: int
         watchdog.exit_within(seconds, exit_code)
 
 
+class _StopSignals:
+    """Waits for SIGINT or SIGTERM while the context is open. A second signal ends the running calls.
+
+    Args:
+        force_stop: A function that is called in the event loop after a second signal.
+        is_worker: True if a parent process sends the signals.
+    """
+
+    def __init__(
+        self,
+        service: RunnableService,
+        watchdog: "LoopWatchdog | None",
+        force_stop: Callable[[], None] | None = None,
+        *,
+        is_worker: bool = False,
+    ) -> None:
+        self.exit_code = 0
+        self._service = service
+        self._watchdog = watchdog
+        self._force_stop = force_stop
+        self._is_worker = is_worker
+        self._count = 0
+        self._received = asyncio.Event()
+        self._handlers = _SignalHandlers(self._handle_signal, self._handle_on_loop)
+
+    async def wait(self) -> None:
+        """Wait for the first signal."""
+        await self._received.wait()
+
+    def _handle_signal(self, signum: int) -> None:
+        # A service manager may send SIGTERM to all processes, and the parent of a worker sends it, too.
+        if self._is_worker and self._count and signum == signal.SIGTERM:
+            return
+        self._count += 1
+        grace_s = self._service.limits.shutdown_timeout if self._count == 1 else _SECOND_SIGNAL_GRACE_S
+        _exit_within(self._watchdog, grace_s, CALLS_CUT)
+
+    def _handle_on_loop(self) -> None:
+        self._received.set()
+        if self._count > 1:
+            if self._force_stop is not None:
+                self._force_stop()
+            if self._service.end_calls():
+                self.exit_code = CALLS_CUT
+
+    def __enter__(self) -> None:
+        self._handlers.__enter__()
+        self._service.stops_on_second_signal = self._handlers.are_installed
+
+    def __exit__(self, *_: Any) -> None:
+        self._service.stops_on_second_signal = False
+        self._handlers.__exit__()
+
+
 class _SignalHandlers:
     """Handles SIGINT and SIGTERM while the context is open.
 
@@ -581,6 +628,11 @@ class _SignalHandlers:
         self._on_loop = on_loop
         self._previous_handlers: dict[int, Any] = {}
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def are_installed(self) -> bool:
+        """Whether signals are handled. This is only possible in the main thread."""
+        return bool(self._previous_handlers)
 
     def __enter__(self) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM):
