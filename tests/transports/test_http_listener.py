@@ -509,6 +509,9 @@ async def refuse_token(headers: Mapping[bytes, bytes]) -> Any:
     [
         (b"NONSENSE\r\n\r\n", 400, logging.INFO, {}),
         (whole(stateless_request())[:-1] + b"x", 400, logging.INFO, {}),
+        (whole(stateless_request(), **{"mcp-method": "tools/list"}), 400, logging.INFO, {}),
+        (whole(stateless_request()).replace(b"mcp-method:", b"x-method:"), 400, logging.INFO, {}),
+        (whole(stateless_request()).replace(b"2026-07-28", b"2031-01-01"), 400, logging.INFO, {}),
         (get(), 401, logging.INFO, {"authenticate": refuse_token}),
         (get("origin: https://attacker.example"), 403, logging.INFO, {}),
         (get(method="PUT"), 405, logging.INFO, {}),

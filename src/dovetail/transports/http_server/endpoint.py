@@ -335,7 +335,7 @@ class Endpoint:
             if request.size > self._limits.max_meta_bytes:
                 check_meta_size(exchange, self._limits.max_meta_bytes)
         except ProtocolError as exc:
-            await self._refuse(request, writer, jsonrpc.read_id(message), exc)
+            await self._refuse(request, writer, jsonrpc.read_id(message), exc, was_admitted=False)
             return
         del message
         request.message = None  # This frees memory, because the exchange has a copy of the message.
@@ -374,10 +374,16 @@ class Endpoint:
                 await request.respond(_CLIENT_CLOSED_REQUEST, [])
 
     def _refuse(
-        self, request: EndpointRequest, writer: ResponseWriter, id: jsonrpc.RequestId | None, exc: ProtocolError
+        self,
+        request: EndpointRequest,
+        writer: ResponseWriter,
+        id: jsonrpc.RequestId | None,
+        exc: ProtocolError,
+        *,
+        was_admitted: bool = True,
     ) -> Awaitable[None]:
         status = get_http_status(exc)
-        if isinstance(exc, ServerBusy | InsufficientScope):
+        if isinstance(exc, ServerBusy | InsufficientScope) or (not was_admitted and status >= 400):
             log_rejected_request(status, request.http.client_host, str(exc))
         return writer.finish(
             self._stateless_protocol.refuse(id, exc),

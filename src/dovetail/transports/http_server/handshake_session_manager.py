@@ -252,6 +252,7 @@ class HandshakeSessionManager:
             if problem is None:
                 await self._run_batch(request, session, messages)
             else:
+                log_rejected_request(400, request.http.client_host, problem)
                 refusal = handshake_protocol.refuse(
                     session.revision, None, InvalidRequest(f"Invalid request: {problem}")
                 )
