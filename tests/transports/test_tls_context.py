@@ -1,7 +1,10 @@
 """Test the certificate of a server, and the log lines about TLS."""
 
 import asyncio
+import errno
 import logging
+import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,23 @@ def test_a_file_with_both_is_enough(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
     create_tls_context(certificate, None)
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EACCES])
+def test_a_file_that_cannot_be_read_is_named_with_the_problem(
+    has_key: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_cert_chain(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    if code == errno.EACCES:  # The administrator can read all files.
+        monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_cert_chain)
+    with pytest.raises(ValueError, match=f"{os.strerror(code)}$") as caught:
+        create_tls_context(certificate, key if has_key else None)
+    assert str(certificate) in str(caught.value)
+    assert (str(key) in str(caught.value)) is has_key
 
 
 @pytest.mark.parametrize(("hours", "count"), [(1, 0), (-1, 1)])

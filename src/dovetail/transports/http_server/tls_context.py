@@ -45,12 +45,14 @@ def warn_if_expired(certificate: str | Path) -> None:
 
 
 def _describe_problem(certificate: str | Path, key: str | Path | None, error: OSError) -> str:
-    if key is None and b"PRIVATE KEY-----" not in _read_start(certificate):
-        return f"the certificate {certificate} contains no private key. Pass the file of the key as ssl_keyfile"
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"the private key {key or certificate} does not belong to the certificate {certificate}"
     files = certificate if key is None else f"{certificate} with the key {key}"
     problem = error.strerror or error
+    if not isinstance(error, ssl.SSLError):
+        return f"cannot read the certificate {files}: {problem}"
+    if key is None and b"PRIVATE KEY-----" not in _read_start(certificate):
+        return f"the certificate {certificate} contains no private key. Pass the file of the key as ssl_keyfile"
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return f"the private key {key or certificate} does not belong to the certificate {certificate}"
     return f"cannot use the certificate {files}: {problem}. Both must be PEM files, and the key must have no password"
 
 
