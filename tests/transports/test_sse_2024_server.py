@@ -86,6 +86,15 @@ class Pair:
         await self.stream.wait_done()
 
 
+async def test_a_request_has_the_address_of_its_client() -> None:
+    stand = FakeService()
+    pair = await Pair(endpoint(stand), client=("203.0.113.9", 5000)).open()
+    await pair.send(request("tools/call", 1, name="echo"))
+    await pair.hears(2)
+    assert [exchange.client_address for exchange in stand.seen] == ["203.0.113.9"]
+    await pair.leave()
+
+
 @pytest.mark.parametrize(
     ("path", "options", "root", "address"),
     [

@@ -60,7 +60,7 @@ class Exchange(Struct, eq=False):
     # The HTTP headers with names in lower case, or None on other transports.
     headers: Mapping[bytes, bytes] | None = None
     exception: BaseException | None = None  # the exception that the tool raised, or None
-    client_address: str | None = None  # the IP address of the client over streamable HTTP, or None
+    client_address: str | None = None  # the IP address of the client over HTTP, or None
     _extra: dict[str, Any] | None = None
 
     @property

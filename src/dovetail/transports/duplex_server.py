@@ -71,6 +71,7 @@ class DuplexServer:
         self._principal = None if principal is None else as_principal(principal)
         self._opening_principal = self._principal  # the caller that opened the connection
         self.origin: str | None = self._principal  # Calls with the same origin count toward the same limits.
+        self.client_address: str | None = None  # the IP address of the client over HTTP+SSE
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service, service.protocol_versions, service.limits.max_result_bytes
@@ -182,6 +183,7 @@ class DuplexServer:
             exchange = session.admit(message, self._service.requests)
             exchange.ask = self._ask_client
         exchange.origin = self.origin
+        exchange.client_address = self.client_address
         if exchange.id in self._running:
             code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
             problem = "Invalid request: this id is already in use by a running request"
@@ -316,6 +318,7 @@ class DuplexServer:
                     if exchange.method == "notifications/progress":
                         exchange.params = self._client_requests.read_progress(exchange.params)
                     exchange.origin, exchange.emit, exchange.ask = self.origin, self._emit, self._ask_client
+                    exchange.client_address = self.client_address
                     exchange.size = size
                     self._service.receive_notification(exchange)
 

@@ -237,6 +237,7 @@ class HandshakeSessionManager:
         exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
         exchange.origin = request.principal or request.client_address
+        exchange.client_address = request.http.client_host
         exchange.size = request.size
         self._service.receive_notification(exchange)
 

@@ -112,6 +112,7 @@ class SSE2024Server:
         origin = request.principal or request.client_address
         connection, send = _SSEConnection(self._service, request.principal, self._budget), request.send
         connection.duplex.origin = origin
+        connection.duplex.client_address = request.http.client_host
         connection.set_expiry(request.valid_for)
         self._connections[key] = connection
         self._open_counts[origin] += 1
