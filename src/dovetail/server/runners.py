@@ -295,7 +295,8 @@ def open_http_listener(
     from dovetail.transports.http_server.http_listener import bind_socket
 
     check_exposure(host, allow_anonymous or runnable.auth is not None)
-    read_trusted_proxies()  # A wrong value must not be ignored, because the limits of all clients would be shared.
+    # If an invalid value were ignored, all clients would share the limits of the proxy's address.
+    read_trusted_proxies()
     # This call checks the options before the URL is printed.
     runnable.server.asgi(**options)
     if ssl_keyfile is not None and ssl_certfile is None:

@@ -144,7 +144,7 @@ class CredentialChecker:
         raise problem or self._build_rejection(token)
 
     def _build_rejection(self, token: str) -> TokenRejected:
-        """Return the error for a token that no verifier may accept.
+        """Return the error for a token that matches no verifier.
 
         For the log, the error names the issuer. The operator can then compare the issuer with the configuration.
         """
