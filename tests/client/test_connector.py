@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientLimits, Server, Timeouts, testing
+from dovetail import Client, ClientLimits, Icon, Server, Timeouts, testing
 from dovetail.errors import ConnectionLost, OutcomeUnknown, ProcessStartError, RequestTimeout
 from mentions import mentions
-from scripted_server import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket
+from scripted_server import CLOSE, SILENCE, STATELESS, ErrorReply, ScriptedServer, serve_on_socket
 from testing.calculator import app
 
 VICTIM = Path(__file__).parents[1] / "reliability" / "killable_server.py"
@@ -55,6 +55,37 @@ async def test_an_open_that_is_always_cut_off_was_not_sent() -> None:
         assert not isinstance(told.value, OutcomeUnknown)
         assert not told.value.maybe_sent
         await client.close()
+
+
+@pytest.mark.parametrize("version", ["handshake", "stateless"])
+async def test_client_knows_the_page_and_icons_of_the_server(version: str) -> None:
+    icon = Icon(src="https://shop.example/icon.png")
+    app = Server("shop", title="Shop", description="Sells tea.", website_url="https://shop.example", icons=[icon])
+    async with Client(app, protocol_version=version) as client:
+        info = client.server_info
+        assert info is not None
+        assert (info.title, info.description, info.website_url) == ("Shop", "Sells tea.", "https://shop.example")
+        assert info.icons == [icon]
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ({"name": "a", "version": 1, "title": "A"}, ("a", "1", "A")),
+        ({"name": "a", "version": "1", "title": 2, "icons": "none"}, ("a", "1", None)),
+        ({"name": "a"}, None),
+        ("a", None),
+    ],
+)
+async def test_invalid_server_info_of_a_stateless_server(sent: Any, expected: Any) -> None:
+    meta = {"io.modelcontextprotocol/serverInfo": sent}
+    discovered = {"supportedVersions": [STATELESS], "capabilities": {}, "resultType": "complete", "_meta": meta}
+    async with (
+        serve_on_socket(ScriptedServer("stateless", {"server/discover": discovered})) as at,
+        Client(at) as client,
+    ):
+        info = client.server_info
+        assert (info and (info.name, info.version, info.title)) == expected
 
 
 # Servers that start later than the first question is patient

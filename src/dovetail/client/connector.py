@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import msgspec
+
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.error_context import add_context, clip
@@ -303,7 +305,14 @@ def _has_succeeded(task: "asyncio.Future[Any]") -> bool:
 
 def _parse_implementation(data: Any) -> Implementation | None:
     try:
-        return Implementation(name=str(data["name"]), version=str(data["version"]), title=data.get("title"))
+        return msgspec.convert(data, Implementation)
+    except msgspec.ValidationError:
+        pass  # Other fields are ignored if one of them is invalid.
+    try:
+        title = data.get("title")
+        return Implementation(
+            name=str(data["name"]), version=str(data["version"]), title=title if isinstance(title, str) else None
+        )
     except (TypeError, KeyError, AttributeError):
         return None
 
