@@ -170,9 +170,10 @@ async def open_pool(app: Starlette) -> AsyncIterator[dict[str, str]]:
     yield {"pool": "the pool"}
 
 
-async def test_each_request_gets_a_copy_of_the_state() -> None:
+@pytest.mark.parametrize("is_fallback", [True, False])
+async def test_each_request_gets_a_copy_of_the_state(is_fallback: bool) -> None:
     web = Starlette(routes=[Route("/state", show_state)], lifespan=open_pool)
-    async with serve(Server("x").asgi(fallback=web)) as port:
+    async with serve(Server("x").asgi(fallback=web) if is_fallback else web) as port:
         assert [await fetch(port, "/state") for _ in range(2)] == 2 * [b"the pool"]
 
 

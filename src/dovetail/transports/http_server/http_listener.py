@@ -73,8 +73,9 @@ class HTTPServer:
 
     async def start(self, listener: socket.socket) -> None:
         """Start the application, and accept connections."""
-        await self._lifespan.enter_async_context(run_lifespan(self._app))
-        state = self._state = ConnectionGroup(_get_handler(self._app), self._limits, read_trusted_proxies())
+        app_state = await self._lifespan.enter_async_context(run_lifespan(self._app))
+        handler = _get_handler(self._app, app_state)
+        state = self._state = ConnectionGroup(handler, self._limits, read_trusted_proxies())
         state.starter.acquire()
         self._sockets = [listener]
         # `header_timeout` also limits the TLS handshake, and `write_timeout` the end of TLS.
@@ -198,13 +199,16 @@ class HTTPServer:
             await asyncio.wait(tuple(state.tasks), timeout=_CALL_START_TIMEOUT_S)
 
 
-def _get_handler(app: Any) -> Callable[[HTTP1Request], Awaitable[None]]:
-    """Return the function that handles requests. Our own applications do not use ASGI messages."""
+def _get_handler(app: Any, state: dict[str, Any]) -> Callable[[HTTP1Request], Awaitable[None]]:
+    """Return the function that handles requests. Our own applications do not use ASGI messages.
+
+    Other applications find a copy of the state of their lifespan in each request.
+    """
     if isinstance(app, Endpoint | FallbackRouter):
         return app.handle
 
     def handle(request: HTTP1Request) -> Awaitable[None]:
-        return app(request.scope, request.receive, request.send)
+        return app({**request.scope, "state": dict(state)}, request.receive, request.send)
 
     return handle
 
