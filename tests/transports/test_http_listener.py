@@ -257,7 +257,7 @@ async def test_the_next_head_has_a_time_too() -> None:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200
-        await asyncio.sleep(0.1)  # between two requests nobody hurries
+        await asyncio.sleep(0.1)  # This is longer than the time for headers.
         writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200
         writer.write(b"POST /mcp")
@@ -332,16 +332,20 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
         await wait_until(lambda: here.connections == 0)
 
 
-@pytest.mark.parametrize("size", [8_000_000, 300_000], ids=["write timeout", "idle time"])
+@pytest.mark.parametrize(
+    ("size", "write_timeout", "limit"),
+    [(8_000_000, 0.04, "0.04 s (write_timeout)"), (300_000, 60.0, "0.05 s")],
+    ids=["write timeout", "idle time"],
+)
 async def test_a_client_that_does_not_read_is_reset(
-    size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    size: int, write_timeout: float, limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
 
     async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * size)
 
-    async with site(FakeService(work, write_timeout=0.05)) as here:
+    async with site(FakeService(work, write_timeout=write_timeout)) as here:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", here.port))
@@ -351,10 +355,10 @@ async def test_a_client_that_does_not_read_is_reset(
             with pytest.raises(ConnectionResetError):
                 read_all(client)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.args == ("127.0.0.1", 0.05)
+    assert record.args == ("127.0.0.1", limit)
 
 
-async def test_a_client_that_reads_slowly_is_not() -> None:
+async def test_a_client_that_reads_late_gets_its_whole_response() -> None:
     async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * 2_000_000)
 
@@ -398,10 +402,10 @@ async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops
 
 def test_a_port_that_is_taken_is_a_plain_error() -> None:
     with bind_socket("127.0.0.1", 0) as listener:
-        with pytest.raises(OSError, match=r"\S"):
+        with pytest.raises(OSError, match="Address already in use"):
             bind_socket("127.0.0.1", listener.getsockname()[1])
         with socket.create_connection(listener.getsockname(), timeout=10):
-            pass  # whoever comes early waits
+            pass  # The connection waits until the server accepts it.
 
 
 def test_addresses_of_both_families() -> None:
@@ -744,11 +748,11 @@ async def other_server(application: Any, tls: Any = None, **limits: Any) -> Asyn
         ("/a?b=c", b"transfer-encoding: chunked\r\n\r\n2\r\n/a\r\n3\r\nb=c\r\n0\r\n\r\n"),
         ("/broken", b"Internal Server Error"),
         ("/invalid", b"Internal Server Error"),
-        ("/cancelled", b""),
-        ("/cut", b""),
+        ("/cancelled", None),
+        ("/cut", None),
     ],
 )
-async def test_any_asgi_application_is_served(path: str, expected: bytes) -> None:
+async def test_any_asgi_application_is_served(path: str, expected: bytes | None) -> None:
     async with other_site() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
@@ -757,8 +761,10 @@ async def test_any_asgi_application_is_served(path: str, expected: bytes) -> Non
                 response = await reader.read()
             except ConnectionError:
                 response = b""
-        assert response.endswith(expected)
-        assert (b"0\r\n\r\n" in response) == (path == "/a?b=c")
+        if expected is None:  # The response ends without its last chunk.
+            assert b"0\r\n\r\n" not in response
+        else:
+            assert response.endswith(expected)
         await close_writer(writer)
 
 

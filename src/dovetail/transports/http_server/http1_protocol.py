@@ -139,7 +139,7 @@ class HTTP1Protocol(asyncio.Protocol):
         elif self._is_reading_head or self._is_reading_body:
             self._handle_slow_client()
         elif has_unread_output(self._transport):
-            self._handle_stall()
+            self._handle_stall(f"{self.server.keep_alive_timeout:g} s")
         else:
             self._close()
 
@@ -491,13 +491,11 @@ class HTTP1Protocol(asyncio.Protocol):
         if self._transport.get_write_buffer_size() <= unsent_bytes - _MIN_READ_BYTES:
             self._start_stall_timer()
         else:
-            self._handle_stall()
+            self._handle_stall(f"{self.server.limits.write_timeout:g} s (write_timeout)")
 
-    def _handle_stall(self) -> None:
+    def _handle_stall(self, limit: str) -> None:
         self.server.stall_warning.log(
-            "disconnected the client %s, because it read almost nothing for %g s (write_timeout)",
-            self.client_host,
-            self.server.limits.write_timeout,
+            "disconnected the client %s, because it read almost nothing for %s", self.client_host, limit
         )
         self._reset()
 
