@@ -3,6 +3,7 @@
 They add the place of an error, make text from other programs safe to print, and check the types of options.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -11,7 +12,8 @@ E = TypeVar("E", bound=Exception)
 
 # Comparing names is slow, and other programs choose the names. These limits keep the time to a few milliseconds.
 _MAX_COMPARED_CHARS: Final = 64
-_MAX_CANDIDATES: Final = 1000
+_MAX_CANDIDATES: Final = 5000
+_MAX_NEIGHBORS: Final = 40  # the candidates before and after a name, in alphabetical order
 _MAX_COMPARED_CANDIDATES: Final = 10
 _MIN_SIMILARITY: Final = 0.6
 _MAX_SHOWN_NAMES: Final = 10
@@ -37,17 +39,21 @@ def clip(text: str, limit: int = 128) -> str:
 def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
     """Return the candidates that are most similar to a name, best first.
 
-    Long names and the end of a long list are not compared.
+    Long names and the end of a very long list are not compared. In a long list, only names with a similar start or a
+    similar end are compared.
     """
     if len(name) > _MAX_COMPARED_CHARS:
         return []
+    comparable = [
+        candidate for candidate in islice(candidates, _MAX_CANDIDATES) if len(candidate) <= _MAX_COMPARED_CHARS
+    ]
+    if len(comparable) > 4 * _MAX_NEIGHBORS:
+        comparable = _find_neighbors(name, comparable)
     from difflib import SequenceMatcher  # imported here, because only errors need it
 
     matcher = SequenceMatcher(b=name)
     promising: list[tuple[float, str]] = []
-    for candidate in islice(candidates, _MAX_CANDIDATES):
-        if len(candidate) > _MAX_COMPARED_CHARS:
-            continue
+    for candidate in comparable:
         matcher.set_seq1(candidate)
         if matcher.real_quick_ratio() >= _MIN_SIMILARITY and (bound := matcher.quick_ratio()) >= _MIN_SIMILARITY:
             promising.append((bound, candidate))
@@ -57,6 +63,15 @@ def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
         if (similarity := matcher.ratio()) >= _MIN_SIMILARITY:
             similar.append((similarity, candidate))
     return [candidate for _, candidate in sorted(similar, reverse=True)]
+
+
+def _find_neighbors(name: str, candidates: Iterable[str]) -> set[str]:
+    """Return the candidates with the longest common start, and those with the longest common end."""
+    by_start, by_end = sorted(candidates), sorted(candidate[::-1] for candidate in candidates)
+    start, end = bisect_left(by_start, name), bisect_left(by_end, name[::-1])
+    similar_start = by_start[max(0, start - _MAX_NEIGHBORS) : start + _MAX_NEIGHBORS]
+    similar_end = by_end[max(0, end - _MAX_NEIGHBORS) : end + _MAX_NEIGHBORS]
+    return {*similar_start, *(reversed_name[::-1] for reversed_name in similar_end)}
 
 
 def suggest_match(name: str, candidates: Iterable[str]) -> str:

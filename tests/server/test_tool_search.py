@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Client, Context, Server, ToolAnnotations, ToolError, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
-from dovetail.errors import Forbidden, NotFound, RemoteError
+from dovetail.errors import Forbidden, NotFound, RemoteError, ToolNotFound
 from dovetail.extensions import TaskConfig
 from dovetail.middleware import CallNext, Exchange
 
@@ -76,11 +76,45 @@ async def test_an_unknown_tool_is_answered_with_a_similar_name_that_the_caller_s
         Client(url, auth=BearerAuth("bob"), protocol_version=era) as bob,
     ):
         await bob.list_tools()
-        for name, hint in (("fnd_flight", "'find_flight'"), ("delete_fligt", "delete_fligt"), ("zzz", "search_tools")):
+        for name, hint in (
+            ("fnd_flight", "Did you mean 'find_flight'?"),
+            ("delete_fligt", "Did you mean 'find_flight'?"),  # bob does not see delete_flight
+            ("zzz", "Use search_tools to find names."),
+        ):
+            for call in ((name, {}), ("call_tool", {"name": name})):
+                with pytest.raises(NotFound) as caught:
+                    await bob.call_tool(*call)
+                assert caught.value.message == f"Unknown tool: {name}. {hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("call_unknown", "Unknown tool: find_fligt. Did you mean 'find_flight'?"),
+        ("raise_other_name", "Unknown tool: find_fligt"),
+        ("raise_own_name", "Unknown tool: raise_own_name"),
+    ],
+)
+async def test_an_error_inside_a_tool_gets_no_suggestion_for_the_tool(era: Era, name: str, message: str) -> None:
+    app = create_app()
+
+    @app.tool
+    async def call_unknown(ctx: Context) -> str:
+        return (await ctx.call_tool("find_fligt")).text
+
+    @app.tool
+    def raise_other_name() -> None:
+        raise ToolNotFound("find_fligt")
+
+    @app.tool
+    def raise_own_name() -> None:
+        raise ToolNotFound("raise_own_name")
+
+    async with Client(app, protocol_version=era) as client:
+        for call in ((name, {}), ("call_tool", {"name": name})):
             with pytest.raises(NotFound) as caught:
-                await bob.call_tool("call_tool", {"name": name})
-            assert hint in str(caught.value)
-            assert "delete_flight" not in str(caught.value)
+                await client.call_tool(*call)
+            assert caught.value.message == message
 
 
 async def test_access_rules_apply(era: Era) -> None:

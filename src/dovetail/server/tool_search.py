@@ -109,7 +109,8 @@ class ToolSearch:
                 try:
                     return await call_tool(exchange)
                 except ToolNotFound as exc:
-                    raise _add_suggestion(exc, str(name), await self._list_tools(exchange)) from None
+                    await self._add_suggestion(exc, str(name), exchange)
+                    raise
             tools = await self._list_tools(exchange)
             definitions, index = await self._get_index(tools)
 
@@ -149,6 +150,18 @@ class ToolSearch:
                 exchange.params = original_params
 
         return handle_call
+
+    async def _add_suggestion(self, error: ToolNotFound, name: str, exchange: IncomingExchange) -> None:
+        """Add a similar name that the caller sees to an error, because the client does not know the names.
+
+        An error that a tool of this server raised is not changed, for example if the tool has called an unknown tool.
+        """
+        if error.message != ToolNotFound(name).message:
+            return
+        tools = await self._list_tools(exchange)
+        if name not in tools:
+            error.message += suggest_match(name, tools) or f". {_FIND_NAMES}"
+            error.args = (error.message,)
 
     async def _get_index(self, tools: Mapping[str, Tool]) -> tuple[list[Tool], SearchIndex]:
         definitions = [*tools.values()]
@@ -201,13 +214,6 @@ def parse_inner_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
         raise InvalidParams("Invalid params: call_tool requires the name of a tool, and `arguments` must be an object")
     return name, inner_arguments or {}
-
-
-def _add_suggestion(error: ToolNotFound, name: str, tools: Mapping[str, Tool]) -> ToolNotFound:
-    """Add a similar name to an error, because the client does not know the names. `tools` are those the caller sees."""
-    error.message += suggest_match(name, tools) or f". {_FIND_NAMES}"
-    error.args = (error.message,)
-    return error
 
 
 def _format_brief(tool: Tool) -> str:
