@@ -16,6 +16,7 @@ from dovetail.oauth.authorization_server.store import StoreUnavailable, TokenGra
 from dovetail.oauth.guard.claims import TokenRejected
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.versioned_codec import add_format, remove_format
 from dovetail.wire.codec import decode, encode
 from oauth.server_harness import ISSUER, REDIRECT_URI, RESOURCE, Browser, ServerHarness, complete, decode_body
 
@@ -94,6 +95,22 @@ def test_each_step_of_a_login_may_reach_another_worker() -> None:
     assert {verify(worker, tokens["access_token"]) for worker in (first, second, third)} == {"developer"}
     renewed = decode_body(first.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"]))
     assert verify(second, renewed["access_token"]) == "developer"
+
+
+async def test_a_swap_keeps_what_a_newer_release_has_added() -> None:
+    backend = MemoryBackend()
+    store = SharedStateStore(backend, ISSUER)
+    await store.put("family", "f", b"old", NOW + 60, NOW)
+    name = f"{ISSUER}\0family\0f"
+    stored = await backend.read(name)
+    assert stored is not None
+    values = decode(remove_format(stored.data) or b"")
+    await backend.write(name, add_format(encode([*values, "added"])), 60)
+    assert await store.swap("family", "f", b"old", b"new", NOW + 90, NOW + 1)
+    changed = await backend.read(name)
+    assert changed is not None
+    assert decode(remove_format(changed.data) or b"")[1:] == [NOW + 1, NOW + 90, values[3], "added"]
+    assert await store.get("family", "f", NOW + 2) == b"new"
 
 
 def test_a_code_is_redeemed_by_one_worker_and_a_second_use_ends_the_login() -> None:

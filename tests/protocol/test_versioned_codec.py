@@ -21,8 +21,14 @@ class Path(Struct, frozen=True, omit_defaults=True):
     named_points: dict[str, Point] = field(default_factory=dict)
 
 
+class Step(Struct, frozen=True, array_like=True):
+    number: int
+    path: Path
+
+
 POINTS = VersionedCodec(Point)
 PATHS = VersionedCodec(Path)
+STEPS = VersionedCodec(Step)
 
 
 def test_a_record_is_decoded_as_it_was_encoded() -> None:
@@ -67,6 +73,15 @@ def test_unchanged_objects_in_a_list_keep_their_unknown_members() -> None:
     newer_points = [{"x": x, "data": "", "z": x} for x in (1, 2, 3)]
     points = [{"x": 5, "data": ""}, newer_points[2], newer_points[0]]
     assert change({"points": newer_points}, points=(Point(5), Point(3), Point(1))) == {"points": points}
+
+
+def test_a_struct_that_is_encoded_as_an_array_keeps_the_values_at_its_end() -> None:
+    data = add_format(b'[1,{"name":"a","color":2},"later",{"z":4}]')
+    step = STEPS.decode(data)
+    assert step == Step(1, Path("a"))
+    changed = STEPS.encode(Step(5, Path("b")), data)
+    assert remove_format(changed) == b'[5,{"color":2,"name":"b"},"later",{"z":4}]'
+    assert STEPS.encode(Step(5, Path("b")), STEPS.encode(step)) == STEPS.encode(Step(5, Path("b")))
 
 
 def test_a_member_that_this_release_removes_does_not_come_back() -> None:

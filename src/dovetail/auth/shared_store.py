@@ -11,6 +11,7 @@ from dovetail.protocol.shared_state import (
     Message,
     SharedState,
     SharedStateUnavailable,
+    StoredValue,
     use_with_retry,
 )
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -53,21 +54,21 @@ class SharedStateStore:
 
     async def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Store a value."""
-        await self._write(kind, key, value, until, now, None)
+        await self._write(kind, key, value, until, now)
 
     async def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value."""
         while True:
-            record, version = await self._read(kind, key, now)
+            record, stored = await self._read(kind, key, now)
             if record is not None:
                 return record.value
-            if await self._write(kind, key, value, until, now, version):
+            if await self._write(kind, key, value, until, now, expected=stored.version):
                 return None
 
     async def take(self, kind: str, key: str, now: float) -> bytes | None:
         """Delete a value and return it. Only one of several concurrent calls gets the value."""
         while True:
-            record, version = await self._read(kind, key, now)
+            record, stored = await self._read(kind, key, now)
             if record is None:
                 return None
             if kind in _SINGLE_USE_KINDS:
@@ -76,21 +77,21 @@ class SharedStateStore:
                 if not await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch):
                     return None
                 with suppress(SharedStateUnavailable):
-                    await self._state.delete(self._get_name(kind, key), expected=version)
+                    await self._state.delete(self._get_name(kind, key), expected=stored.version)
                 return record.value
             try:
-                if await self._state.delete(self._get_name(kind, key), expected=version):
+                if await self._state.delete(self._get_name(kind, key), expected=stored.version):
                     return record.value
             except SharedStateUnavailable as exc:
                 raise StoreUnavailable(str(exc)) from exc
 
     async def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Replace a value if it equals `old`. Return True if the value was replaced."""
-        record, version = await self._read(kind, key, now)
+        record, stored = await self._read(kind, key, now)
         if record is None or record.value != old:
             return False
         try:
-            return await self._write(kind, key, value, until, now, version)
+            return await self._write(kind, key, value, until, now, expected=stored.version, stored=stored.data)
         except StoreUnavailable:
             return await self._check_swapped(kind, key, value, now)
 
@@ -102,7 +103,7 @@ class SharedStateStore:
         for _ in range(_MAX_ATTEMPTS):
             await asyncio.sleep(_RETRY_DELAY_S)
             with suppress(StoreUnavailable):
-                record, _version = await self._read(kind, key, now)
+                record, _stored = await self._read(kind, key, now)
                 if record is not None and record.value == value:
                     return True
                 break
@@ -133,27 +134,37 @@ class SharedStateStore:
         except SharedStateUnavailable as exc:
             raise StoreUnavailable(str(exc)) from exc
 
-    async def _read(self, kind: str, key: str, now: float) -> tuple[_Record | None, int]:
-        """Return a record and its version. The version of a missing record is 0."""
+    async def _read(self, kind: str, key: str, now: float) -> tuple[_Record | None, StoredValue]:
+        """Return a record and its stored value. The stored value of a missing record has the version 0."""
         await self._start()
         try:
             stored = await self._state.read(self._get_name(kind, key))
         except SharedStateUnavailable as exc:
             raise StoreUnavailable(str(exc)) from exc
         if stored is None:
-            return None, 0
+            return None, StoredValue(b"", 0)
         record = _records.decode(stored.data)
         if record is None:
             raise StoreUnavailable("a stored value has an unknown format, which a newer version may have written")
-        return (record if now < record.until else None), stored.version
+        return (record if now < record.until else None), stored
 
-    async def _write(self, kind: str, key: str, value: bytes, until: float, now: float, expected: int | None) -> bool:
+    async def _write(
+        self,
+        kind: str,
+        key: str,
+        value: bytes,
+        until: float,
+        now: float,
+        *,
+        expected: int | None = None,
+        stored: bytes | None = None,
+    ) -> bool:
+        """Store a value. Keep what a newer release has added to the record in `stored`."""
         await self._start()
         record = _Record(value, now, until, self._state.get_status().epoch)
         try:
-            version = await self._state.write(
-                self._get_name(kind, key), _records.encode(record), max(1.0, until - now), expected=expected
-            )
+            data, ttl = _records.encode(record, stored), max(1.0, until - now)
+            version = await self._state.write(self._get_name(kind, key), data, ttl, expected=expected)
         except SharedStateUnavailable as exc:
             raise StoreUnavailable(str(exc)) from exc
         return version is not None

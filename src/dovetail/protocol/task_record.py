@@ -1,14 +1,16 @@
 """The record of a task: everything that is stored about it, and its format. This module does no I/O."""
 
 import os
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.principal import Principal
-from dovetail.wire.base import UNSET, Struct, field, replace
-from dovetail.wire.codec import encode, to_plain
+from dovetail.protocol.unknown_members import keep_unknown_members
+from dovetail.wire.base import UNSET, Struct, field
+from dovetail.wire.codec import encode
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 
@@ -113,7 +115,6 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     lease: TaskLease | None = None  # the lease of the worker that runs the task, or None
     attempt: int = 0  # the number of starts. A continuation after an answer does not count
     max_retries: int = 0  # how often the function may start again if its worker is lost
-    unknown_members: dict[str, Any] = field(default_factory=dict)  # those that a newer release has added
 
 
 def create_task_id() -> str:
@@ -129,13 +130,16 @@ def is_final(status: TaskStatus) -> bool:
 def encode_record(record: TaskRecord) -> bytes:
     """Encode a record for a store. The encoded data also contains the version of the record format.
 
+    If the record is a changed copy from `decode_record`, the data keeps what a newer release has added to the record.
+
     Args:
         record: The record to store.
     """
-    if not record.unknown_members:
+    if not isinstance(record, _NewerRecord):
         return encode(_EncodedRecord(RECORD_FORMAT, record))
-    known_members = to_plain(replace(record, unknown_members={}))
-    return encode({"format": RECORD_FORMAT, "record": record.unknown_members | known_members})
+    known_record = TaskRecord(**{name: getattr(record, name) for name in TaskRecord.__struct_fields__})
+    changed, known = _EncodedRecord(RECORD_FORMAT, known_record), _record_decoder.decode(record.stored_data)
+    return keep_unknown_members(encode(changed), encode(known), record.stored_data)
 
 
 def decode_record(data: bytes) -> TaskRecord:
@@ -145,17 +149,25 @@ def decode_record(data: bytes) -> TaskRecord:
         data: The stored bytes.
     """
     try:
-        format_version = _format_decoder.decode(data).format
-        if format_version != RECORD_FORMAT:
-            raise TaskStoreUnavailable(
-                f"a task has the format version {format_version}, but this version of dovetail supports only "
-                f"{RECORD_FORMAT}. Update dovetail"
-            )
-        record, members = _record_decoder.decode(data).record, _members_decoder.decode(data).record
-        unknown = {name: msgspec.json.decode(members[name]) for name in members.keys() - _KNOWN_MEMBERS}
-        return replace(record, unknown_members=unknown) if unknown else record
+        encoded = _record_decoder.decode(data)
+        _check_format(encoded.format)
     except msgspec.DecodeError as exc:
+        with suppress(msgspec.DecodeError):
+            _check_format(_format_decoder.decode(data).format)
         raise TaskStoreUnavailable(f"the record of a task is damaged: {exc}") from None
+    record = encoded.record
+    if encode(encoded) == data:
+        return record
+    # The record has members that this release does not know, or another program has written it.
+    return _NewerRecord(**{name: getattr(record, name) for name in record.__struct_fields__}, stored_data=data)
+
+
+def _check_format(format_version: int) -> None:
+    if format_version != RECORD_FORMAT:
+        raise TaskStoreUnavailable(
+            f"a task has the format version {format_version}, but this version of dovetail supports only "
+            f"{RECORD_FORMAT}. Update dovetail"
+        )
 
 
 def save_caller(caller: Caller) -> TaskCaller:
@@ -181,13 +193,15 @@ def restore_caller(record: TaskRecord) -> Caller:
     )
 
 
+class _NewerRecord(TaskRecord, kw_only=True, frozen=True, omit_defaults=True):
+    """A record with members that this release does not know. A copy that `replace` makes is a newer record, too."""
+
+    stored_data: bytes  # the encoded record that was read
+
+
 class _EncodedRecord(Struct):
     format: int
     record: TaskRecord
-
-
-class _EncodedMembers(Struct):
-    record: dict[str, msgspec.Raw]
 
 
 class _Format(Struct):
@@ -196,8 +210,6 @@ class _Format(Struct):
 
 _format_decoder: Final = msgspec.json.Decoder(_Format)
 _record_decoder: Final = msgspec.json.Decoder(_EncodedRecord)
-_members_decoder: Final = msgspec.json.Decoder(_EncodedMembers)
-_KNOWN_MEMBERS: Final = frozenset(TaskRecord.__struct_fields__)
 
 
 def save_principal(principal: Principal) -> TaskPrincipal:

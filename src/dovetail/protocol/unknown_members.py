@@ -13,7 +13,8 @@ from dovetail.wire.codec import encode
 def keep_unknown_members(changed: bytes, known: bytes, stored: bytes) -> bytes:
     """Return a changed record with the members of the stored record that this release does not know.
 
-    Objects inside the record keep their unknown members, too. An object in a list keeps them unless it was changed.
+    Objects inside the record keep their unknown members, too. An object in a list keeps them unless it was changed. A
+    struct that is encoded as an array keeps the values at its end.
 
     Args:
         changed: The changed record as JSON.
@@ -35,6 +36,9 @@ def _merge(changed: Any, known: Any, stored: Any) -> Any:
         }
         return unknown | merged
     if isinstance(changed, list) and isinstance(known, list) and isinstance(stored, list):
+        if len(stored) > len(known):  # Only structs that are encoded as arrays lose values when they are decoded.
+            merged_values = [_merge(*values) for values in zip(changed, known, stored, strict=False)]
+            return merged_values + stored[len(known) :]
         pairs = [pair for pair in zip(known, stored, strict=False) if pair[0] != pair[1]]
         return [next((newer for older, newer in pairs if older == item), item) for item in changed]
     return changed

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable
+from dovetail.protocol.task_record import (
+    TaskCaller,
+    TaskLease,
+    TaskRecord,
+    TaskStoreUnavailable,
+    encode_record,
+)
 from dovetail.protocol.task_rules import (
     answer_requests,
     ask_client,
@@ -18,6 +24,7 @@ from dovetail.protocol.task_rules import (
 )
 from dovetail.protocol.task_store import TaskConflict, TaskLimits, TaskStore, TaskStoreFull, change_task
 from dovetail.wire.base import replace
+from dovetail.wire.codec import decode
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY, OpenStore
 from extensions.tasks.task_records import SERVER, make_record
@@ -33,6 +40,53 @@ async def test_a_record_is_returned_as_it_was_stored(store: TaskStore) -> None:
     await store.create(record)
     assert await store.get(record.id) == record
     assert await store.get("unknown") is None
+
+
+class NewerLease(TaskLease, kw_only=True, frozen=True):
+    """A lease of a newer release."""
+
+    region: str
+
+
+class NewerCaller(TaskCaller, kw_only=True, frozen=True):
+    """A caller of a newer release."""
+
+    tenant: str
+
+
+class NewerRecord(TaskRecord, kw_only=True, frozen=True):
+    """A record of a newer release."""
+
+    priority: int
+
+
+NEWER_MEMBERS = {
+    "caller": NewerCaller(protocol_version="x", tenant="acme"),
+    "lease": NewerLease(holder="w", expires_at=NOW + 30, region="eu"),
+    "priority": 3,
+}
+
+
+@pytest.mark.parametrize("change", ["change", "claim"])
+async def test_a_change_keeps_what_a_newer_release_has_added(store: Any, change: str) -> None:
+    known = make_record(now=NOW, max_retries=1)
+    names = [name for name in TaskRecord.__struct_fields__ if name not in NEWER_MEMBERS]
+    newer = NewerRecord(**{name: getattr(known, name) for name in names}, **NEWER_MEMBERS)
+    await store.create(newer)
+    if change == "change":
+        record = await store.get(newer.id)
+        assert record.lease == TaskLease(holder="w", expires_at=NOW + 30)
+        record = await store.change(replace(record, status_message="half"))
+        await store.change(replace(record, status_message="done"))
+    else:
+        assert await store.claim(newer.id, "other", NOW + 40, 30) is not None
+    # The record that the newer release reads.
+    stored = decode(encode_record(await store.get(newer.id)))["record"]
+    assert stored["priority"] == 3
+    assert stored["caller"] == {"protocol_version": "x", "tenant": "acme"}
+    assert stored["lease"]["region"] == "eu"
+    assert stored["lease"]["holder"] == ("w" if change == "change" else "other")
+    assert stored.get("status_message") == ("done" if change == "change" else None)
 
 
 async def test_another_store_sees_a_record_at_once(open_store: OpenStore) -> None:
