@@ -53,7 +53,31 @@ app = Server("nest", search=True)
 @app.tool
 def count_nuts(shelf: int) -> str:
     return f"{shelf!r}"
+@app.prompt
+def packing_list(city: str) -> str:
+    return city
+@app.resource("notes://today")
+def today() -> str:
+    return "buy tea"
 """
+# A server whose tools have the names of the search tools, but other arguments.
+NAMESAKES = """
+from dovetail import Server
+app = Server("third")
+@app.tool
+def search_tools(query: str) -> str:
+    return "hand tools"
+@app.tool
+def describe_tool(name: str) -> str:
+    return "A hammer is a tool."
+@app.tool
+def call_tool(name: str) -> str:
+    return "called"
+"""
+# A server that has all arguments of the search tools, but describes no tool.
+UNREADABLE = NAMESAKES.replace("query: str", "query: str, limit: int = 1").replace(
+    "call_tool(name: str)", "call_tool(name: str, arguments: dict[str, int] = {})"
+)
 
 
 def test_tools_that_are_not_listed(run_here: RunCommand, tmp_path: Path) -> None:
@@ -66,6 +90,28 @@ def test_tools_that_are_not_listed(run_here: RunCommand, tmp_path: Path) -> None
         refused = run_here(*words)
         assert refused.code == 2
         assert "search_tools" in refused.err
+    for name, suggestion in (("packing_lst", "packing_list"), ("notes://tody", "notes://today")):
+        refused = run_here("info", file, name)
+        assert refused.code == 2
+        assert f"unknown name '{name}'. Did you mean '{suggestion}'? To find names, call search_tools" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        (NAMESAKES, ". Available: search_tools, describe_tool, call_tool"),
+        (UNREADABLE, ". To find names, call search_tools"),
+    ],
+)
+def test_another_server_has_tools_with_the_names_of_the_search_tools(
+    run_here: RunCommand, tmp_path: Path, source: str, hint: str
+) -> None:
+    file = tmp_path / "third.py"
+    file.write_text(source)
+    for words, noun in ((("info", file, "hammer"), "name"), (("call", file, "hammer", "--help"), "tool")):
+        refused = run_here(*words)
+        assert refused.code == 2
+        assert f"unknown {noun} 'hammer'{hint}" in refused.err
 
 
 def describe(schema: dict[str, Any], **options: Any) -> str:

@@ -15,8 +15,7 @@ import click
 from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.target_argument import TargetOptions
-from dovetail.cli.tool_arguments import suggest_names
-from dovetail.cli.tool_lookup import build_unknown_error, find_tool, has_tool_search
+from dovetail.cli.tool_lookup import build_unknown_error, find_tool
 from dovetail.schemas.reader import Schema, as_object, get_list, get_mapping, get_required, get_types, resolve_schema
 from dovetail.schemas.summary import FieldSummary, describe_type, list_fields
 from dovetail.terminal import output
@@ -61,10 +60,9 @@ async def _get_unlisted_tool(command_run: CommandRun, name: str, items_by_kind: 
     tool = await find_tool(command_run.client, name, tools)
     if tool is not None:
         return tool
-    if has_tool_search(tools) or [*items_by_kind] == ["tools"]:
-        raise build_unknown_error(name, tools)
-    keys = [_get_key(item) for items in items_by_kind.values() for item in items]
-    raise click.UsageError(f"unknown name {name!r}{suggest_names(name, keys)}")
+    other_kinds = [items for kind, items in items_by_kind.items() if kind != "tools"]
+    other_keys = [_get_key(item) for items in other_kinds for item in items] if other_kinds else None
+    raise build_unknown_error(name, tools, other_keys)
 
 
 def _get_key(item: Any) -> str:

@@ -1,14 +1,16 @@
 """Find a tool by its name, also on a server that lists search tools instead of all its tools."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import click
 
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.client.client import Client
-from dovetail.errors import InvalidResult, ProtocolError
-from dovetail.server.tool_search import DESCRIBE_TOOL, SEARCH_TOOL, SEARCH_TOOL_NAMES
+from dovetail.error_context import suggest_match
+from dovetail.errors import ProtocolError
+from dovetail.schemas.reader import as_object, get_mapping, get_required
+from dovetail.server.tool_search import DESCRIBE_TOOL, SEARCH_TOOL, SEARCH_TOOLS
 from dovetail.wire.codec import convert, decode
 from dovetail.wire.tools import Tool
 
@@ -17,7 +19,15 @@ FIND_HINT: Final = f"To find names, call {SEARCH_TOOL} query=WORDS on the same t
 
 def has_tool_search(tools: Mapping[str, Tool]) -> bool:
     """Return whether a server with these listed tools has other tools, which it does not list."""
-    return tools.keys() >= SEARCH_TOOL_NAMES
+    return all(
+        tool.name in tools and _list_arguments(tools[tool.name]) == _list_arguments(tool) for tool in SEARCH_TOOLS
+    )
+
+
+def _list_arguments(tool: Tool) -> tuple[set[str], set[str]]:
+    """Return the names of all arguments and of the required arguments. Another server can have a tool of that name."""
+    schema = as_object(tool.input_schema)
+    return set(get_mapping(schema)), set(get_required(schema))
 
 
 async def find_tool(client: Client, name: str, tools: Mapping[str, Tool]) -> Tool | None:
@@ -29,8 +39,8 @@ async def find_tool(client: Client, name: str, tools: Mapping[str, Tool]) -> Too
         return None
     try:
         return convert(decode(result.text.encode()), Tool)
-    except ProtocolError as exc:
-        raise InvalidResult(f"the result of {DESCRIBE_TOOL} is not a tool: {exc}") from None
+    except ProtocolError:
+        return None
 
 
 async def get_tool(client: Client, name: str) -> Tool:
@@ -42,7 +52,16 @@ async def get_tool(client: Client, name: str) -> Tool:
     return tool
 
 
-def build_unknown_error(name: str, tools: Mapping[str, Tool]) -> click.UsageError:
-    """Return the error for a tool that the server does not have. `tools` are the tools that the server lists."""
-    hint = f". {FIND_HINT}" if has_tool_search(tools) else suggest_names(name, tools)
-    return click.UsageError(f"unknown tool {name!r}{hint}")
+def build_unknown_error(
+    name: str, tools: Mapping[str, Tool], other_names: Iterable[str] | None = None
+) -> click.UsageError:
+    """Return the error for a name that the server does not have.
+
+    Args:
+        name: The unknown name.
+        tools: The tools that the server lists.
+        other_names: The names of its prompts and resources, or None if the name can only be a tool.
+    """
+    names = [*tools, *(other_names or ())]
+    hint = f"{suggest_match(name, names) or '.'} {FIND_HINT}" if has_tool_search(tools) else suggest_names(name, names)
+    return click.UsageError(f"unknown {'tool' if other_names is None else 'name'} {name!r}{hint}")
