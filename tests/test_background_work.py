@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dovetail.background_work import BackgroundTasks, release_place, repeat_until_available
+from dovetail.background_work import BackgroundTasks, release_place, repeat_until_available, run_close_handlers
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import SharedStateUnavailable
@@ -55,7 +55,7 @@ async def test_a_place_is_not_released_after_the_worker_has_left() -> None:
             await worker.close()
             raise SharedStateUnavailable("away")
 
-    worker = ClusterWorker(AwayBackend(None), ["key"])
+    worker = ClusterWorker(AwayBackend(None), ["key"], run_close_handlers)
     await worker.start()
     await release_place(worker, "name", "holder")
     assert not worker.is_started

@@ -5,12 +5,12 @@ Code that waits for the shared state calls `repeat_until_available`, or calls `w
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from dovetail.log import log
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.cluster_worker import CloseHandler, ClusterWorker
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
 _FIRST_DELAY_S: Final = 0.1
@@ -52,6 +52,14 @@ class BackgroundTasks:
         give_up_at = loop.time() + timeout
         while self._tasks and (remaining := give_up_at - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=remaining)
+
+
+async def run_close_handlers(handlers: Sequence[CloseHandler]) -> None:
+    """Call handlers at the same time. If some of them fail, the others continue, and then their errors are raised."""
+    outcomes = await asyncio.gather(*(handler() for handler in handlers), return_exceptions=True)
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    if errors:
+        raise BaseExceptionGroup("could not finish the work in the background", errors)
 
 
 async def repeat_until_available(

@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from dovetail import Server
+from dovetail.background_work import run_close_handlers
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import Message
 
 KEYS = ["a key with enough bytes"]
+TIMEOUT_S = 10.0
 
 
 def test_a_cluster_requires_secret_keys() -> None:
@@ -35,7 +37,7 @@ async def test_a_server_joins_its_cluster_once() -> None:
 
 
 async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS)
+    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
     received: list[Message] = []
     worker.add_handler("a", received.append)
     await worker.start()
@@ -47,8 +49,32 @@ async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
     assert not worker.is_started
 
 
+async def test_close_handlers_run_at_the_same_time() -> None:
+    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    barrier = asyncio.Barrier(2)  # Each handler waits for the other one.
+    states: list[bool] = []
+
+    async def wait() -> None:
+        await barrier.wait()
+        await asyncio.sleep(0)
+        states.append(worker.is_started)
+
+    async def fail() -> None:
+        raise OSError
+
+    for handler in (wait, fail, wait):
+        worker.add_close_handler(handler)
+    await worker.start()
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with asyncio.timeout(TIMEOUT_S):
+            await worker.close()
+    assert [type(error) for error in caught.value.exceptions] == [OSError]
+    assert states == [True, True]
+    assert not worker.is_started
+
+
 def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS)
+    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
     received: list[Message] = []
 
     def fail(message: Message) -> None:
@@ -63,7 +89,7 @@ def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
 
 
 def test_a_removed_handler_is_not_called() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS)
+    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
     received: list[Message] = []
     remove = worker.add_handler("a", received.append)
     remove()
@@ -73,7 +99,7 @@ def test_a_removed_handler_is_not_called() -> None:
 
 
 def test_a_failing_gap_handler_does_not_stop_the_others() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS)
+    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
     calls: list[int] = []
 
     def fail() -> None:

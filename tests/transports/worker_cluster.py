@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from dovetail.background_work import run_close_handlers
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.change_messages import CHANGE, Change, encode_body
 from dovetail.protocol.cluster_worker import ClusterWorker
@@ -105,7 +106,7 @@ class Worker:
     ) -> None:
         self.backend = Backend(None if other is None else other.backend)
         self.service = FakeService(work, **limits)
-        self.service.cluster = self.cluster = ClusterWorker(self.backend, keys)
+        self.service.cluster = self.cluster = ClusterWorker(self.backend, keys, run_close_handlers)
         self.app = Endpoint(self.service, **options)
 
     @property

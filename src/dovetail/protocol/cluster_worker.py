@@ -1,27 +1,31 @@
 """This process as one worker of a cluster: its shared state, its keys, and the handlers of messages."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
 from dovetail.protocol.shared_state import Message, SharedState
 
 MessageHandler: TypeAlias = Callable[[Message], None]
+CloseHandler: TypeAlias = Callable[[], Awaitable[None]]
+# Calls all handlers, even if some of them fail.
+RunHandlers: TypeAlias = Callable[[Sequence[CloseHandler]], Awaitable[None]]
 
 
 class ClusterWorker:
     """One worker of a cluster.
 
-    All workers have the same secret keys. Call all methods in the event loop that started the worker.
+    All workers have the same secret keys. Call all methods in the event loop that started the worker. `run_handlers`
+    runs the close handlers at the same time, because each of them may wait for a second.
     """
 
-    def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes]) -> None:
+    def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes], run_handlers: RunHandlers) -> None:
         self.state = state
         self.secret_keys = secret_keys
+        self._run_handlers = run_handlers
         self._handlers: dict[str, list[MessageHandler]] = {}
         self._gap_handlers: dict[object, Callable[[], None]] = {}
-        self._close_handlers: dict[object, Callable[[], Awaitable[None]]] = {}
+        self._close_handlers: dict[object, CloseHandler] = {}
         self.is_started = False
         self.parts: dict[type[Any], Any] = {}  # objects of other packages that exist once for each worker
 
@@ -37,15 +41,12 @@ class ClusterWorker:
 
     async def close(self) -> None:
         """Call the close handlers and leave the cluster. Other workers learn at once that this worker has ended."""
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._leave)
+        try:
             if self.is_started:
-                for handler in self._close_handlers.values():
-                    stack.push_async_callback(handler)
-
-    async def _leave(self) -> None:
-        self.is_started = False
-        await self.state.close()
+                await self._run_handlers(tuple(self._close_handlers.values()))
+        finally:
+            self.is_started = False
+            await self.state.close()
 
     def add_handler(self, kind: str, handler: MessageHandler) -> Callable[[], None]:
         """Handle all messages of one kind. Messages can arrive twice. Return a function that removes the handler.
@@ -71,7 +72,7 @@ class ClusterWorker:
 
         return remove
 
-    def add_close_handler(self, handler: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def add_close_handler(self, handler: CloseHandler) -> Callable[[], None]:
         """Call a function before this worker leaves the cluster. Return a function that removes it.
 
         The function can store the results of work in the background, and should need at most a few seconds.
