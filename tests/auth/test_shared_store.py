@@ -228,6 +228,28 @@ def test_a_change_keeps_what_a_newer_release_has_stored() -> None:
         assert read(kind)["added"] == {"later": 1}
 
 
+def test_a_token_request_reads_its_client_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers()
+    first, second, _ = workers.harnesses
+    client_id = decode_body(first.register(CLIENT))["client_id"]
+    browser = Browser(first)
+    code = browser.request_code(client_id=client_id)
+    reads: list[str] = []
+    read = MemoryBackend.read
+
+    async def count_read(backend: MemoryBackend, name: str) -> Any:
+        reads.append(name.split("\0")[1])
+        return await read(backend, name)
+
+    monkeypatch.setattr(MemoryBackend, "read", count_read)
+    exchange = {"grant_type": "authorization_code", "code": code, "code_verifier": browser.verifier}
+    tokens = decode_body(second.token(client_id=client_id, redirect_uri=REDIRECT_URI, resource=RESOURCE, **exchange))
+    assert reads.count("client") == 1
+    renewal = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    assert decode_body(second.token(client_id=client_id, **renewal))["access_token"]
+    assert reads.count("client") == 2
+
+
 def test_the_endpoints_answer_503_while_the_shared_state_is_away() -> None:
     workers = Workers()
     first, second, _ = workers.harnesses

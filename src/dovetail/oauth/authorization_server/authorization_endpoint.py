@@ -40,6 +40,7 @@ from dovetail.oauth.authorization_server.store import (
     StoreFull,
     StoreUnavailable,
     TokenGrant,
+    add_stored_value,
     decode_record,
     encode_record,
 )
@@ -248,9 +249,10 @@ class AuthorizationEndpoints:
             return self._known_clients[client_id]
         is_document_client = clients.is_document_url(client_id)
         record_kind = "client document" if is_document_client else "client"
-        stored = decode_record((yield from wait_for(self._store.get(record_kind, client_id, now))), ClientRecord)
-        if stored is not None:
-            return stored
+        stored_value = yield from wait_for(self._store.get(record_kind, client_id, now))
+        stored_client = decode_record(stored_value, ClientRecord)
+        if stored_client is not None:
+            return stored_client if is_document_client else add_stored_value(stored_client, stored_value)
         if not is_document_client:
             raise InvalidClient("unknown client", "invalid_client")
         host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client

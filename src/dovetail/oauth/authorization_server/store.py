@@ -141,6 +141,12 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     by_document: bool = False  # True if the client ID is the URL of a metadata document
 
 
+class RegisteredClient(ClientRecord, frozen=True, kw_only=True):
+    """A client from the store, with its stored value. The value may have members that this release does not know."""
+
+    stored_value: bytes
+
+
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     """An authorization request for which no code has been issued yet."""
 
@@ -212,3 +218,12 @@ def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
         return msgspec.json.decode(data, type=record_type)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def add_stored_value(client: ClientRecord, stored_value: bytes | None) -> ClientRecord:
+    """Return a client with its stored value, so that the value can be stored again with a later expiry time."""
+    if stored_value is None:
+        return client
+    return RegisteredClient(
+        **{name: getattr(client, name) for name in client.__struct_fields__}, stored_value=stored_value
+    )

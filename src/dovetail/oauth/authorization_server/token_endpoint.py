@@ -28,7 +28,7 @@ from dovetail.oauth.authorization_server.responses import (
     rate_limit_response,
 )
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, TokenGrant, encode_record
+from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, RegisteredClient, TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, Now, wait_for
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
@@ -54,7 +54,6 @@ class TokenEndpoint:
         self._store = store
         self._token_issuer = token_issuer
         self._client_authenticator = client_authenticator
-        self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
         # This limiter counts failed attempts per client and address.
         self._failure_limiter = StoreLimiter(
@@ -202,11 +201,9 @@ class TokenEndpoint:
             raise create_oauth_error("invalid_target", "the resource does not match the grant")
 
     def _extend_registration(self, client: ClientRecord, now: float) -> Flow[None]:
-        if client.client_id not in self._known_client_ids and not client.by_document:
+        if isinstance(client, RegisteredClient):
             until = now + clients.UNUSED_CLIENT_TTL_S
-            stored = yield from wait_for(self._store.get("client", client.client_id, now))
-            value = encode_record(client, stored)
-            yield from wait_for(self._store.put("client", client.client_id, value, until, now))
+            yield from wait_for(self._store.put("client", client.client_id, client.stored_value, until, now))
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
         """Revoke a token. If the token is unknown, send the same response. RFC 7009"""
