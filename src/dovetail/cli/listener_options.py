@@ -71,10 +71,10 @@ def read_listener_options(
 
 
 def _check_certificate(certfile: str, keyfile: str | None) -> None:
-    from dovetail.server.runners import load_tls_files
+    from dovetail.transports.http_server.tls_context import create_tls_context
 
     try:
-        load_tls_files(certfile, keyfile)
+        create_tls_context(certfile, keyfile)
     except ValueError as exc:
         raise click.UsageError(str(exc).replace("ssl_keyfile", "--ssl-keyfile")) from None
 

@@ -22,7 +22,6 @@ from dovetail.server.server_options import ASGIOptions, Transport, is_authentica
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from pathlib import Path
 
     from dovetail.protocol.cluster_worker import ClusterWorker
@@ -154,7 +153,11 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         watchdog.start()
     try:
         app = server.asgi(**listener.options)
-        tls_context = load_tls_files(*listener.tls_files) if listener.tls_files else None
+        tls_context = None
+        if listener.tls_files is not None:
+            from dovetail.transports.http_server.tls_context import create_tls_context  # Few servers use TLS.
+
+            tls_context = create_tls_context(*listener.tls_files)
         http_server = HTTPServer(app, runnable.service.limits, tls_context, shares_socket=listener.is_worker)
         stop = _StopSignals(runnable.service, watchdog, http_server.force_stop, is_worker=listener.is_worker)
         with stop:
@@ -315,20 +318,13 @@ def open_http_listener(
 
 
 def _check_tls_files(certfile: "str | Path", keyfile: "str | Path | None") -> None:
-    from dovetail.transports.http_server.tls_context import warn_if_expired
+    from dovetail.transports.http_server.tls_context import create_tls_context, warn_if_expired
 
     for tls_file in (certfile, keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
             raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
-    load_tls_files(certfile, keyfile)
+    create_tls_context(certfile, keyfile)
     warn_if_expired(certfile)
-
-
-def load_tls_files(certfile: "str | Path", keyfile: "str | Path | None") -> "ssl.SSLContext":
-    """Return the TLS settings of a server. Raise ValueError if the certificate or its key cannot be used."""
-    from dovetail.transports.http_server.tls_context import create_tls_context  # Few servers use TLS.
-
-    return create_tls_context(certfile, keyfile)
 
 
 def _print_announcement(announcement: str) -> None:
