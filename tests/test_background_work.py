@@ -6,7 +6,13 @@ import logging
 
 import pytest
 
-from dovetail.background_work import BackgroundTasks, release_place, repeat_until_available, run_close_handlers
+from dovetail.background_work import (
+    BackgroundTasks,
+    release_place,
+    repeat_until_available,
+    run_close_handlers,
+    wait_until_empty,
+)
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import SharedStateUnavailable
@@ -59,6 +65,15 @@ async def test_a_place_is_not_released_after_the_worker_has_left() -> None:
     await worker.start()
     await release_place(worker, "name", "holder")
     assert not worker.is_started
+
+
+async def test_a_wait_for_an_empty_collection_ends_in_time() -> None:
+    items = [1]
+    await wait_until_empty(items, 0.01)
+    asyncio.get_running_loop().call_soon(items.clear)
+    async with asyncio.timeout(10.0):
+        await wait_until_empty(items, 60.0)
+    assert not items
 
 
 async def test_the_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:

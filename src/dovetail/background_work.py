@@ -5,7 +5,8 @@ Code that waits for the shared state calls `repeat_until_available`, or calls `w
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
+from contextlib import suppress
 from typing import Any, Final
 
 from dovetail.log import log
@@ -16,6 +17,7 @@ from dovetail.protocol.shared_state import SharedStateUnavailable
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0
 _CANCEL_TIMEOUT_S: Final = 1.0
+_POLL_INTERVAL_S: Final = 0.005
 
 
 class BackgroundTasks:
@@ -60,6 +62,14 @@ async def run_close_handlers(handlers: Sequence[CloseHandler]) -> None:
     errors = [outcome for outcome in outcomes if outcome is not None]
     if errors:
         raise BaseExceptionGroup("could not finish the work in the background", errors)
+
+
+async def wait_until_empty(collection: Sized, timeout: float) -> None:
+    """Wait up to `timeout` seconds until a collection is empty. Its changes set no event, so this function polls."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            while len(collection):  # noqa: ASYNC110 - the end of a response sets no event
+                await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 async def repeat_until_available(

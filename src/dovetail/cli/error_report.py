@@ -30,6 +30,7 @@ from dovetail.errors import (
     VersionNegotiationError,
 )
 from dovetail.protocol.client_messages import get_required_capabilities
+from dovetail.server.exit_codes import CALLS_CUT
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL_ERROR: Final = 1
@@ -40,7 +41,7 @@ EXIT_TOOL_ERROR: Final = 5
 EXIT_VALIDATION: Final = 6
 EXIT_DENIED: Final = 7
 EXIT_INPUT_NEEDED: Final = 8
-EXIT_STUCK: Final = 75  # the exit code of `dovetail.server.runners`
+EXIT_STUCK: Final = CALLS_CUT
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODE_DESCRIPTIONS: Final = {
@@ -53,7 +54,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
     EXIT_VALIDATION: "validation failed (result, schema, recording or protocol)",
     EXIT_DENIED: "denied by the server, the policy or the user",
     EXIT_INPUT_NEEDED: "input required, but no user to ask",
-    EXIT_STUCK: "a server ended before its calls did, after a second signal or `shutdown_timeout`",
+    EXIT_STUCK: "the server stopped while calls were running, after a second signal or `shutdown_timeout`",
     EXIT_INTERRUPTED: "interrupted",
 }
 

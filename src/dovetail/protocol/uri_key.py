@@ -16,7 +16,7 @@ MAX_URI_CHARS: Final = 8192
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 # These patterns are compiled when they are first used, because most URIs do not need them.
 _SITE_PATTERN: Final = r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?"
-_ESCAPES_PATTERN: Final = r"(?:%[0-9A-Fa-f]{2})+"
+ESCAPES_PATTERN: Final = r"(?:%[0-9A-Fa-f]{2})+"
 _EXPRESSION_PATTERN: Final = r"\{[^{}]*\}"
 
 
@@ -36,9 +36,9 @@ def uri_key(uri: str) -> str:
         text = re.sub(r"[^\x00-\x7f]+", lambda match: quote(match[0], safe="", errors="surrogatepass"), uri)
     if "%" not in text:
         return fold_site(text)
-    site, rest = split_authority(re.sub(_ESCAPES_PATTERN, _shorten_escapes, text))
+    site, rest = split_authority(re.sub(ESCAPES_PATTERN, _shorten_escapes, text))
     site = fold_site(site)
-    return (re.sub(_ESCAPES_PATTERN, _upper_escapes, site) if "%" in site else site) + rest
+    return (re.sub(ESCAPES_PATTERN, _upper_escapes, site) if "%" in site else site) + rest
 
 
 def template_key(template: str) -> str:

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
-from dovetail.protocol.uri_key import MAX_URI_CHARS, uri_key
+from dovetail.protocol.uri_key import ESCAPES_PATTERN, MAX_URI_CHARS, uri_key
 
-_ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-
+_ESCAPES: Final = re.compile(ESCAPES_PATTERN)
 _DECODING_ROUNDS: Final = 4  # A URI may pass several programs, and each program may decode it once.
 _CACHED_READINGS: Final = 512
 _MAX_CACHED_CHARS: Final = 512  # For longer URIs, the cache is much smaller, so that callers cannot fill the memory.

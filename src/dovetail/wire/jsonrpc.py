@@ -27,7 +27,7 @@ class Response(Struct, tag_field="jsonrpc", tag="2.0"):
 
 
 def classify(message: Any) -> MessageKind:
-    """Return the kind of a decoded message, such as "request" or "notification". Raise InvalidRequest if it is invalid.
+    """Return the kind of a decoded message, such as "request" or "notice". Raise InvalidRequest if it is invalid.
 
     spec: basic#requests, basic#responses, basic#notifications
     """

@@ -3,12 +3,10 @@
 A client can resume each stream at any worker.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
-from dovetail.background_work import BackgroundTasks
+from dovetail.background_work import BackgroundTasks, wait_until_empty
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import Service
@@ -22,12 +20,9 @@ from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers
 from dovetail.transports.http_server.stored_response import StoredResponseWriter, StoredStreamReader
 from dovetail.transports.http_server.stored_stream import StreamWriter, build_stream_key, parse_event_id
-from dovetail.transports.http_server.stream_readers import StreamReaders
+from dovetail.transports.http_server.stream_readers import CLOSE_TIMEOUT_S, StreamReaders
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.jsonrpc import RequestId
-
-_CLOSE_TIMEOUT_S: Final = 1.0
-_CLOSE_POLL_S: Final = 0.005
 
 
 class ClusterStreams:
@@ -83,18 +78,15 @@ class ClusterStreams:
 
     async def store_replies(self) -> None:
         """Store the events that are not stored yet. No call runs any more."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                while self.writers:  # noqa: ASYNC110 - the end of a response sets no event
-                    await asyncio.sleep(_CLOSE_POLL_S)
+        await wait_until_empty(self.writers, CLOSE_TIMEOUT_S)
         self._readers.stop_checks()
-        await self._tasks.close(_CLOSE_TIMEOUT_S)
+        await self._tasks.close(CLOSE_TIMEOUT_S)
 
     async def close(self) -> None:
         """End all readers, and store the events that are not stored yet."""
         self._readers.close()
         self._readers.stop_checks()
-        await self._tasks.close(_CLOSE_TIMEOUT_S if self._cluster.is_started else 0.0)
+        await self._tasks.close(CLOSE_TIMEOUT_S if self._cluster.is_started else 0.0)
         for remove in self._handler_removers:
             remove()
         self._handler_removers = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
-from dovetail.background_work import BackgroundTasks, repeat_until_available
+from dovetail.background_work import BackgroundTasks, repeat_until_available, wait_until_empty
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable, StreamPart
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -20,14 +20,13 @@ from dovetail.wire.base import Struct
 
 _READ: Final = "stream-read"  # This kind of message says that a stream has a new reader.
 _READER_GONE: Final = "stream-reader-gone"  # the kind of a message that the reader of a stream has left
-_CHECK: Final = "stream-check"  # the kind of a question whether a worker still has the reader of a GET stream
+_CHECK: Final = "stream-check"  # This kind of message asks a worker whether it still has a reader.
 _READER_HELD: Final = "stream-reader-held"  # the kind of the answer that the worker has the reader
 _READER_TTL_S: Final = 3600.0
 _MAX_CLAIM_ATTEMPTS: Final = 5
 _CHECK_TIMEOUT_S: Final = 1.0
 _WORKER_CHECK_INTERVAL_S: Final = 5.0
-_CLOSE_TIMEOUT_S: Final = 1.0
-_CLOSE_POLL_S: Final = 0.005
+CLOSE_TIMEOUT_S: Final = 1.0  # how long an endpoint that closes waits for its streams
 
 
 class ReaderMessage(Struct, frozen=True):
@@ -88,10 +87,7 @@ class StreamReaders:
 
     async def wait_closed(self) -> None:
         """Wait for a short time until all readers have ended."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                while self._readers:  # noqa: ASYNC110 - the end of a reader sets no event
-                    await asyncio.sleep(_CLOSE_POLL_S)
+        await wait_until_empty(self._readers, CLOSE_TIMEOUT_S)
 
     def add(self, session: HandshakeSession, key: str, reader: Reader) -> None:
         """Add a reader. It replaces the previous reader of the stream at this endpoint."""
