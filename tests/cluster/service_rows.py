@@ -23,6 +23,8 @@ from dovetail.protocol.sealer import Sealer
 
 INVALID_PARAMS, INTERNAL_ERROR, SERVER_BUSY = -32602, -32603, 429
 
+_MAX_ATTEMPTS = 20  # the number of tasks that are started until the asker takes one
+
 
 class GatewayRow(Row):
     features = ("gateway",)
@@ -286,15 +288,18 @@ class Tasks(Row):
         await self._start_running()
 
     async def _start_running(self) -> None:
-        """Start a task that the asker runs. Any worker may take a task, so repeat this until the asker has one."""
+        """Start a task that the asker runs. Any worker may take a task, so cancel the tasks that another one takes."""
         seconds = self.killed_seconds if self.case == "killed" else self.seconds
-        pool, number, processes = self.cluster.pool, 0, set[int]()
-        while processes != {self.cluster.asker_process.pid}:
-            number += 1
-            self.running = f"running{number}"
-            self.references[self.running] = await self._start("run_once", self.running, seconds, self.cluster.asker)
+        pool, asker = self.cluster.pool, self.cluster.asker
+        for attempt in range(_MAX_ATTEMPTS):
+            self.running = f"running{attempt}"
+            self.references[self.running] = await self._start("run_once", self.running, seconds, asker)
             await wait_until(lambda: pool.read_processes(self.running))
-            processes = pool.read_processes(self.running)
+            if pool.read_processes(self.running) == {self.cluster.asker_process.pid}:
+                return
+            handle = await self.clients[asker].get_task(self.references.pop(self.running))
+            await handle.cancel()
+        raise AssertionError(f"the asker took none of {_MAX_ATTEMPTS} tasks")
 
     async def _connect(self, address: Address) -> Client:
         return await self.stack.enter_async_context(Client(f"http://{address[0]}:{address[1]}/tasks"))

@@ -1,6 +1,7 @@
-"""The event loops of the transport tests."""
+"""The event loops and fixtures of the transport tests."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable
 
@@ -15,3 +16,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
         factories["uvloop"] = uvloop.new_event_loop
     return factories
+
+
+@pytest.fixture
+def ipv6() -> None:
+    """Skip a test on a machine without IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("platform: no IPv6")

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: only 
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_no_connection_opens_and_earlier_ones_work(family: socket.AddressFamily) -> None:
+def test_no_connection_opens_and_earlier_ones_work(
+    family: socket.AddressFamily, request: pytest.FixtureRequest
+) -> None:
+    if family == socket.AF_INET6:
+        request.getfixturevalue("ipv6")
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
     with (
         socket.create_server((host, 0), family=family) as listener,
