@@ -31,11 +31,11 @@ _INTERNAL_PATHS: Final = (
 log: Final = logging.getLogger("dovetail")
 
 
-_WARNING_INTERVAL_S: Final = 60.0
+_LINE_INTERVAL_S: Final = 60.0
 
 
-class ThrottledWarning:
-    """A warning that is logged at most once a minute, so that clients cannot fill the log."""
+class ThrottledLog:
+    """A log line that is written at most once a minute, so that clients cannot fill the log."""
 
     __slots__ = ("_level", "_next_at", "_skipped")
 
@@ -45,12 +45,12 @@ class ThrottledWarning:
         self._skipped = 0  # the number of messages since the last line
 
     def log(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
-        """Log the message, unless the warning was logged less than a minute ago."""
+        """Log the message, unless the line was written less than a minute ago."""
         now = time.monotonic()
         if now < self._next_at:
             self._skipped += 1
             return
-        self._next_at = now + _WARNING_INTERVAL_S
+        self._next_at = now + _LINE_INTERVAL_S
         if self._skipped:
             message, args = f"{message} (%d similar events since the last line)", (*args, self._skipped)
             self._skipped = 0

@@ -22,7 +22,7 @@ from dovetail.auth import (
 from dovetail.errors import InsufficientScope, Unauthorized
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
-from dovetail.transports import operator_warnings
+from dovetail.transports import operator_log
 from oauth.fake_issuer import Issuer, current_claims
 from transports.fake_service import (
     INITIALIZED,
@@ -436,7 +436,7 @@ async def test_the_log_does_not_contain_the_cause_of_a_users_error(
     auth: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("DEBUG", "dovetail")
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     assert (await call(guarded(auth).asgi(), "sk-live-51")).status == 401
     (record,) = [record for record in caplog.records if record.levelname == "INFO"]
     assert record.args == ("127.0.0.1", 401, "unknown user")

@@ -16,7 +16,7 @@ from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, Resource
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import CallerBusy
-from dovetail.transports import operator_warnings
+from dovetail.transports import operator_log
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from transports.fake_service import (
@@ -1075,7 +1075,7 @@ async def test_a_closed_session_cannot_ask_its_client() -> None:
 
 async def test_a_rejected_batch_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dovetail")
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     app = endpoint()
     assert (await post(app, [], await open_session(app))).status == 400
     (record,) = [record for record in caplog.records if record.name == "dovetail"]

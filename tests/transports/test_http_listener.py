@@ -17,7 +17,7 @@ from dovetail.errors import Unauthorized
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.principal import Authenticator
-from dovetail.transports import operator_warnings
+from dovetail.transports import operator_log
 from dovetail.transports.http_server import connection_group
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
@@ -535,7 +535,7 @@ async def test_a_rejected_request_is_logged_with_its_address_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "dovetail")
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     async with site(**options) as here:
         for _ in range(2):
             reader, writer = await here.connect()
@@ -548,7 +548,7 @@ async def test_a_rejected_request_is_logged_with_its_address_once_a_minute(
 
 
 async def test_a_busy_server_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
 
     async def work(exchange: IncomingExchange) -> Any:
         raise CallerBusy("too many calls")

@@ -454,7 +454,7 @@ async def test_a_repeated_subscription_reaches_the_stream_if_the_first_worker_wa
 
 
 async def test_if_too_many_changes_wait_everything_counts_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "dovetail.transports.http_server.get_streams"
+    module = "dovetail.transports.http_server.notice_streams"
     monkeypatch.setattr(f"{module}._MAX_STREAMS_PER_ITERATION", 1)
     monkeypatch.setattr(f"{module}._MAX_WAITING_MESSAGES", 3)
     async with open_cluster() as cluster:
@@ -465,7 +465,7 @@ async def test_if_too_many_changes_wait_everything_counts_as_changed(monkeypatch
             streams.append(await open_stream(cluster[0], session))
         for number in range(100):
             cluster[0].cluster.receive(Message(CHANGE, encode_body(Change(UPDATED, f"x://{number}")), "other"))
-            assert len(cluster[0].streams._get_streams._messages) <= 3
+            assert len(cluster[0].streams._notice_streams._messages) <= 3
         for stream in streams:
             await wait_until(lambda stream=stream: (UPDATED, "x://r") in list_changes(stream))
             await run_pending_callbacks()

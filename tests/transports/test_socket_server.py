@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.log import ThrottledWarning
-from dovetail.transports import operator_warnings, socket_server
+from dovetail.log import ThrottledLog
+from dovetail.transports import operator_log, socket_server
 from dovetail.transports.socket_server import serve_socket
 from transports.fake_service import FakeService, PausedWork, initialize, request, stateless_request, wait_until
 
@@ -228,7 +228,7 @@ async def test_a_client_may_be_silent_after_its_first_message(kind: str, tmp_pat
 
 async def test_the_last_descriptors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     resource = pytest.importorskip("resource")
-    monkeypatch.setattr(operator_warnings, "_descriptor_warning", ThrottledWarning())
+    monkeypatch.setattr(operator_log, "_descriptor_warning", ThrottledLog())
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (8, 8))
     async with Environment("tcp", tmp_path, FakeService()).serving() as environment:
         for _ in range(3):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from certificates import write_certificate
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server import tls_context
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
@@ -71,7 +71,7 @@ async def test_a_failed_handshake_is_logged(
 ) -> None:
     caplog.set_level(logging.INFO, "dovetail")
     for name in ("_http_line", "_handshake_line"):
-        monkeypatch.setattr(tls_context, name, ThrottledWarning(logging.INFO))
+        monkeypatch.setattr(tls_context, name, ThrottledLog(logging.INFO))
 
     async def application(scope: object, receive: object, send: object) -> None:
         raise NotImplementedError

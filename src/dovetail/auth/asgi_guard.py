@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.errors import AuthError
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
     RESOURCE_METADATA_PATH,
@@ -39,7 +39,7 @@ class ASGIGuard:
         public_url: str | None,
         get_used_scopes: Callable[[], Sequence[str]],
         fetcher: ServerFetcher,
-        unavailable_warning: ThrottledWarning,
+        unavailable_warning: ThrottledLog,
         service: Service,
     ) -> None:
         self._checker = checker
@@ -140,7 +140,7 @@ def create_asgi_guard(
             "allowed_hosts=, or pass both"
         )
     checker = get_credential_checker(auth)
-    return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledWarning(), service)
+    return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledLog(), service)
 
 
 def _decode_header(value: bytes | None) -> str | None:

@@ -31,7 +31,7 @@ from dovetail.client.request_sender import RequestSender
 from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, ReconnectingSubscription
 from dovetail.error_context import check_type
 from dovetail.errors import InvalidResult, TransportError
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -116,7 +116,7 @@ class Session:
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler
-        self._invalid_notification_warning = ThrottledWarning()
+        self._invalid_notification_warning = ThrottledLog()
         self.handlers = InputHandlers(
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,

@@ -43,7 +43,7 @@ from dovetail.extensions.tasks.task_messages import (
     TaskNotificationParams,
 )
 from dovetail.extensions.tasks.task_methods import CANCEL_TASK, GET_TASK, UPDATE_TASK
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES, create_error
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.protocol.extension import Extension, ExtensionClient, get_parts
@@ -100,7 +100,7 @@ class ClientTasks:
         self._waiting: set[RemoteTask] = set()
         self._streams: dict[RequestId, _Stream] = {}
         self._cancel_tasks: set[asyncio.Task[None]] = set()
-        self._invalid_notification_warning = ThrottledWarning()
+        self._invalid_notification_warning = ThrottledLog()
 
     # The following methods implement `TaskServer`.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message
 
@@ -30,7 +30,7 @@ _NAME_BYTES: Final = 18
 _WORKER_NAME_BYTES: Final = 6
 _MAX_CURSOR_DIGITS: Final = 15
 
-_unreadable_warning: Final = ThrottledWarning()
+_unreadable_warning: Final = ThrottledLog()
 
 
 class Envelope:

@@ -32,7 +32,7 @@ from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
 from dovetail.cluster.wakeup_socket import WakeupSocket
 from dovetail.cluster.worker_lock import WorkerLock
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.shared_state import (
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
@@ -83,7 +83,7 @@ class LocalBackend:
         self._epoch = ""
         self._last_change = self._last_message = 0
         self._is_draining = self._is_drain_due = False
-        self._warning = ThrottledWarning()
+        self._warning = ThrottledLog()
 
     async def start(self, listener: SharedStateListener) -> None:
         """Open the file and the socket. Raise PermissionError if other users can use the folder."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.storage import connect_database, open_database
@@ -81,7 +81,7 @@ class LocalDatabase:
         self._is_blocked = False  # whether another worker has held the lock for too long
         self._problem: str | None = None
         self._problem_at = 0.0
-        self._warning = ThrottledWarning()
+        self._warning = ThrottledLog()
 
     @property
     def problem(self) -> str | None:

@@ -23,7 +23,7 @@ from dovetail.cluster.redis_server_check import (
     check_server,
     compute_clock_step,
 )
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.limits import KiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
@@ -60,9 +60,9 @@ class RedisLink:
         self._epoch: str | None = None
         self._refused_command = ""
         self._refused_at = 0.0
-        self._warning = ThrottledWarning()
-        self._clock_warning = ThrottledWarning()
-        self._key_warning = ThrottledWarning()
+        self._warning = ThrottledLog()
+        self._clock_warning = ThrottledLog()
+        self._key_warning = ThrottledLog()
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -13,7 +13,7 @@ from dovetail.cluster.envelope import Envelope, unpack_message
 from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.redis_link import RedisLink
 from dovetail.cluster.stream_follower import StreamFollowers
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import MAX_INBOX_MESSAGES, Message, SharedStateUnavailable
 
@@ -51,7 +51,7 @@ class RedisReader:
         self._envelope = envelope
         self._listener = listener
         self._followers = followers
-        self._warning = ThrottledWarning()
+        self._warning = ThrottledLog()
         self._must_reconnect = True
         self._position = "0-0"  # the ID of the newest change that was read
         self._number = 0  # the number of the newest change that was read

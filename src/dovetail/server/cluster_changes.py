@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from typing import Final
 
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body, read_change
 from dovetail.protocol.cluster_worker import ClusterWorker
@@ -22,7 +22,7 @@ _MAX_RETRY_DELAY_S: Final = 2.0
 _CLOSE_TIMEOUT_S: Final = 1.0
 
 _EVERYTHING: Final = (CHANGE, encode_body(Change(EVERYTHING)))
-_large_notice_warning: Final = ThrottledWarning()
+_large_notice_warning: Final = ThrottledLog()
 
 
 class ClusterChanges:

@@ -23,7 +23,7 @@ from dovetail.errors import (
     ServerBusy,
     ToolError,
 )
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
 from dovetail.protocol.limits import CallerBusy, ServerLimits
@@ -183,7 +183,7 @@ class Dispatcher:
         self._notification_handlers: dict[str, Handler] = {}
         self._route_handlers: dict[str, Handler] = {}
         # One warning for each method and kind of error, so that clients cannot fill the log.
-        self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledWarning] = {}
+        self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledLog] = {}
 
     @property
     def name(self) -> str:
@@ -325,7 +325,7 @@ class Dispatcher:
             key = exchange.method, type(exc)
             warning = self._notification_warnings.get(key)
             if warning is None:
-                warning = self._notification_warnings[key] = ThrottledWarning()
+                warning = self._notification_warnings[key] = ThrottledLog()
             warning.log("could not handle %s from a client: %s", exchange.method, exc)
 
     def mount(

@@ -189,7 +189,7 @@ class _Release:
         """Refuse new sessions. If no other process has the socket, refuse new connections, too."""
         self._app.begin_drain()
         if not self._listener.is_worker and not self._listener.is_inherited:
-            from dovetail.transports.http_server.closing_listener import stop_opening_connections
+            from dovetail.transports.http_server.accept_filter import stop_opening_connections
 
             stop_opening_connections(self._listener.socket)
 
@@ -409,7 +409,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
 
 def _close_listener(listener: "socket.socket", is_inherited: bool) -> None:
     """Close the socket in this process. The workers accept the last connections."""
-    from dovetail.transports.http_server.closing_listener import stop_opening_connections
+    from dovetail.transports.http_server.accept_filter import stop_opening_connections
 
     if not is_inherited:
         stop_opening_connections(listener)

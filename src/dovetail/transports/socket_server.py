@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.exchange import Service
 from dovetail.transports.line_protocol import LineProtocol, serve_connection
-from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
+from dovetail.transports.operator_log import warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
 MAX_CONNECTIONS = 1000  # If this many connections are open, a new connection replaces an idle connection.
@@ -26,8 +26,8 @@ class _ConnectionFactory:
         self._tasks: set[asyncio.Task[None]] = set()
         self._budget = MemoryBudget(service.limits.max_buffered_bytes)
         self._connections: set[_SocketConnection] = set()
-        self._full_warning = ThrottledWarning()
-        self._silence_warning = ThrottledWarning()
+        self._full_warning = ThrottledLog()
+        self._silence_warning = ThrottledLog()
 
     def __call__(self) -> LineProtocol:
         is_full = len(self._connections) >= MAX_CONNECTIONS and not self._evict_idle()
@@ -64,9 +64,7 @@ class _SocketConnection(LineProtocol):
     A web page could make a browser send messages as HTTP. A client must send its first message within `header_timeout`.
     """
 
-    def __init__(
-        self, service: Service, budget: MemoryBudget, silence_warning: ThrottledWarning, *, is_full: bool
-    ) -> None:
+    def __init__(self, service: Service, budget: MemoryBudget, silence_warning: ThrottledLog, *, is_full: bool) -> None:
         super().__init__(service, budget=budget)
         self._is_full = is_full
         self._is_first_chunk = True

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import IO
 
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 
 SLICE_BYTES = 64 * 1024
 # One loop iteration encodes at most this many bytes of large responses.
@@ -58,7 +58,7 @@ class MemoryBudget:
         self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0  # The total size of the waiting results.
-        self._disk_warning = ThrottledWarning(logging.ERROR)
+        self._disk_warning = ThrottledLog(logging.ERROR)
 
     @property
     def is_exhausted(self) -> bool:

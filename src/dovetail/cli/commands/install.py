@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import click
 
-from dovetail.cli.host_entry import create_config_entry
+from dovetail.cli.install_entry import create_config_entry
 from dovetail.cli.suggestions import NamedChoice
 from dovetail.cli.target_argument import (
     CONFIG_OPTIONS,

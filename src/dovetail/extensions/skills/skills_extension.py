@@ -25,7 +25,7 @@ from dovetail.extensions.skills.skill import (
     ReadDirectoryResult,
 )
 from dovetail.extensions.skills.skill_methods import SkillMethods
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.cursor import encode_cursor, find_page_start
 from dovetail.protocol.exchange import Exchange, IncomingExchange, make_uri_length_error
 from dovetail.protocol.limits import ServerLimits
@@ -95,7 +95,7 @@ class SkillsExtension:
         self._limits = limits
         self._page_size = page_size
         # One warning for each skill, so that clients cannot fill the log.
-        self._warnings: defaultdict[str, ThrottledWarning] = defaultdict(lambda: ThrottledWarning(logging.ERROR))
+        self._warnings: defaultdict[str, ThrottledLog] = defaultdict(lambda: ThrottledLog(logging.ERROR))
         self.extension.lifespan(self._watch)
 
     async def list_skills(self, params: ListSkillsParams, exchange: Exchange) -> ListSkillsResult:

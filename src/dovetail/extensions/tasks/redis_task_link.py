@@ -21,7 +21,7 @@ from dovetail.cluster.redis_connection import (
     open_client,
 )
 from dovetail.cluster.redis_server_check import check_server, find_clock_problem
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.protocol.task_record import TaskStoreUnavailable
@@ -144,7 +144,7 @@ class _ChangeListener:
         self._listen_task: asyncio.Task[None] | None = None
         self._subscribe_task: asyncio.Task[None] | None = None
         self._has_news = asyncio.Event()
-        self._warning = ThrottledWarning()
+        self._warning = ThrottledLog()
 
     def add(self, ids: Collection[str]) -> None:
         self._watch_counts.update(ids)

@@ -21,7 +21,7 @@ from dovetail.extensions.tasks import redis_task_scripts as scripts
 from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.redis_task_link import RedisTaskLink
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable, is_final
 from dovetail.protocol.task_rules import claim_task, compute_due_at
 from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskConflict, TaskLimits, TaskStoreFull
@@ -65,7 +65,7 @@ class RedisTaskStore:
         self._prefix = f"{{{prefix}}}:tasks:"  # Redis Cluster stores all keys with the same tag on the same node.
         self._codec = RecordCodec(secret_keys)
         self._timeout_s = timeout
-        self._unreadable_warning = ThrottledWarning()
+        self._unreadable_warning = ThrottledLog()
         self._process_id: int | None = None
 
     @property

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from dovetail.errors import DamagedFile
 from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable
 from dovetail.protocol.task_rules import UNFINISHED_RETENTION_S, claim_task, compute_due_at
 from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskConflict, TaskLimits, TaskStoreFull
@@ -118,7 +118,7 @@ class SQLiteTaskStore:
                 raise
             raise DamagedFile(path) from None
         self._path = str(path)
-        self._unreadable_warning = ThrottledWarning()
+        self._unreadable_warning = ThrottledLog()
         self._process_lock = threading.Lock()
         self._codec = RecordCodec(secret_keys)
         self._poll_interval_s = poll_interval

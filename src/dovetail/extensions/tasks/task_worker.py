@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.errors import InternalError, ProtocolError
 from dovetail.extensions.tasks.task_slots import NoStartLimits, StartLimits, TaskSlots, acquire_all, release_all
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
 from dovetail.protocol.task_rules import (
     SERVER_STOPPED,
@@ -286,8 +286,8 @@ class TaskWorker:
         self._waiting_ids: set[str] = set()  # the tasks that wait for a slot
         self._worker_id = os.urandom(8).hex()
         self._claim_numbers = count(1)
-        self._engine_warning = ThrottledWarning()
-        self._store_warning = ThrottledWarning()
+        self._engine_warning = ThrottledLog()
+        self._store_warning = ThrottledLog()
         self._submitted_at: dict[str, float] = {}  # the submit times of tasks that may still wait in the engine
 
     def create_holder(self) -> str:

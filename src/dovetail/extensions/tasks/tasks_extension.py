@@ -32,7 +32,7 @@ from dovetail.extensions.tasks.task_options import TaskOptions, is_redis_url
 from dovetail.extensions.tasks.task_slots import StartLimits
 from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.extensions.tasks.task_worker import TaskFunction, TaskWorker
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.extension import Extension
@@ -60,7 +60,7 @@ _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 _FIRST_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
 
-_watch_warning: Final = ThrottledWarning()
+_watch_warning: Final = ThrottledLog()
 
 
 class RunningWorker:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from dovetail.background_work import BackgroundTasks, repeat_until_available
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, StoredValue
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -66,7 +66,7 @@ class SharedCallers:
         self._grants = grants
         self._pins = pins
         self._loop = asyncio.get_running_loop()
-        self._warning = ThrottledWarning()
+        self._warning = ThrottledLog()
         self._tasks = BackgroundTasks()
         self._unshared_ids: set[str] = set()  # grants that this worker could not share yet
         cluster.add_close_handler(self._finish_revocations)

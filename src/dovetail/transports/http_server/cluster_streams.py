@@ -13,11 +13,11 @@ from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.transports.http_server import notice_stream
-from dovetail.transports.http_server.get_streams import GetStreams, UpdateRecord
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.handshake_sessions import LAST_EVENT_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers
+from dovetail.transports.http_server.notice_streams import NoticeStreams, UpdateRecord
 from dovetail.transports.http_server.stored_response import StoredResponseWriter, StoredStreamReader
 from dovetail.transports.http_server.stored_stream import StreamWriter, build_stream_key, parse_event_id
 from dovetail.transports.http_server.stream_readers import CLOSE_TIMEOUT_S, StreamReaders
@@ -47,13 +47,15 @@ class ClusterStreams:
         self._tasks = BackgroundTasks()
         self._starter: EagerTaskStarter | None = None
         self._readers = StreamReaders(cluster, self.writers, self._tasks)
-        self._get_streams = GetStreams(service, cluster, self._readers, timers.keep_alive, self._tasks, update_record)
+        self._notice_streams = NoticeStreams(
+            service, cluster, self._readers, timers.keep_alive, self._tasks, update_record
+        )
         self._handler_removers: list[Callable[[], None]] = []
 
     def _start(self) -> None:
         """Receive messages of other workers. An endpoint that was never used, or is closed, receives none."""
         if not self._handler_removers:
-            self._handler_removers = [*self._readers.start(), *self._get_streams.start()]
+            self._handler_removers = [*self._readers.start(), *self._notice_streams.start()]
 
     def create_stream_name(self) -> str:
         """Return the name of a new stream."""
@@ -98,7 +100,7 @@ class ClusterStreams:
         try:
             if not event_id or notice_stream.parse_event_id(event_id) is not None:
                 cursor = notice_stream.parse_event_id(event_id)
-                await self._get_streams.serve(request, session, cursor, self._get_starter())
+                await self._notice_streams.serve(request, session, cursor, self._get_starter())
             else:
                 await self._resume_reply(request, session, event_id)
         except SharedStateUnavailable as exc:

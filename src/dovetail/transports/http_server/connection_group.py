@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
 from dovetail.transports.http_server.http1_head import HeadChecker
@@ -73,7 +73,7 @@ class ConnectionGroup:
         self.connections: set[GroupedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # the tasks of requests that have not ended
         self.head_checker = HeadChecker(limits)
-        self.stall_warning = ThrottledWarning()
+        self.stall_warning = ThrottledLog()
         self.closes_connections = False  # True if each response closes its connection
         self.is_stopped = False  # True if the server no longer accepts connections, and its application has ended
         self.is_in_batch = False

@@ -59,7 +59,7 @@ from dovetail.transports.http_server.http_response import (
 from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.http_server.sse_2024_server import SSE2024Server
-from dovetail.transports.operator_warnings import log_rejected_request
+from dovetail.transports.operator_log import log_rejected_request
 from dovetail.transports.spool import MemoryBudget, Spool, create_spool
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode

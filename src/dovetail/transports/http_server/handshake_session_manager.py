@@ -30,7 +30,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
 from dovetail.transports.http_server.memory_sessions import MemorySessions
 from dovetail.transports.http_server.session_writer import SessionWriter
-from dovetail.transports.operator_warnings import log_rejected_request
+from dovetail.transports.operator_log import log_rejected_request
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace

@@ -14,7 +14,7 @@ from dovetail.transports.http_server.http1_head import BadRequest, KnownHead, ex
 from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
 from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.http_server.socket_buffers import has_unread_output, set_reset_on_close
-from dovetail.transports.operator_warnings import log_rejected_request, warn_if_descriptors_run_out
+from dovetail.transports.operator_log import log_rejected_request, warn_if_descriptors_run_out
 
 # After an error, the server reads on for this time and this many bytes. Closing at once could destroy the response.
 _LINGER_S: Final = 2.0

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from dovetail.log import ThrottledWarning, log
+from dovetail.log import ThrottledLog, log
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
-_http_line: Final = ThrottledWarning(logging.INFO)
-_handshake_line: Final = ThrottledWarning(logging.INFO)
+_http_line: Final = ThrottledLog(logging.INFO)
+_handshake_line: Final = ThrottledLog(logging.INFO)
 
 
 def create_tls_context(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:

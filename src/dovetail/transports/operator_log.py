@@ -7,14 +7,14 @@ import logging
 from typing import Any, Final
 
 from dovetail.error_context import clip
-from dovetail.log import ThrottledWarning
+from dovetail.log import ThrottledLog
 
 _MAX_REASON_CHARS: Final = 200
 # These statuses can have a cause in the setup of the server: an unknown host name, or too many clients.
 _WARNING_STATUSES: Final = frozenset((421, 429, 503))
 
-_descriptor_warning = ThrottledWarning()
-_rejection_lines: dict[tuple[int, str], ThrottledWarning] = {}  # the log lines of each status and kind
+_descriptor_warning = ThrottledLog()
+_rejection_lines: dict[tuple[int, str], ThrottledLog] = {}  # the log lines of each status and kind
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:
@@ -42,6 +42,6 @@ def log_rejected_request(status: int, client: str | None, reason: str, *, kind: 
     line = _rejection_lines.get((status, kind))
     if line is None:
         level = logging.WARNING if status in _WARNING_STATUSES else logging.INFO
-        line = _rejection_lines[status, kind] = ThrottledWarning(level)
+        line = _rejection_lines[status, kind] = ThrottledLog(level)
     reason = clip(reason, _MAX_REASON_CHARS)
     line.log("rejected a request from %s with status %d: %s", client or "an unknown address", status, reason)

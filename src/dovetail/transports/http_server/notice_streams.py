@@ -35,7 +35,7 @@ UpdateRecord: TypeAlias = Callable[
 ]
 
 
-class GetStreams:
+class NoticeStreams:
     """The GET streams of one endpoint."""
 
     def __init__(
