@@ -73,6 +73,13 @@ async def forecast(city: str, ctx: Context[dict[str, float]], unit: Annotated[st
     return Forecast(city, ctx.lifespan[city])
 
 
+def count_clouds(city: str) -> int:
+    return len(city)
+
+
+clouds: int = app.tool(count_clouds, title="Clouds")("Oslo")
+
+
 @app.tool
 async def warn(city: str, ctx: Context) -> AsyncGenerator[ProgressUpdate | str]:
     yield ProgressUpdate(1, total=2)
