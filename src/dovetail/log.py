@@ -44,6 +44,11 @@ class ThrottledLog:
         self._next_at = 0.0
         self._skipped = 0  # the number of messages since the last line
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next message is logged."""
+        return time.monotonic() >= self._next_at
+
     def log(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Log the message, unless the line was written less than a minute ago."""
         now = time.monotonic()

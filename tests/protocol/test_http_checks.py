@@ -2,6 +2,7 @@
 
 import ipaddress
 import tracemalloc
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -223,6 +224,15 @@ def test_a_public_url_names_host_and_origin() -> None:
 def test_a_public_url_is_a_web_address(url: str) -> None:
     with pytest.raises(ValueError, match="public_url"):
         HostFilter((), (), url)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "origins", "option"),
+    [(["*.example.com"], (), "allowed_hosts"), ((), ["https://*.example.com"], "allowed_origins")],
+)
+def test_patterns_are_an_error(hosts: Iterable[str], origins: Iterable[str], option: str) -> None:
+    with pytest.raises(ValueError, match=option):
+        HostFilter(hosts, origins, None)
 
 
 def test_everyone_means_everyone() -> None:

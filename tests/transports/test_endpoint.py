@@ -104,6 +104,42 @@ async def test_a_subscription_is_a_stream_whatever_the_server_is_set_to() -> Non
         assert (await post(app, stateless_request(), {"accept": "application/json"})).status == 200
 
 
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("gzip, identity", 415), ("Identity", 200)])
+async def test_a_compressed_body_is_refused(encoding: str, status: int) -> None:
+    answer = await post(endpoint(), stateless_request(), {"content-encoding": encoding})
+    assert answer.status == status
+    if status == 415:
+        assert encoding in answer.last["error"]["message"]
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+async def test_an_empty_body_is_named() -> None:
+    answer = await AsgiRequest(endpoint()).wait_done()
+    assert (answer.status, answer.last["error"]["code"]) == (400, -32700)
+    assert "empty" in answer.last["error"]["message"]
+
+
+async def test_a_body_over_the_limit_names_the_setting() -> None:
+    answer = await post(endpoint(FakeService(max_body_bytes=10)), stateless_request())
+    assert answer.status == 413
+    assert "max_body_bytes" in answer.last["error"]["message"]
+
+
+async def test_a_slow_body_names_the_setting() -> None:
+    slow = AsgiRequest(endpoint(FakeService(body_timeout=0.01)), body=[b"{", b"}"])
+    slow.coming.pop()
+    answer = await slow.wait_done()
+    assert answer.status == 408
+    assert "body_timeout" in answer.last["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready/"])
+def test_the_path_cannot_be_that_of_a_health_check(path: str) -> None:
+    with pytest.raises(ValueError, match="health=True"):
+        endpoint(path=path, health=True)
+    assert endpoint(path=path).path == path.rstrip("/")
+
+
 async def test_a_notice_is_accepted() -> None:
     stand = FakeService()
     answer = await post(endpoint(stand), create_notification("notifications/cancelled", requestId=1, _meta=META))

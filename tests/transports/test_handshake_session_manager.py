@@ -17,6 +17,7 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports import operator_log
+from dovetail.transports.http_server import memory_sessions
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from transports.fake_service import (
@@ -162,6 +163,25 @@ async def test_an_unknown_session_is_explained_in_the_log_once(caplog: pytest.Lo
     (record,) = [record for record in caplog.records if record.name.startswith("dovetail")]
     assert record.levelname == "WARNING"
     assert "cluster=" in record.getMessage()
+
+
+async def test_an_ended_session_is_not_explained_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = endpoint()
+    session = await open_session(app)
+    assert (await AsgiRequest(app, "DELETE", headers=session).wait_done()).status == 204
+    assert (await post(app, request(), session)).status == 404
+    assert caplog.records == []
+
+
+async def test_only_the_last_ended_sessions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_sessions, "_MAX_ENDED_IDS", 1)
+    app = endpoint()
+    sessions = [await open_session(app) for _ in range(3)]
+    for session in sessions:
+        assert (await AsgiRequest(app, "DELETE", headers=session).wait_done()).status == 204
+    remembered = app._sessions._sessions
+    assert isinstance(remembered, memory_sessions.MemorySessions)
+    assert list(remembered._ended_ids) == [sessions[-1]["mcp-session-id"]]
 
 
 async def test_a_foreign_session_looks_like_a_missing_one() -> None:

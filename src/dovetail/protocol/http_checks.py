@@ -119,7 +119,10 @@ class HostFilter:
         for host in self._hosts:
             if "/" in host:
                 raise ValueError(f"allowed_hosts must contain host names such as 'example.com', not URLs: {host!r}")
+            _check_no_pattern("allowed_hosts", host)
         self._origins = {origin.lower().rstrip("/") for origin in origins}
+        for origin in self._origins:
+            _check_no_pattern("allowed_origins", origin)
         if public_url is not None:
             from urllib.parse import urlsplit  # Servers on stdio do not need the urllib.parse module.
 
@@ -151,7 +154,7 @@ class HostFilter:
             raise Refusal(
                 421,
                 f"Host {clip((host or b'(none)').decode('latin-1'))} is not allowed. To allow it, add it to "
-                "allowed_hosts or set public_url",
+                "allowed_hosts or set public_url (on the command line: --allowed-host or --public-url)",
             )
         if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
             self._allowed_cache[key] = True
@@ -169,6 +172,11 @@ class HostFilter:
         # allowed_hosts="*" does not allow web pages from other servers. Only allowed_origins can allow them.
         name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
         return name is not None and (name in LOOPBACK or name == bound_host)
+
+
+def _check_no_pattern(option: str, name: str) -> None:
+    if "*" in name and name != "*":
+        raise ValueError(f"{option} must not contain patterns: {name!r}. List each name, or write '*' to accept all")
 
 
 def _parse_hostname(host: str) -> str | None:

@@ -68,7 +68,8 @@ class ASGIOptions(TypedDict, total=False):
 
     path: str  # The URL path of the endpoint. Defaults to "/mcp".
     public_url: str | None  # The URL that clients use, if the server is behind a proxy.
-    # Values that are accepted in the `Host` header. Defaults to the names of this machine and the host of `public_url`.
+    # Host names that clients may use, or "*" for any. A name with a port matches only this port. Defaults to the names
+    # of this machine and the host of `public_url`.
     allowed_hosts: Collection[str]
     # Web origins that may send requests. The origin of the server itself is always allowed.
     allowed_origins: Collection[str]

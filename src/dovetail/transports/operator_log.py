@@ -9,12 +9,14 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.log import ThrottledLog
 
-_MAX_REASON_CHARS: Final = 200
+_MAX_REASON_CHARS: Final = 300
+_MAX_PATH_CHARS: Final = 200
+_MAX_REASONS: Final = 8  # the reasons of each status and kind that have their own line. The others share a line.
 # These statuses can have a cause in the setup of the server: an unknown host name, or too many clients.
 _WARNING_STATUSES: Final = frozenset((421, 429, 503))
 
 _descriptor_warning = ThrottledLog()
-_rejection_lines: dict[tuple[int, str], ThrottledLog] = {}  # the log lines of each status and kind
+_rejection_lines: dict[tuple[int, str], dict[str, ThrottledLog]] = {}  # by status and kind, then by reason
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:
@@ -37,11 +39,24 @@ def warn_if_descriptors_run_out(transport: Any) -> None:
         )
 
 
-def log_rejected_request(status: int, client: str | None, reason: str, *, kind: str = "") -> None:
-    """Log that a request was rejected, at most once a minute for each status and kind."""
-    line = _rejection_lines.get((status, kind))
-    if line is None:
-        level = logging.WARNING if status in _WARNING_STATUSES else logging.INFO
-        line = _rejection_lines[status, kind] = ThrottledLog(level)
+def log_rejected_request(
+    status: int, client: str | None, reason: str, *, kind: str = "", path: str | None = None
+) -> None:
+    """Log that a request was rejected, at most once a minute for each status, kind and reason."""
     reason = clip(reason, _MAX_REASON_CHARS)
-    line.log("rejected a request from %s with status %d: %s", client or "an unknown address", status, reason)
+    message, args = "rejected a request from %s with status %d: %s", (client or "an unknown address", status, reason)
+    if path is not None:
+        message, args = f"{message} (path %s)", (*args, clip(path, _MAX_PATH_CHARS))
+    _find_rejection_line(status, kind, reason).log(message, *args)
+
+
+def _find_rejection_line(status: int, kind: str, reason: str) -> ThrottledLog:
+    lines = _rejection_lines.setdefault((status, kind), {})
+    if reason not in lines and len(lines) >= _MAX_REASONS:
+        # A reason may contain text of a client, such as a host name, so there can be any number of reasons.
+        for known_reason in [known_reason for known_reason, line in lines.items() if line.is_due]:
+            del lines[known_reason]
+        reason = reason if len(lines) < _MAX_REASONS else ""
+    if reason not in lines:
+        lines[reason] = ThrottledLog(logging.WARNING if status in _WARNING_STATUSES else logging.INFO)
+    return lines[reason]

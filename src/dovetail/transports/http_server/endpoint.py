@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from dovetail.eager_tasks import SuspendNotifier
+from dovetail.error_context import clip
 from dovetail.errors import (
     AuthError,
     Forbidden,
@@ -72,6 +73,7 @@ _ALLOWED_HEADERS = (
     b"content-type, accept, authorization, dpop, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, "
     b"mcp-name"
 )
+_HEALTH_PATHS: Final = ("/live", "/ready")
 _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
 
 
@@ -114,6 +116,8 @@ class Endpoint:
         self._cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
         self._response_mode: ResponseMode = response_mode
         self._health = health
+        if health and self._path in _HEALTH_PATHS:
+            raise ValueError(f"path must not be {self._path!r}, because health=True serves a health check there")
         self._authenticate = authenticate
         self._guard = guard
         self._on_start = on_start
@@ -147,7 +151,7 @@ class Endpoint:
         path = _get_relative_path(scope["path"], scope.get("root_path") or "")
         is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
         is_document = self._guard is not None and self._guard.has_document(path, scope)
-        is_health = self._health and path in ("/live", "/ready")
+        is_health = self._health and path in _HEALTH_PATHS
         has_other_app = self._other_apps is not None and self._other_apps.find(scope) is not None
         is_own_path = self.is_mcp_path(scope) or is_sse_2024 or is_document or is_health or has_other_app
         return is_own_path or self._match_route(path, scope) is not None
@@ -166,7 +170,7 @@ class Endpoint:
         """Raise ValueError if a route has a path that the endpoint uses itself."""
         for path in paths:
             is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
-            is_health = self._health and path in ("/live", "/ready")
+            is_health = self._health and path in _HEALTH_PATHS
             if path == self._path or is_sse_2024 or is_health:
                 raise ValueError(f"the path {path} belongs to the MCP endpoint. Choose another path for the route")
 
@@ -196,7 +200,7 @@ class Endpoint:
                 return
             if http.raw_path.find(b"%") >= 0:  # For bytes, `in` is slower.
                 _check_encoding(http.raw_path, path)
-            if self._health and path in ("/live", "/ready"):
+            if self._health and path in _HEALTH_PATHS:
                 await self._send_health(path, http)
                 return
             if not self.is_ready:
@@ -244,7 +248,8 @@ class Endpoint:
             # Clients often send a first request without credentials. It must not hide wrong credentials.
             has_credentials = refusal.status == 401 and any(name == b"authorization" for name, _ in http.headers)
             kind = "credentials" if has_credentials else ""
-            log_rejected_request(refusal.status, http.client_host, refusal.message, kind=kind)
+            log_path = None if http.path == self._path else http.path
+            log_rejected_request(refusal.status, http.client_host, refusal.message, kind=kind, path=log_path)
             body = jsonrpc.encode_error(None, InvalidRequest.code, refusal.message)
             await http.respond(refusal.status, build_json_headers(refusal.headers + cors_headers), body)
 
@@ -306,8 +311,9 @@ class Endpoint:
         try:
             request.message = decode(body)
         except ParseError as exc:
-            log_rejected_request(400, request.http.client_host, str(exc))
-            await request.respond_json(400, jsonrpc.encode_protocol_error(None, exc), request.cors_headers)
+            error = exc if body else ParseError("Parse error: the request body is empty")
+            log_rejected_request(400, request.http.client_host, str(error))
+            await request.respond_json(400, jsonrpc.encode_protocol_error(None, error), request.cors_headers)
             return False
         request.size = len(body)
         request.http.body = None  # This frees memory.
@@ -395,6 +401,8 @@ class Endpoint:
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
+        if b"content-encoding" in headers:
+            _check_content_encoding(headers)
         accepts_json, accepts_sse = parse_accept(headers.get(b"accept"))
         if accepts_json and accepts_sse:
             return self._response_mode
@@ -422,7 +430,7 @@ class Endpoint:
         return body
 
     def _create_too_large_refusal(self) -> Refusal:
-        return Refusal(413, f"The request body must be at most {self._limits.max_body_bytes} bytes")
+        return Refusal(413, f"The request body must be at most {self._limits.max_body_bytes} bytes (max_body_bytes)")
 
     async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
         has_more = True
@@ -439,9 +447,8 @@ class Endpoint:
                         raise Refusal(503, "The server has no space to store the body", [(b"retry-after", b"5")])
             return spool.read()
         except TimeoutError:
-            raise Refusal(
-                408, f"The request body took longer than {self._limits.body_timeout:g} s", [(b"connection", b"close")]
-            ) from None
+            reason = f"The body of the request took longer than {self._limits.body_timeout:g} s (body_timeout)"
+            raise Refusal(408, reason, [(b"connection", b"close")]) from None
         finally:
             spool.close()
 
@@ -450,6 +457,7 @@ class Endpoint:
             return b""
         if parse_media_type(request.headers.get(b"content-type")) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
+        _check_content_encoding(request.headers)
         return await self._read_body(request)
 
     def _build_cors_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
@@ -597,6 +605,15 @@ def _check_transfer_encoding(request: EndpointRequest) -> None:
         raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":
         raise Refusal(501, "Transfer-Encoding must be chunked", [(b"connection", b"close")])
+
+
+def _check_content_encoding(headers: Mapping[bytes, bytes]) -> None:
+    """Reject a compressed body. The Accept-Encoding header names what is supported. RFC 9110, section 12.5.3"""
+    encoding = headers.get(b"content-encoding", b"").lower()
+    if encoding not in (b"", b"identity"):
+        name = clip(encoding.decode("latin-1"))
+        message = f"Content-Encoding {name} is not supported. Send the body without compression"
+        raise Refusal(415, message, [(b"accept-encoding", b"identity")])
 
 
 def _get_client_address(host: str | None) -> str | None:

@@ -37,6 +37,7 @@ from dovetail.wire.revisions import DEFAULT_HTTP_REVISION
 
 _MAX_EVICTION_STEPS: Final = 100
 _SWEEP_INTERVAL_S: Final = 5.0
+_MAX_ENDED_IDS: Final = 1000
 
 # An owner is (True, principal) for an authenticated caller, and (False, address) for any other caller.
 Owner: TypeAlias = tuple[bool, str]
@@ -69,6 +70,7 @@ class MemorySessions:
         self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
+        self._ended_ids: dict[str, None] = {}  # the sessions that ended last. The oldest is first.
         self._has_logged_unknown = False  # Any client can send an unknown session ID, so the warning is logged once.
 
     def __len__(self) -> int:
@@ -101,13 +103,14 @@ class MemorySessions:
         if not self._is_stateful:
             return HandshakeSession("", create_implicit_session(revision, principal), None, loop)
         id = headers.get(SESSION_HEADER)
-        session = self._sessions.get(read_session_id(request) if id is None else id.decode("latin-1"))
+        session_id = read_session_id(request) if id is None else id.decode("latin-1")
+        session = self._sessions.get(session_id)
         if session is not None and self._is_expired(session, now):
             self._remove(session)
             session = None
         # For another caller's session, the error is the same as for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
-            if session is None and not self._has_logged_unknown:
+            if session is None and not self._has_logged_unknown and session_id not in self._ended_ids:
                 self._has_logged_unknown = True
                 log.warning(
                     "a client used an unknown session. After a restart of the server, this is normal, and the client "
@@ -168,6 +171,9 @@ class MemorySessions:
 
     def _remove(self, session: HandshakeSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
+            self._ended_ids[session.id] = None
+            if len(self._ended_ids) > _MAX_ENDED_IDS:
+                del self._ended_ids[next(iter(self._ended_ids))]
             owner = _get_owner(session.handshake.caller.principal, session.address)
             if owner is not None:
                 del self._sessions_by_owner[owner][session.id]
