@@ -56,8 +56,11 @@ def test_images_are_written(run: RunCommand, tmp_path: Path) -> None:
     assert (tmp_path / "page-2.png").read_bytes() == b"\x89P\x01"
     assert str(tmp_path / "page-2.png") in said.err
     assert run("call", SAMPLE_SERVER, "drawn", "-o", tmp_path / "page.png").code == 2
-    assert run("call", SAMPLE_SERVER, "add", "a=1", "-o", tmp_path / "page.png", "--force").check_success()
+    assert said.out
+    written = run("call", SAMPLE_SERVER, "add", "a=1", "-o", tmp_path / "page.png", "--force").check_success()
     assert (tmp_path / "page.png").read_bytes() == b"2"
+    assert written.out == ""
+    assert str(tmp_path / "page.png") in written.err
 
 
 def test_a_failure_with_a_masked_message_suggests_verbose_output(run: RunCommand, url: str) -> None:

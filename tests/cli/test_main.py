@@ -58,6 +58,7 @@ def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
         (["list", "nowhere.py"], "nowhere.py"),
         (["list", "nobody"], "nobody"),
         (["list", "--"], "command"),
+        (["run", SAMPLE_SERVER, "--transport", "http"], "--http"),
         (["list", "-H", "x", "http://127.0.0.1:1/"], "NAME:VALUE"),
         (["list", "--timeout", "0", "--", "true"], "--timeout"),
         (["list", "--timeout", "nan", "--", "true"], "--timeout"),

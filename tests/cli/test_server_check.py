@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from cli.command_process import SAMPLE_SERVER, RunSeries
+from certificates import write_certificate
+from cli.command_process import SAMPLE_SERVER, RunCommand, RunSeries
 
 VALID = """
 from dovetail import Server
@@ -67,6 +68,17 @@ def test_http_options_that_run_refuses(run_series: RunSeries) -> None:
     # `run` has no option --auth. Authentication is an option of the server.
     assert " auth=" in results[0].out
     assert "--port" in results[1].out
+
+
+def test_the_environment_and_the_certificate_are_checked_as_run_does(run: RunCommand, tmp_path: Path) -> None:
+    check = ("run", SAMPLE_SERVER, "--check", "--http")
+    failed = run(*check, FORWARDED_ALLOW_IPS="proxy.local")
+    assert failed.code == 6
+    assert [line for line in failed.out.splitlines() if line.startswith("error: options: FORWARDED_ALLOW_IPS")]
+    certificate, key = write_certificate(tmp_path, hours=-1)
+    warned = run(*check, "--ssl-certfile", certificate, "--ssl-keyfile", key)
+    assert warned.out.count("warning: options: ") == 1
+    assert "expired" in warned.out
 
 
 def test_the_lifespan_starts_only_if_asked_for(run_series: RunSeries, tmp_path: Path) -> None:

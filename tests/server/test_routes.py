@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from pydantic import BaseModel
@@ -56,6 +57,7 @@ async def test_a_webhook_gets_the_request() -> None:
     assert (answer.status, answer.body) == (204, b"")
     (received,) = seen
     assert (received.method, received.path, received.principal) == ("POST", "/webhook", None)
+    assert received.client_address == "127.0.0.1"
     assert received.headers["x-signature"] == received.headers["X-Signature"] == "abc"
     assert (received.query, received.query_string) == ({"a": "2", "b": " "}, "a=1&a=2&b=%20")
     assert (received.body, received.text, received.json()) == (b'{"id": 7}', '{"id": 7}', {"id": 7})
@@ -202,6 +204,19 @@ async def test_unknown_methods_and_paths() -> None:
     assert (refused.status, refused.headers["allow"]) == (405, "POST, GET, HEAD")
     assert (await send(endpoint, "GET", "/page/more")).status == 404
     assert (await send(endpoint, "GET", "/page", raw_path=b"/%70age")).status == 404
+
+
+@pytest.mark.parametrize(("part", "reason"), [("a%2Fb", "%2F"), ("a%2fb", "%2F"), ("%61", "unnecessary")])
+async def test_an_encoded_slash_is_explained(part: str, reason: str) -> None:
+    app = Server("x")
+
+    @app.route("/orders/{id}")
+    def show(request: RouteRequest) -> str:
+        return request.path_params["id"]
+
+    answer = await send(app.asgi(), "GET", unquote(f"/orders/{part}"), raw_path=f"/orders/{part}".encode())
+    assert answer.status == 404
+    assert reason in answer.last["error"]["message"]
 
 
 async def test_a_plain_path_precedes_a_placeholder() -> None:

@@ -551,7 +551,7 @@ async def test_the_path_of_an_unknown_page_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dovetail")
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     async with site() as here:
         reader, writer = await here.connect()
         writer.write(get(target="/wp%0A" + 300 * "a"))
@@ -565,7 +565,7 @@ async def test_each_reason_of_a_status_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dovetail")
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     async with site() as here:
         for data in (get("host: localhost"), whole(stateless_request()).replace(b'"jsonrpc"', b"'jsonrpc'")):
             reader, writer = await here.connect()
@@ -579,15 +579,15 @@ def test_the_number_of_logged_reasons_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(operator_warnings, "_rejection_lines", {})
+    monkeypatch.setattr(operator_log, "_rejection_lines", {})
     monkeypatch.setattr("dovetail.log.time.monotonic", lambda: now)
     for number in range(100):
-        operator_warnings.log_rejected_request(421, None, f"Host {number} is not allowed")
+        operator_log.log_rejected_request(421, None, f"Host {number} is not allowed")
     assert len(caplog.records) == 9  # eight reasons, and one line for all others
     now += 61
-    operator_warnings.log_rejected_request(421, None, "Host new is not allowed")
+    operator_log.log_rejected_request(421, None, "Host new is not allowed")
     assert caplog.records[-1].args == ("an unknown address", 421, "Host new is not allowed")
-    assert len(operator_warnings._rejection_lines[421, ""]) == 1
+    assert len(operator_log._rejection_lines[421, ""]) == 1
 
 
 async def test_a_busy_server_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

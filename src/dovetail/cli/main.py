@@ -234,10 +234,9 @@ def _print_usage_error(exc: click.ClickException, as_json: bool) -> None:
 def _format_message(exc: click.ClickException) -> str:
     if not isinstance(exc, click.NoSuchOption):
         return exc.format_message()
-    from dovetail.error_context import suggest_match
+    from dovetail.cli.suggestions import suggest_option
 
-    # click suggests every option that is a little similar.
-    return f"unknown option {exc.option_name!r}{suggest_match(exc.option_name, exc.possibilities or ())}"
+    return f"unknown option {exc.option_name!r}{suggest_option(exc)}"
 
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)

@@ -70,8 +70,17 @@ def _check_http_options(app: Any, http_options: Mapping[str, Any] | None) -> Ite
     from dovetail.server.runners import check_exposure
     from dovetail.server.server import get_auth
     from dovetail.server.server_options import ASGIOptions, check_run_options
+    from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
 
+    certificate = http_options.get("ssl_certfile")  # The command has loaded the certificate already.
+    if certificate is not None:
+        from dovetail.transports.http_server.tls_context import describe_validity_problem
+
+        problem = describe_validity_problem(certificate)
+        if problem is not None:
+            yield Problem("options", problem, is_error=False)
     try:
+        read_trusted_proxies()
         check_run_options("run", "http", http_options)
         check_exposure(http_options["host"], http_options["allow_anonymous"] or get_auth(app) is not None)
         app.asgi(**{name: value for name, value in http_options.items() if name in ASGIOptions.__annotations__})

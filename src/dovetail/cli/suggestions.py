@@ -64,6 +64,15 @@ def suggest_command(name: str, commands: Collection[str]) -> str:
     return f"{hint}\ncommands: {', '.join(commands)}"
 
 
+def suggest_option(exc: click.NoSuchOption) -> str:
+    """Return a hint with the option that the user probably means, or an empty string."""
+    params = [] if exc.ctx is None else exc.ctx.command.params
+    if exc.option_name == "--transport" and any("--http" in param.opts for param in params):
+        return ". Pass --http to serve over HTTP. The default is stdio"
+    # click suggests every option that is a little similar.
+    return suggest_match(exc.option_name, exc.possibilities or ())
+
+
 class NamedChoice(click.Choice[str]):
     """A click choice whose error for an unknown name suggests a similar name."""
 

@@ -29,6 +29,8 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
     path_params: Mapping[str, str]  # the values of the placeholders in the path of the route
     body: bytes  # the body as it was sent
     principal: Principal | None  # the caller. None if the route or the server does not authenticate callers.
+    # The IP address of the client. Behind a proxy, it is the address of the proxy, unless FORWARDED_ALLOW_IPS names it.
+    client_address: str | None = None
 
     @property
     def text(self) -> str:

@@ -173,7 +173,7 @@ def _finish(
         click.echo(text.format_json(result))
     elif result.is_error:
         _print_failure(format_result(result))
-    else:
+    elif output is None or _decode_blocks(result):  # The file gets the text only if there is no binary block.
         _print_result(format_result(result))
     if not result.is_error:
         if output is not None:
@@ -203,13 +203,18 @@ def _print_failure(content: str) -> None:
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:
     """Write each binary block of a result to a numbered file. If there is no binary block, write the text."""
-    pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
+    pieces = _decode_blocks(result)
     path = Path(output)
     for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
         piece_path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         text.refuse_overwriting(str(piece_path), force)
         piece_path.write_bytes(piece)
         text.print_note(f"wrote {len(piece)} bytes to {piece_path}")
+
+
+def _decode_blocks(result: CallToolResult) -> list[bytes]:
+    """Return the bytes of the binary blocks of a result."""
+    return [piece for block in result.content if (piece := _decode_block(block)) is not None]
 
 
 def _decode_block(block: Any) -> bytes | None:

@@ -596,6 +596,8 @@ def _get_relative_path(path: str, root: str) -> str:
 def _check_encoding(raw_path: bytes, path: str) -> None:
     """Reject a path such as /%6dcp, because a proxy's rule for /mcp would not match the encoded path."""
     if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
+        if b"%2f" in raw_path.lower():
+            raise Refusal(404, "Not found. A path cannot contain an encoded slash (%2F). Send the value in the query")
         raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
 
 

@@ -114,6 +114,7 @@ class RouteCall:
             path_params=self._match.path_params,
             body=self._body,
             principal=request.principal,
+            client_address=request.http.client_host,
         )
 
     async def _receive(self) -> dict[str, Any]:

@@ -29,19 +29,25 @@ def create_tls_context(certificate: str | Path, key: str | Path | None) -> ssl.S
 
 def warn_if_expired(certificate: str | Path) -> None:
     """Log a warning if the certificate is not valid now, because clients will reject it."""
+    problem = describe_validity_problem(certificate)
+    if problem is not None:
+        log.warning("%s", problem)
+
+
+def describe_validity_problem(certificate: str | Path) -> str | None:
+    """Return a sentence if the certificate is not valid now. Otherwise return None."""
     from cryptography import x509  # The import is slow.
 
     try:
         decoded = x509.load_pem_x509_certificate(_read_start(certificate))
     except ValueError:  # OpenSSL accepts some certificates that cryptography cannot read.
-        return
+        return None
     now = datetime.now(UTC)
     if now > decoded.not_valid_after_utc:
-        log.warning("the certificate %s expired on %s. Clients reject it", certificate, decoded.not_valid_after_utc)
-    elif now < decoded.not_valid_before_utc:
-        log.warning(
-            "the certificate %s is not valid before %s. Clients reject it", certificate, decoded.not_valid_before_utc
-        )
+        return f"the certificate {certificate} expired on {decoded.not_valid_after_utc}. Clients reject it"
+    if now < decoded.not_valid_before_utc:
+        return f"the certificate {certificate} is not valid before {decoded.not_valid_before_utc}. Clients reject it"
+    return None
 
 
 def _describe_problem(certificate: str | Path, key: str | Path | None, error: OSError) -> str:
