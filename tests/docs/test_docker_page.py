@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -43,13 +44,10 @@ def _write_nginx_files(folder: Path, server_port: int, proxy_port: int) -> list[
 
 
 def _write_caddyfile(folder: Path, server_port: int, proxy_port: int) -> list[str]:
-    site = BLOCKS["caddyfile"].replace("127.0.0.1:8000", f"127.0.0.1:{server_port}")
-    site = site.replace(
-        "tickets.example {", f"https://localhost:{proxy_port} {{\n    tls {folder}/tickets.pem {folder}/tickets.key"
-    )
-    config = folder / "Caddyfile"
-    config.write_text(f"{{\n    admin off\n    auto_https off\n}}\n{site}")
-    return [_find_program("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)]
+    config = BLOCKS["text Caddyfile"].replace("127.0.0.1:8000", f"127.0.0.1:{server_port}")
+    config = config.replace("localhost:8443", f"localhost:{proxy_port}").replace("{", "{\n    admin off", 1)
+    (folder / "Caddyfile").write_text(config)
+    return [_find_program("caddy"), "run"]
 
 
 def _write_certificate(folder: Path) -> None:
@@ -126,7 +124,21 @@ async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: 
         assert "SSL_CERT_FILE" in (caught.value.hint or "")
         (tmp_path / "headers.txt").write_text(BLOCKS["text headers.txt"])
         (tmp_path / "request.json").write_text(BLOCKS["json"])
+        assert _select_protocol(proxy_port, certificate) == "h2"
         await _check_transcript(BLOCKS["console"].replace("localhost:8443", f"localhost:{proxy_port}"), tmp_path)
+    if proxy == "nginx":
+        assert re.search(r" 200 [\d.]+ tools/call close$", (tmp_path / "access.log").read_text(), re.MULTILINE)
+
+
+def _select_protocol(port: int, certificate: Path) -> str | None:
+    """Return the protocol that a proxy selects for a client that speaks HTTP/2."""
+    context = ssl.create_default_context(cafile=certificate)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with (
+        socket.create_connection(("127.0.0.1", port)) as connection,
+        context.wrap_socket(connection, server_hostname="localhost") as secure,
+    ):
+        return secure.selected_alpn_protocol()
 
 
 async def _check_transcript(transcript: str, folder: Path) -> None:

@@ -153,8 +153,8 @@ class HostFilter:
         if host is None or not self._is_host_allowed(host.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 421,
-                f"Host {clip((host or b'(none)').decode('latin-1'))} is not allowed. To allow it, add it to "
-                "allowed_hosts or set public_url (on the command line: --allowed-host or --public-url)",
+                f"Host {clip((host or b'(none)').decode('latin-1'))} is not allowed. Add it to allowed_hosts "
+                "(--allowed-host), or set public_url (--public-url)",
             )
         if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
             self._allowed_cache[key] = True
