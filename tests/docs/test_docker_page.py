@@ -21,6 +21,7 @@ FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | 
 BLOCKS = {match["info"]: match["text"] for match in FENCE.finditer(PAGE)}
 TOKEN = "only-for-this-page"
 TIMEOUT_S = 60.0
+_TRANSCRIPT_COUNT = 15
 
 
 def _find_free_port() -> int:
@@ -125,7 +126,11 @@ async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: 
         (tmp_path / "headers.txt").write_text(BLOCKS["text headers.txt"])
         (tmp_path / "request.json").write_text(BLOCKS["json"])
         assert _select_protocol(proxy_port, certificate) == "h2"
-        await _check_transcript(BLOCKS["console"].replace("localhost:8443", f"localhost:{proxy_port}"), tmp_path)
+        # The server rejects the first requests of the transcript before it has read their bodies. A proxy must
+        # not send the next request on such a connection before the body is complete.
+        transcript = BLOCKS["console"].replace("localhost:8443", f"localhost:{proxy_port}")
+        for _ in range(_TRANSCRIPT_COUNT):
+            await _check_transcript(transcript, tmp_path)
     if proxy == "nginx":
         assert re.search(r" 200 [\d.]+ tools/call close$", (tmp_path / "access.log").read_text(), re.MULTILINE)
 
