@@ -30,8 +30,8 @@ from dovetail.transports.http_server import http_listener
 
 # test_docker_page.py and test_http_examples.py check proxies, curl and systemd. Docker files cannot be checked here.
 UNRUN_BLOCKS = (
-    "console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "text Caddyfile", "text haproxy.cfg", "dockerfile",
-    "text handshake", "text session.txt", "text session",
+    "console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "text Caddyfile", "text haproxy.cfg",
+    "dockerfile", "text handshake", "text session.txt", "text session",
 )  # fmt: skip
 ROOT = Path(__file__).parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))

@@ -508,6 +508,7 @@ async def test_a_server_without_signal_handlers_does_not_mention_a_second_signal
             await call_task
     texts = [record.getMessage() for record in caplog.records if "is stopping" in record.getMessage()]
     assert len(texts) == 1
+    assert f"(process {os.getpid()})" in texts[0]
     assert "signal" not in texts[0]
 
 

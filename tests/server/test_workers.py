@@ -226,6 +226,7 @@ def test_a_restart_replaces_all_workers_and_loses_no_call(program: Path) -> None
         server.process.send_signal(signal.SIGHUP)
         after = server.wait_for_workers(lambda found: len(found) == 2 and not found & before)
         assert server.call() in {f"{worker} 2" for worker in after}
+        server.wait_for_line("restarted 2 workers")
         ended.set()
         for thread in threads:
             thread.join(TIMEOUT_S)

@@ -31,6 +31,7 @@ from dovetail.transports.http_client.remote_server import (
     read_body,
     read_refusal,
 )
+from dovetail.version import VERSION
 from dovetail.wire.raw_message import RawMessage
 from transports.raw_server import ServerConnection, reply_to_each, run_raw_server
 
@@ -210,6 +211,31 @@ def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
         found = convert_error(ConnectionBroken("cut", sent=sent, has_head=False), "http://example.com")
         assert isinstance(found, ConnectionLost)
         assert found.maybe_sent is sent
+
+
+@pytest.mark.parametrize(
+    ("host", "hours", "word"),
+    [("127.0.0.1", -1, "expired"), ("other.example", 1, "host name"), ("10.9.8.7", 1, "host name")],
+)
+async def test_the_hint_about_a_certificate_fits_its_problem(host: str, hours: int, word: str, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path, host, hours=hours)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    async with run_raw_server(reply_to_each(said(200)), tls=tls) as server:
+        with pytest.raises(ConnectError) as caught:
+            await door(server.url, verify=certificate).send("POST", [], b"{}")
+    assert word in str(caught.value.hint)
+    assert "SSL_CERT_FILE" not in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("headers", "expected"), [({}, f"dovetail/{VERSION}"), ({"User-Agent": "mine/1"}, "mine/1")])
+async def test_the_user_agent_is_sent_once(headers: dict[str, str], expected: str) -> None:
+    async with run_raw_server(reply_to_each(said(200))) as server:
+        remote = door(server.url, headers=headers)
+        await read_body(await remote.send("POST", [], b"{}"), remote.url)
+        await remote.close()
+    ((head, _),) = server.requests
+    assert re.findall(rb"^user-agent: (.*)\r$", head, re.MULTILINE | re.IGNORECASE) == [expected.encode()]
 
 
 async def test_a_plain_request_to_a_tls_server_suggests_https(tmp_path: Path) -> None:

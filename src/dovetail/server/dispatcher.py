@@ -649,11 +649,17 @@ class Dispatcher:
         count = _count_calls(state)
         if count and timeout > quiet_time:
             hint = ". A second signal stops them at once" if self.stops_on_second_signal else ""
-            log.warning("%s is stopping and waits up to %g s for running calls (%d)%s", self.name, timeout, count, hint)
+            log.warning(
+                "%s (process %d) is stopping and waits up to %g s for running calls (%d)%s",
+                *(self.name, os.getpid(), timeout, count, hint),
+            )
             await _wait_for_calls(state, timeout - quiet_time)
             count = _count_calls(state)
         if count:
-            log.warning("%s stops calls that did not end within %g s (drain_timeout): %d", self.name, timeout, count)
+            log.warning(
+                "%s (process %d) stops calls that did not end within %g s (drain_timeout): %d",
+                *(self.name, os.getpid(), timeout, count),
+            )
 
     def stats(self, endpoints: "Iterable[EndpointStats]") -> "ServerStats":
         """Return the number of open calls, input requests, subscriptions, threads, sessions and streams."""

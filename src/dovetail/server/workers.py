@@ -119,6 +119,7 @@ class Supervisor:
         self._stopping_workers: list[_Worker] = []
         self._exited: list[_Worker] = []  # workers that are not replaced yet
         self._to_restart: list[_Worker] = []
+        self._restarted_count = 0
         self._selector = selectors.DefaultSelector()
         # Workers read from this pipe. The system closes the pipe when this process exits.
         self._parent_pipe, self._own_end = os.pipe()
@@ -165,7 +166,7 @@ class Supervisor:
             self._send(signal.SIGINT)
 
     def _handle_restart(self, *_: Any) -> None:
-        self._to_restart = list(self._workers)
+        self._to_restart, self._restarted_count = list(self._workers), 0
 
     def _start(self) -> _Worker:
         worker = _Worker(self._start_process, self._parent_pipe)
@@ -197,6 +198,14 @@ class Supervisor:
         if worker.predecessor is not None:
             self._retire(worker.predecessor)
             worker.predecessor = None
+            self._report_restart()
+
+    def _report_restart(self) -> None:
+        """Count a worker that was replaced. If it was the last one of a restart, print a line for the operator."""
+        self._restarted_count += 1
+        if not any(worker in self._workers for worker in self._to_restart):
+            sys.stderr.write(f"restarted {self._restarted_count} workers\n")
+            sys.stderr.flush()
 
     def _handle_exit(self, worker: _Worker) -> None:
         with contextlib.suppress(KeyError):

@@ -36,8 +36,10 @@ from dovetail.transports.http_client.http1_connection import (
     ResponseTooLarge,
 )
 from dovetail.transports.http_client.http_client import HostUnreachable, HTTPClient, parse_url
+from dovetail.version import VERSION
 from dovetail.wire.raw_message import RawMessage, read_messages
 
+_USER_AGENT: Final = (b"user-agent", f"dovetail/{VERSION}".encode())
 _MAX_REDIRECTS: Final = 5
 _FOLLOWED_STATUS_CODES: Final = (307, 308)
 _PERMANENT_REDIRECT: Final = 308
@@ -68,6 +70,8 @@ class RemoteServer:
         self._has_answered = False  # True if the server has sent an HTTP response.
         self._login_tasks: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
+        if not any(name == b"user-agent" for name, _ in self._headers):
+            self._headers.append(_USER_AGENT)
         self._http_client = create_http_client(
             cert, verify, proxy, connect_timeout, limits=FetchLimits(max_body_bytes=max_response_bytes)
         )
@@ -281,6 +285,14 @@ _CONNECT_HINT: Final = "is the server running, and is the address correct?"
 _CERTIFICATE_HINT: Final = (
     "for a private certificate, set SSL_CERT_FILE to its CA file, or pass HTTPTarget(url, verify='ca.pem')"
 )
+_NAME_HINT: Final = "the certificate is for another host. Use a host name of the certificate in the URL"
+# Hints for the error codes of OpenSSL. All other problems of a certificate have the hint about private certificates.
+_HINTS_BY_VERIFY_CODE: Final = {
+    9: "the certificate of the server is not valid yet. Check the clock of this machine",
+    10: "the certificate of the server has expired. Its operator must renew it. Also check the clock of this machine",
+    62: _NAME_HINT,
+    64: _NAME_HINT,  # the host of the URL is an IP address
+}
 _PLAIN_HTTP_HINT: Final = "the server does not use TLS. Did you mean http:// instead of https://?"
 _TLS_HINT: Final = "does the server use TLS? Then use https:// instead of http://"
 _WEB_PAGE_HINT: Final = "this is probably a web site and not an MCP server. Check the host, the port and the path"
@@ -337,7 +349,7 @@ def _parse_seconds(value: bytes | None) -> float | None:
 
 def _suggest_fix(exc: HostUnreachable) -> str:
     if isinstance(exc.__cause__, ssl.SSLCertVerificationError):
-        return _CERTIFICATE_HINT
+        return _HINTS_BY_VERIFY_CODE.get(exc.__cause__.verify_code, _CERTIFICATE_HINT)
     return _PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT
 
 
