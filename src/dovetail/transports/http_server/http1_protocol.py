@@ -196,7 +196,8 @@ class HTTP1Protocol(asyncio.Protocol):
             self._head_bytes += len(data)
         self._parse(data)
         if self._queue and not self._is_starting:
-            if is_idle and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
+            # The first request of a connection may also be the last one, so its head need not be kept.
+            if is_idle and not was_reading and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
                 self._known_head = remember_head(data, self._queue[0].head, body)
             self._start_requests()
         if self._is_reading_head or self._is_reading_body:
