@@ -65,7 +65,8 @@ def is_weakness_of_uvicorn(data: bytes, ours: Reading, theirs: Reading) -> bool:
     return b"upgrade" in data.lower() or (len(ours.requests) > len(theirs.requests) and theirs.end == "rejects")
 
 
-@settings(max_examples=40, suppress_health_check=HEALTH_CHECKS)
+@pytest.mark.timeout(300)
+@settings(max_examples=500, suppress_health_check=HEALTH_CHECKS)  # This takes about a minute.
 @given(st.lists(cut_streams(), min_size=BATCH // 2, max_size=BATCH))
 def test_generated_streams(server: RunningServer, uvicorn: RunningServer, streams: list[tuple[bytes, ...]]) -> None:
     check_streams(server, uvicorn, streams)
