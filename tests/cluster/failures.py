@@ -5,6 +5,7 @@ import contextlib
 import json
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,25 +78,28 @@ class RedisProxy:
         self._writers |= {writer, server_writer}
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._copy(reader, server_writer, 0.0))
-                group.create_task(self._copy(server_reader, writer, 1.0))
+                group.create_task(self._copy(reader, server_writer, is_delayed=False))
+                group.create_task(self._copy(server_reader, writer, is_delayed=True))
         finally:
             self._writers -= {writer, server_writer}
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_factor: float) -> None:
-        loop = asyncio.get_running_loop()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_delayed: bool) -> None:
+        loop, held = asyncio.get_running_loop(), deque[bytes]()
+
+        def write_oldest() -> None:
+            data = held.popleft()
+            if not writer.is_closing():
+                writer.write(data)
+
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                if self.delay and delay_factor:
-                    loop.call_later(self.delay, _write, writer, data)
+                delay = self.delay if is_delayed else 0.0
+                if delay or held:  # Data must not overtake earlier data after the delay has ended.
+                    held.append(data)
+                    loop.call_later(delay, write_oldest)
                 else:
                     writer.write(data)
         writer.transport.abort()
-
-
-def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
-    if not writer.is_closing():
-        writer.write(data)
 
 
 class FailingCluster:
