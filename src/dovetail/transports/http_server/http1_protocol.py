@@ -172,7 +172,7 @@ class HTTP1Protocol(asyncio.Protocol):
             return
         was_reading = self._is_reading_head or self._is_reading_body
         known_head = self._known_head
-        is_idle = self._is_between_requests and self._current is None and not self._queue
+        is_idle = not was_reading and self._current is None and not self._queue  # False for the first request
         if (
             is_idle
             and known_head is not None
@@ -197,7 +197,7 @@ class HTTP1Protocol(asyncio.Protocol):
         self._parse(data)
         if self._queue and not self._is_starting:
             # The first request of a connection may also be the last one, so its head need not be kept.
-            if is_idle and not was_reading and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
+            if is_idle and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
                 self._known_head = remember_head(data, self._queue[0].head, body)
             self._start_requests()
         if self._is_reading_head or self._is_reading_body:
