@@ -35,7 +35,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-tasks bench-cluster bench-commands demo docs docs-serve lock clean
+.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-tasks bench-cluster bench-pipelining bench-commands demo docs docs-serve lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -139,6 +139,9 @@ bench-tasks: $(STAMP) ## Measure tasks, and compare them with fastmcp (3 minutes
 
 bench-cluster: $(STAMP) ## Measure a cluster of workers with Redis (2 minutes)
 	$(BIN)/python bench/cluster.py
+
+bench-pipelining: $(STAMP) ## Measure other clients during floods of requests (2 minutes)
+	$(BIN)/python bench/pipelining.py
 
 bench-commands: $(STAMP) ## Measure the start time of the command line
 	$(BIN)/python bench/commands.py

@@ -2,12 +2,17 @@
 
 Requests outside /mcp are answered with the method, target, headers and body that arrived, as JSON. `GET /recorded`
 returns the requests since the last `GET /recorded`. uvicorn serves the same application, to compare both servers.
+
+The tool `inspect` and the route /route show how dovetail read a request, and its caller. Each connection checks that it
+has a legal state after everything it handles.
 """
 
 import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -72,10 +77,18 @@ def run_uvicorn() -> None:
     uvicorn.Server(config).run([listener])
 
 
-def run_dovetail(*, limits: Any = None, log: str | None = None, **options: Any) -> None:
-    from dovetail import Context, Server, ServerLimits
+async def authenticate(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the name in a token such as `Bearer ada`. Callers without a token are anonymous."""
+    token = headers.get(b"authorization")
+    return None if token is None else token.decode("latin-1").removeprefix("Bearer ")
 
-    app = Server("recorder", limits=ServerLimits(**(limits or {})))
+
+def run_dovetail(*, limits: Any = None, log: str | None = None, **options: Any) -> None:
+    from dovetail import Context, RouteRequest, Server, ServerLimits
+    from http_server.checked_connection import check_connections
+
+    check_connections()
+    app = Server("recorder", limits=ServerLimits(**(limits or {})), auth=authenticate)
     events: dict[str, asyncio.Event] = {}
     ended: set[str] = set()
 
@@ -86,6 +99,22 @@ def run_dovetail(*, limits: Any = None, log: str | None = None, **options: Any) 
     async def echo(text: str) -> str:
         """Return the text."""
         return text
+
+    @app.tool
+    async def inspect(text: str, ctx: Context) -> str:
+        """Return the caller, the headers and the text."""
+        caller = None if ctx.principal is None else str(ctx.principal)
+        return json.dumps({"caller": caller, "headers": dict(ctx.headers), "text": text})
+
+    @app.route("/route", methods=["GET", "POST"])
+    async def show_request(request: RouteRequest) -> dict[str, Any]:
+        """Return the caller and the whole request."""
+        return {
+            "caller": None if request.principal is None else str(request.principal),
+            "target": f"{request.path}?{request.query_string}",
+            "headers": dict(request.headers),
+            "body": request.body.decode("latin-1"),
+        }
 
     @app.tool
     async def blob(size: int) -> str:
@@ -127,4 +156,5 @@ def run_dovetail(*, limits: Any = None, log: str | None = None, **options: Any) 
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     {"uvicorn": run_uvicorn, "dovetail": run_dovetail}[sys.argv[1]](**json.loads(sys.argv[2]))

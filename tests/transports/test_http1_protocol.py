@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from certificates import write_certificate
 from dovetail.protocol.limits import ServerLimits
@@ -71,6 +72,16 @@ class Connection:
         with suppress(ConnectionError):
             await self._writer.drain()
         await run_loop()
+
+    async def write(self, data: bytes) -> None:
+        """Send data. Wait only until the operating system has most of it."""
+        self._writer.write(data)
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
+    def end_writing(self) -> None:
+        """Tell the server that no more data follows."""
+        self._writer.write_eof()
 
     async def fill(self, data: bytes, max_bytes: int) -> bool:
         """Send data again and again. Return whether the server stops reading before it has received `max_bytes`."""
@@ -238,6 +249,67 @@ async def test_a_stopped_server_serves_no_client_that_ends_its_tls_handshake(tmp
         writer.close()
 
 
+# Turns
+
+
+@pytest.mark.parametrize("loop_type", ["asyncio", "uvloop"])
+def test_a_client_that_sends_many_requests_at_once_does_not_delay_others(loop_type: str) -> None:
+    paths: list[str] = []
+    started = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            paths.append(scope["path"])
+            if scope["path"] == "/flood":
+                started.set()
+            await Application()(scope, receive, send)
+
+    async def send_requests() -> None:
+        async with serve(app) as (_, port), connect(port) as flood, connect(port) as other:
+            await other.send(GET % b"/first")
+            assert await other.read_response() == (200, b"/first")
+            await flood.write(GET % b"/flood" * 2000)
+            await started.wait()
+            await other.write(GET % b"/other")
+            assert await other.read_response() == (200, b"/other")
+            for _ in range(2000):
+                assert await flood.read_response() == (200, b"/flood")
+        assert paths.index("/other") < 500
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop_type == "uvloop" else None) as runner:
+        runner.run(send_requests())
+
+
+async def test_requests_are_answered_although_the_client_sends_nothing_more() -> None:
+    async with serve(Application()) as (_, port), connect(port) as connection:
+        await connection.write(GET % b"/a" * 1000)
+        connection.end_writing()
+        assert [await connection.read_response() for _ in range(1000)] == [(200, b"/a")] * 1000
+        assert await connection.read_end() == b""
+
+
+async def test_large_requests_behind_each_other_are_answered() -> None:
+    body = b"x" * 100_000
+    request = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    async with serve(Application()) as (_, port), connect(port) as connection:
+        await connection.write(request * 20)
+        assert [await connection.read_response() for _ in range(20)] == [(200, b"/a")] * 20
+
+
+async def test_a_stopping_server_answers_no_request_that_it_has_not_started() -> None:
+    app = Application()
+
+    async def drain() -> None:
+        pass
+
+    async with serve(app) as (server, port), connect(port) as connection:
+        await connection.write(GET % b"/a" * 3000)
+        await connection.read_response()
+        await server.stop(drain)
+        answers = await connection.read_end()
+        assert answers.count(b"HTTP/1.1 200 OK") < 2999
+
+
 # Batches
 
 
@@ -256,7 +328,7 @@ async def test_reads_of_many_clients_are_a_batch_with_every_event_loop() -> None
         def do_nothing(self) -> None:
             pass
 
-        handle_timeout = flush = shut_down = abort = do_nothing
+        take_turn = handle_timeout = flush = shut_down = abort = do_nothing
 
     async def handle(request: Any) -> None:
         pass

@@ -130,19 +130,19 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
             assert (found, message["result"]["content"][0]["text"]) == (200, text)
 
 
-async def test_a_request_does_not_see_the_headers_that_an_earlier_one_changed() -> None:
+async def test_a_function_cannot_change_the_headers_of_a_request() -> None:
     async def change_headers(exchange: IncomingExchange) -> Any:
         headers: Any = exchange.headers
-        is_changed = headers.pop(b"x-added", None) is not None
-        headers.update({b"x-added": b"1", b"host": b"evil.example", b"mcp-method": b"other"})
-        return text_result(f"changed: {is_changed}")
+        with pytest.raises(TypeError):
+            headers[b"host"] = b"evil.example"
+        return text_result(headers[b"host"].decode())
 
     async with site(FakeService(change_headers)) as here:
         reader, writer = await here.connect()
         for _ in range(4):
             writer.write(whole(stateless_request(text="a")))
             found, message = await answer(reader)
-            assert (found, message["result"]["content"][0]["text"]) == (200, "changed: False")
+            assert (found, message["result"]["content"][0]["text"]) == (200, "localhost")
 
 
 async def test_each_request_with_the_same_headers_is_authenticated() -> None:

@@ -7,6 +7,7 @@ and wakes the client process.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -22,6 +23,8 @@ from dovetail.transports.http_server.http1_request import HTTP1Request
 _KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
+# In one loop iteration, connections that wait for another turn get this time together.
+_MAX_TURNS_S: Final = 0.01
 _LONE_READS: Final = 8  # After this many batches with only one read, the server stops batching.
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -39,7 +42,11 @@ class GroupedConnection(Protocol):
         ...
 
     def handle_data(self, data: bytes) -> None:
-        """Parse requests and start them."""
+        """Parse requests and start them, up to the limits of one turn."""
+        ...
+
+    def take_turn(self) -> None:
+        """Continue with the requests that wait for a turn."""
         ...
 
     def handle_timeout(self) -> None:
@@ -78,6 +85,7 @@ class ConnectionGroup:
         self.is_stopped = False  # True if the server no longer accepts connections, and its application has ended
         self.is_in_batch = False
         self._batch: list[tuple[GroupedConnection, bytes]] = []
+        self._turns: deque[GroupedConnection] = deque()  # the connections that wait for another turn
         self._unflushed: list[GroupedConnection] = []
         self._lone_reads = 0
         # Only uvloop has the same time during a whole iteration, so that reads of the same iteration can be recognized.
@@ -116,11 +124,38 @@ class ConnectionGroup:
                 try:
                     connection.handle_data(data)
                 except Exception as exc:  # Continue with the data of the other connections.
-                    log.error("a connection failed", exc_info=exc)
-                    connection.abort()
+                    self._handle_failure(connection, exc)
         finally:
             self.is_in_batch = False
             self._flush()
+
+    def add_turn(self, connection: GroupedConnection) -> None:
+        """Call `take_turn` of a connection after the other connections had their turns."""
+        if not self._turns:
+            self.loop.call_soon(self._run_turns)
+        self._turns.append(connection)
+
+    def _run_turns(self) -> None:
+        end, turns, self._turns = time.monotonic() + _MAX_TURNS_S, self._turns, deque()
+        self.is_in_batch = True
+        try:
+            while turns and time.monotonic() < end:
+                connection = turns.popleft()
+                try:
+                    connection.take_turn()
+                except Exception as exc:
+                    self._handle_failure(connection, exc)
+        finally:
+            self.is_in_batch = False
+            self._flush()
+        if turns:
+            if not self._turns:
+                self.loop.call_soon(self._run_turns)
+            self._turns.extendleft(reversed(turns))
+
+    def _handle_failure(self, connection: GroupedConnection, exc: Exception) -> None:
+        log.error("a connection failed", exc_info=exc)
+        connection.abort()
 
     def flush_later(self, connection: GroupedConnection) -> None:
         """Write the held data of a connection at the end of the batch. Without a batch, write after this iteration."""

@@ -5,12 +5,16 @@ not parse and check the same bytes again.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from dovetail.protocol.limits import ServerLimits
-from dovetail.transports.http_server.http_request import Headers
+
+Header = tuple[bytes, bytes]
 
 _MAX_KNOWN_HOSTS: Final = 256
 _MAX_KNOWN_HEAD_BYTES: Final = 8 * 1024  # A connection does not keep a larger head.
@@ -30,28 +34,21 @@ class BadRequest(Exception):
         self.reason = f"Invalid HTTP request: {reason}" if status == 400 else reason
 
 
-class RequestHead:
-    """The request line and headers of a request, after all checks. Equal requests on a connection share one object."""
+class RequestHead(Struct, frozen=True):
+    """The request line and headers of a request, after all checks. Equal requests on a connection share one object.
 
-    __slots__ = ("fields", "http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated")
+    A head never changes, so that no request can change another one.
+    """
 
-    def __init__(
-        self,
-        method: str,
-        target: bytes,
-        fields: dict[bytes, bytes],
-        repeated: Headers,
-        http_version: str,
-        keep_alive: bool,
-    ) -> None:
-        self.method = method
-        self.raw_path, _, self.query = target.partition(b"?")
-        path = self.raw_path.decode("ascii")
-        self.path = unquote(path) if "%" in path else path
-        self.fields = fields  # the headers, with names in lower case
-        self.repeated = repeated  # headers whose name occurred before
-        self.http_version = http_version
-        self.keep_alive = keep_alive
+    method: str
+    path: str  # the decoded path
+    raw_path: bytes
+    query: bytes
+    headers: tuple[Header, ...]  # all headers in the order in which they arrived, with names in lower case
+    fields: Mapping[bytes, bytes]  # the last value of each header
+    has_repeated_names: bool  # True if a header occurs more than once
+    http_version: str
+    keep_alive: bool
 
     def get_framing(self) -> bytes:
         """Return the header lines that determine the length of the body."""
@@ -67,16 +64,12 @@ class RequestHead:
         return True
 
 
-class KnownHead:
+class KnownHead(Struct, frozen=True):
     """A head that the client probably sends again on the same connection, with a body of the same length."""
 
-    __slots__ = ("data", "fields", "head", "message_bytes")
-
-    def __init__(self, head: RequestHead, data: bytes, message_bytes: int) -> None:
-        self.head = head
-        self.fields = head.fields.copy()  # An application may change the headers of its request.
-        self.data = data  # the bytes of the head
-        self.message_bytes = message_bytes  # the size of the head and the body
+    head: RequestHead
+    data: bytes  # the bytes of the head
+    message_bytes: int  # the size of the head and the body
 
 
 class HeadChecker:
@@ -89,8 +82,7 @@ class HeadChecker:
     def check(
         self,
         request_line: tuple[bytes, bytes, str],
-        fields: dict[bytes, bytes],
-        repeated: Headers,
+        headers: Sequence[Header],
         *,
         size: int | None,
         keep_alive: bool,
@@ -99,27 +91,42 @@ class HeadChecker:
 
         Args:
             request_line: The method, the target and the HTTP version.
+            headers: All headers, with names in lower case.
             size: The maximum size of all headers in bytes, or None if it is unknown.
         """
         method_name, target, version = request_line
         # If all headers together are smaller than the limit for one header, no check is needed.
         if size is None or size > self._limits.max_header_bytes:
-            self.check_sizes(target, [*fields.items(), *repeated])
+            self.check_sizes(target, headers)
+        fields = dict(headers)
         method = _METHODS.get(method_name) or method_name.decode()
         if method == "CONNECT":
             raise BadRequest(501, "The method CONNECT is not supported")
         host = fields.get(b"host")
         if host is not None and host not in self._known_hosts:
             self._check_host(host)
-        if version != "1.1" or host is None or repeated or b"transfer-encoding" in fields:
-            _check_framing(version, fields, repeated)
+        has_repeated_names = len(fields) != len(headers)
+        if version != "1.1" or host is None or has_repeated_names or b"transfer-encoding" in fields:
+            _check_framing(version, fields, headers)
         if target[:1] != b"/":
             target = _resolve_target(method, target, fields)
         if not target.isascii() or b"#" in target:
             raise BadRequest(400, "the target contains a fragment or a character that is not ASCII")
-        return RequestHead(method, target, fields, repeated, version, version == "1.1" and keep_alive)
+        raw_path, _, query = target.partition(b"?")
+        path = raw_path.decode("ascii")
+        return RequestHead(
+            method,
+            unquote(path) if "%" in path else path,
+            raw_path,
+            query,
+            tuple(headers),
+            MappingProxyType(fields),
+            has_repeated_names,
+            version,
+            version == "1.1" and keep_alive,
+        )
 
-    def check_sizes(self, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def check_sizes(self, target: bytes, headers: Sequence[Header]) -> None:
         """Reject a header that is too large, and too many headers."""
         limits = self._limits
         sizes = [len(name) + len(value) for name, value in headers]
@@ -180,20 +187,21 @@ def remember_head(data: bytes, head: RequestHead, body: bytes) -> KnownHead | No
         or end + len(body) != len(data)
         or b"content-length" not in fields
         or not head.keep_alive
-        or head.repeated
+        or head.has_repeated_names
         or not {b"transfer-encoding", b"expect", b"upgrade"}.isdisjoint(fields)
     ):
         return None
     return KnownHead(head, data[:end], len(data))
 
 
-def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) -> None:
+def _check_framing(version: str, fields: Mapping[bytes, bytes], headers: Sequence[Header]) -> None:
     """Reject headers that a proxy could interpret differently. RFC 9112, sections 2.3, 3.2 and 6"""
     if version not in ("1.0", "1.1"):
         raise BadRequest(505, f"The server does not support HTTP/{version}. Use HTTP/1.1")
     if version == "1.1" and b"host" not in fields:
         raise BadRequest(400, "the Host header is missing")
-    if not {b"host", b"content-length", b"transfer-encoding"}.isdisjoint(name for name, _ in repeated):
+    names = [name for name, _ in headers]
+    if any(names.count(name) > 1 for name in (b"host", b"content-length", b"transfer-encoding")):
         raise BadRequest(400, "Host, Content-Length or Transfer-Encoding is repeated")
     if b"transfer-encoding" in fields:
         if version == "1.0" or b"content-length" in fields:
@@ -202,7 +210,7 @@ def _check_framing(version: str, fields: dict[bytes, bytes], repeated: Headers) 
             raise BadRequest(501, "Transfer-Encoding must be chunked")
 
 
-def _resolve_target(method: str, target: bytes, fields: dict[bytes, bytes]) -> bytes:
+def _resolve_target(method: str, target: bytes, fields: Mapping[bytes, bytes]) -> bytes:
     """Return the path and the query of a target that does not begin with a slash. RFC 9112, section 3.2
 
     The host in an absolute target must equal the Host header, because a proxy may have checked only the Host header.

@@ -1,18 +1,26 @@
 """The HTTP/1.1 protocol of one server connection (RFC 9112). httptools parses the requests.
 
-A connection runs a request at once until the request waits, and only then creates a task.
+A connection runs a request at once until the request waits, and only then creates a task. In one turn, it handles a
+limited number of requests for a limited time. The other connections have their turns before it continues.
 """
 
 import asyncio
 from math import inf
+from time import monotonic
 from typing import Any, Final
 
 import httptools
 
 from dovetail.transports.http_server.connection_group import ConnectionGroup
-from dovetail.transports.http_server.http1_head import BadRequest, KnownHead, explain_unreadable, remember_head
+from dovetail.transports.http_server.connection_state import ConnectionState
+from dovetail.transports.http_server.http1_head import (
+    BadRequest,
+    Header,
+    KnownHead,
+    explain_unreadable,
+    remember_head,
+)
 from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
-from dovetail.transports.http_server.http_request import Headers
 from dovetail.transports.http_server.socket_buffers import has_unread_output, set_reset_on_close
 from dovetail.transports.operator_log import log_rejected_request, warn_if_descriptors_run_out
 
@@ -20,35 +28,42 @@ from dovetail.transports.operator_log import log_rejected_request, warn_if_descr
 _LINGER_S: Final = 2.0
 _MAX_LINGER_BYTES: Final = 1024 * 1024
 _MAX_HELD_BYTES: Final = 16 * 1024  # The server writes larger responses immediately.
-_MAX_QUEUED_BYTES: Final = 64 * 1024  # If a client sends more bytes during a request, the connection stops reading.
+_MAX_TURN_REQUESTS: Final = 16
+_MAX_TURN_S: Final = 0.002
+_MAX_PARSED_BYTES: Final = 4 * 1024  # The parser gets more bytes at once only if they belong to the same body.
+_MAX_BACKLOG_BYTES: Final = 64 * 1024  # If more bytes wait for the parser, the connection stops reading.
 _MIN_READ_BYTES: Final = 64 * 1024  # A client must read this many bytes of a large response in each write timeout.
 _CHUNK_OVERHEAD_BYTES: Final = 16  # For each part of a body, this many bytes are not counted as overhead.
+
+_IDLE, _HEAD, _BODY, _FAILED, _LINGERING, _CLOSED = ConnectionState
 
 
 class HTTP1Protocol(asyncio.Protocol):
     """One connection of a server."""
 
-    _current: HTTP1Request | None = None  # the request that is being handled
     _receiving: HTTP1Request | None = None  # the request whose body is being received
     _upgrading: HTTP1Request | None = None  # a request with an Upgrade header, until its body is read
     _resumed: HTTP1Request | None = None  # an upgrade request whose body a new parser reads
     _pending_error: BadRequest | None = None  # the error to send after the queued requests
-    _linger_bytes: int | None = None  # the number of bytes received while the connection lingers
-    _known_head: KnownHead | None = None  # the head of an earlier request, if the parser need not read it again
+    _known_head: KnownHead | None = None  # the head of the last request, if the parser need not read it again
+    _headers: list[Header] | None = None  # the headers of an incomplete head
     _is_starting = False
-    _is_between_requests = True  # True if no byte of the next request has arrived
-    _is_first_in_read = True  # True if the next request begins with the first byte of a read
+    _is_first_in_piece = True  # True if the next request begins with the first byte of a piece
     _is_size_known = True  # True if `_head_bytes` contains all bytes of the head
-    _is_reading_head = True
-    _is_reading_body = False
     _is_reading_paused = False
+    _is_half_closed = False  # True if the client sends nothing more, but waits for responses
+    _linger_bytes = 0  # the number of bytes received while the connection lingers
     _head_bytes = 0
+    _body_bytes = 0
     _overhead_bytes = 0  # the bytes of chunk sizes, chunk extensions and trailers
     _trailer_bytes = 0
-    _queued_bytes = 0  # the bytes that arrived while requests were waiting
+    _backlog_bytes = 0
     _held = b""  # data that is written at the end of the batch or of the loop iteration
     _stall_timer: asyncio.TimerHandle | None = None
     _write_waiters: list["asyncio.Future[None]"] | None = None
+    state = _HEAD
+    current: HTTP1Request | None = None  # the request that is being handled
+    has_turn = False  # True if the server will call `take_turn`
     is_write_paused = False
     is_done = False  # True if the server has sent its last response, and does not wait for this connection to close
 
@@ -56,9 +71,8 @@ class HTTP1Protocol(asyncio.Protocol):
         self.server = server
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
-        self._fields: dict[bytes, bytes] = {}
-        self._repeated: Headers = []  # headers whose name occurred before
         self._queue: list[HTTP1Request] = []  # requests that wait until the current request ends
+        self._backlog: list[bytes | memoryview] = []  # received data that waits for the parser
         self.deadline = inf  # the time at which `handle_timeout` is called
 
     # The connection
@@ -84,10 +98,11 @@ class HTTP1Protocol(asyncio.Protocol):
         if self.server.lone_reader is self:
             self.server.lone_reader = None
         self._stop_stall_timer()
-        for request in (self._current, self._receiving, *self._queue):
+        for request in (self.current, self._receiving, *self._queue):
             if request is not None:
                 request.disconnect()
-        self._queue.clear()
+        self.state = _CLOSED
+        self._drop_requests()
         self._wake_writers()
         self._parser = None
 
@@ -113,30 +128,32 @@ class HTTP1Protocol(asyncio.Protocol):
     @property
     def is_waiting(self) -> bool:
         """Return whether the server waits for data from the client."""
-        return self._current is None or self._is_reading_body
+        return self.current is None or self.state is _BODY
 
     def shut_down(self) -> None:
         """Close the connection if it is idle. Otherwise close it after the response."""
-        if self._current is None:
+        if self.current is None and self.has_more:
+            self._linger()
+        elif self.current is None:
             self._close()
             if not self._transport.get_write_buffer_size():
                 # Over TLS, the transport waits until the client closes. The shutdown does not wait for idle clients.
                 self.is_done = True
-        elif self._current is self._receiving:
+        elif self.current is self._receiving:
             # The server does not wait for the rest of the body.
             self._reject(BadRequest(503, "The server is shutting down"))
         else:
-            self._current.keep_alive = False
+            self.current.keep_alive = False
 
     def handle_timeout(self) -> None:
         """End a connection that is idle or too slow."""
         self.deadline = inf
-        if self._linger_bytes is not None and not self._transport.get_write_buffer_size():
+        if self.state is _LINGERING and not self._transport.get_write_buffer_size():
             self.abort()
-        elif self._linger_bytes is not None:  # The client still reads earlier responses.
+        elif self.state is _LINGERING:  # The client still reads earlier responses.
             self._start_stall_timer()
             self.deadline = self.server.loop.time() + _LINGER_S
-        elif self._is_reading_head or self._is_reading_body:
+        elif self.state is _HEAD or self.state is _BODY:
             self._handle_slow_client()
         elif has_unread_output(self._transport):
             self._handle_stall(f"{self.server.keep_alive_timeout:g} s")
@@ -147,7 +164,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if not self._transport.is_reading():  # The client cannot send, because the server does not read.
             self._start_read_time()
             return
-        limits, is_head = self.server.limits, self._is_reading_head
+        limits, is_head = self.server.limits, self.state is _HEAD
         part, name = ("headers", "header_timeout") if is_head else ("body", "body_timeout")
         timeout = limits.header_timeout if is_head else limits.body_timeout
         self._fail(BadRequest(408, f"The {part} of the request took longer than {timeout:g} s ({name})"))
@@ -161,77 +178,131 @@ class HTTP1Protocol(asyncio.Protocol):
         else:
             self.server.receive(self, data)
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """Handle the collected data before the connection is closed."""
         self.server.run_batch()
+        # The event loop cannot keep a TLS connection open.
+        self._is_half_closed = self.has_turn and self.scheme == "http"
+        return self._is_half_closed
 
     def handle_data(self, data: bytes) -> None:
-        """Parse requests and start them."""
-        if self._parser is None or self._pending_error is not None or self._linger_bytes is not None:
-            self._discard(data)
-            return
-        was_reading = self._is_reading_head or self._is_reading_body
+        """Parse and start requests. If the connection had its turn, keep the data for the next turn."""
         known_head = self._known_head
-        is_idle = not was_reading and self._current is None and not self._queue  # False for the first request
         if (
-            is_idle
-            and known_head is not None
+            known_head is not None
             and len(data) == known_head.message_bytes
+            and self._is_quiet()
             and data.startswith(known_head.data)
         ):
             # The parser has read and checked these bytes before.
-            request = HTTP1Request(self, known_head.head, known_head.fields.copy())
+            request = HTTP1Request(self, known_head.head)
             request.body, request.is_body_complete = data[len(known_head.data) :], True
             self.deadline = inf
             self._queue.append(request)
             self._start_requests()
-            return
-        if self._queue:
-            self._queued_bytes += len(data)
-        self._is_first_in_read = self._is_between_requests
-        if self._is_reading_body:
-            self._overhead_bytes += len(data)
+        elif self.state is _FAILED or self.state is _LINGERING or self.state is _CLOSED:
+            self._discard(data)
+        elif self._backlog or self.has_turn or len(self._queue) >= _MAX_TURN_REQUESTS:
+            self._backlog.append(data)
+            self._backlog_bytes += len(data)
+            self.update_reading()
         else:
-            self._is_reading_head = True
-            self._head_bytes += len(data)
-        self._parse(data)
-        if self._queue and not self._is_starting:
-            # The first request of a connection may also be the last one, so its head need not be kept.
-            if is_idle and len(self._queue) == 1 and (body := self._queue[0].body) is not None:
-                self._known_head = remember_head(data, self._queue[0].head, body)
+            self._read(data)
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing is left to read, to handle or to answer. False for a connection without requests."""
+        return self.state is _IDLE and self.current is None and not self.has_turn
+
+    def _read(self, data: bytes | memoryview) -> None:
+        """Parse data and start the requests in it. Keep the rest for the next turn."""
+        was_reading, was_quiet = self.state is not _IDLE, self._is_quiet()
+        rest = self._parse(data)
+        if rest:
+            self._backlog.insert(0, rest)
+            self._backlog_bytes += len(rest)
+        # The first request of a connection may also be the last one, so its head need not be kept.
+        elif was_quiet and isinstance(data, bytes) and len(self._queue) == 1:
+            request = self._queue[0]
+            self._known_head = None if request.body is None else remember_head(data, request.head, request.body)
+        if self._queue:
             self._start_requests()
-        if self._is_reading_head or self._is_reading_body:
+        if self._is_reading_paused:
+            self.update_reading()
+        if self._backlog:
+            self._plan_turn()
+            return
+        if self.state is _HEAD or self.state is _BODY:
             self._check_incomplete(was_reading)
-        elif self.deadline == inf and self._current is None:  # The client had its response before it sent the body.
+        elif self.state is _IDLE and self.current is None and self.deadline == inf:
+            # The client had its response before it sent the body.
             self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
+
+    def take_turn(self) -> None:
+        """Continue with the requests that wait for a turn."""
+        self.has_turn = False
+        if self.state is _CLOSED:
+            return
+        if self._backlog and len(self._queue) < _MAX_TURN_REQUESTS:
+            data = self._backlog.pop(0)
+            self._backlog_bytes -= len(data)
+            self._read(data)
+        else:
+            self._start_requests()
+        self._plan_turn()
+        if self.has_turn:
+            return
+        if self._is_half_closed:
+            self._close()
+            return
+        self.update_reading()
+        if self.current is None and (self.state is _HEAD or self.state is _BODY):
+            self._start_read_time()  # The client could not send while the server did not read.
 
     def _check_incomplete(self, was_reading: bool) -> None:
         """Reject an incomplete request that is too large, and set the deadline for its remaining data."""
         limits = self.server.limits
         # The limit includes trailers and chunk extensions, because a client could send them without end.
-        if max(self._head_bytes if self._is_reading_head else 0, self._overhead_bytes) > limits.max_header_block_bytes:
+        if max(self._head_bytes if self.state is _HEAD else 0, self._overhead_bytes) > limits.max_header_block_bytes:
             self._fail(self.server.head_checker.create_block_error())
         elif self.deadline == inf or not was_reading:
             self._start_read_time()
 
     def _start_read_time(self) -> None:
         limits = self.server.limits
-        timeout = limits.header_timeout if self._is_reading_head else limits.body_timeout
+        timeout = limits.header_timeout if self.state is _HEAD else limits.body_timeout
         self.deadline = self.server.loop.time() + timeout
 
-    def _parse(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
+    def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Pass data to the parser in pieces, until enough requests for one turn are queued. Return the rest."""
+        while data and len(self._queue) < _MAX_TURN_REQUESTS:
+            size = len(data)
+            if size > _MAX_PARSED_BYTES:
+                data = memoryview(data)
+                size = min(size, max(_MAX_PARSED_BYTES, self._count_missing_bytes()))
+            if self.state is _BODY:
+                self._overhead_bytes += size
+                self._is_first_in_piece = False
+            else:
+                self.state = _HEAD
+                self._head_bytes += size
+                self._is_first_in_piece = self._headers is None
             try:
-                self._parser.feed_data(rest)
-                return
+                self._parser.feed_data(data[:size])
             except httptools.HttpParserUpgrade as exc:
-                rest = rest[exc.args[0] :]
+                size = exc.args[0]
                 self._ignore_upgrade()
             except httptools.HttpParserError as exc:
                 cause = exc.__context__
-                self._fail(cause if isinstance(cause, BadRequest) else explain_unreadable(data, exc))
-                return
+                self._fail(cause if isinstance(cause, BadRequest) else explain_unreadable(bytes(data), exc))
+                return b""
+            data = data[size:]
+        return data
+
+    def _count_missing_bytes(self) -> int:
+        """Return the size of the rest of the body, if its length is known."""
+        if self._receiving is None:
+            return 0
+        return int(self._receiving.head.fields.get(b"content-length", 0)) - self._body_bytes
 
     def _ignore_upgrade(self) -> None:
         """Handle a request for another protocol as an ordinary request. RFC 9110, section 7.8
@@ -245,20 +316,20 @@ class HTTP1Protocol(asyncio.Protocol):
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % request.head.get_framing())
 
     def _discard(self, data: bytes) -> None:
-        if self._linger_bytes is not None:
+        if self.state is _LINGERING:
             self._linger_bytes += len(data)
             if self._linger_bytes > _MAX_LINGER_BYTES:
                 self.abort()
 
     def on_message_begin(self) -> None:
         """Handle the first byte of a request."""
-        self._is_reading_head = True
-        self._is_between_requests = False
-        self._is_size_known, self._is_first_in_read = self._is_first_in_read, False
+        if self._resumed is not None:
+            return
+        self.state = _HEAD
+        self._is_size_known, self._is_first_in_piece = self._is_first_in_piece, False
+        self._known_head = None
         self._url = b""
-        self._fields = {}
-        if self._repeated:
-            self._repeated = []
+        self._headers = []
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the request target."""
@@ -269,44 +340,41 @@ class HTTP1Protocol(asyncio.Protocol):
 
         Trailers are ignored, because no proxy or guard has checked them. RFC 9110, section 6.5.1
         """
-        if not self._is_reading_head:
+        if self._headers is None:
             self._trailer_bytes += len(name) + len(value)
             self.server.head_checker.check_trailer(name, value, self._trailer_bytes)
             return
-        name = name.lower()
-        if name in self._fields:
-            self._repeated.append((name, value))
-        else:
-            # The parser keeps spaces at the end of a value. RFC 9110, section 5.5
-            self._fields[name] = value.strip(b" \t")
+        # The parser keeps spaces at the end of a value. RFC 9110, section 5.5
+        self._headers.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Check the headers, and queue the request. The body may still be incomplete."""
         head_bytes, self._head_bytes = self._head_bytes, 0
-        self._is_reading_head, self._is_reading_body = False, True
-        self._overhead_bytes = self._trailer_bytes = 0
+        headers, self._headers = self._headers, None
+        self.state = _BODY
+        self._body_bytes = self._overhead_bytes = self._trailer_bytes = 0
         self.deadline = inf
         if self._resumed is not None:
             self._receiving, self._resumed = self._resumed, None
             return
-        parser, fields = self._parser, self._fields
+        parser = self._parser
         head = self.server.head_checker.check(
             (parser.get_method(), self._url, parser.get_http_version()),
-            fields,
-            self._repeated,
+            headers or (),
             size=head_bytes if self._is_size_known else None,
             keep_alive=parser.should_keep_alive(),
         )
-        request = HTTP1Request(self, head, head.fields)
-        if b"expect" in fields:
+        request = HTTP1Request(self, head)
+        if b"expect" in head.fields:
             request.awaits_continue = head.has_expectation()
-        if b"upgrade" in fields and parser.should_upgrade():
+        if b"upgrade" in head.fields and parser.should_upgrade():
             self._upgrading = request
         self._receiving = request
         self._queue.append(request)
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body to the request."""
+        self._body_bytes += len(body)
         self._overhead_bytes = max(0, self._overhead_bytes - len(body) - _CHUNK_OVERHEAD_BYTES)
         if self._receiving is not None:
             self._receiving.feed_body(body)
@@ -315,8 +383,7 @@ class HTTP1Protocol(asyncio.Protocol):
         """Handle the end of a request."""
         if self._upgrading is not None:
             return
-        self._is_reading_body = False
-        self._is_between_requests = True
+        self.state = _IDLE
         self._overhead_bytes = 0
         self.deadline = inf
         request, self._receiving = self._receiving, None
@@ -324,66 +391,85 @@ class HTTP1Protocol(asyncio.Protocol):
             request.end_body()
 
     def _start_requests(self) -> None:
-        """Start the queued requests, until one of them has to wait."""
+        """Start the queued requests, until one of them has to wait or the turn of this connection ends."""
         self._is_starting = True
-        server, queue = self.server, self._queue
-        while queue and self._current is None:
+        server, queue, count = self.server, self._queue, 0
+        turn_end = monotonic() + _MAX_TURN_S if len(queue) > 1 else inf
+        while queue and self.current is None:
             if self._transport.is_closing():
-                queue.clear()
+                self._drop_requests()
                 break
-            request = self._current = queue.pop(0)
+            if count and (count == _MAX_TURN_REQUESTS or monotonic() >= turn_end):
+                break
+            count += 1
+            request = self.current = queue.pop(0)
             task = server.starter.start(request.run())
             if not request.is_ended:
                 server.tasks.add(task)
                 task.add_done_callback(server.tasks.discard)
         self._is_starting = False
-        if queue:
-            # The server reads on up to a limit, because it has to notice if the client disconnects.
-            if self._queued_bytes > _MAX_QUEUED_BYTES:
-                self.pause_reading()
+        if self.current is not None:
             return
-        self._queued_bytes = 0
-        if self._pending_error is not None and self._current is None:
+        if queue:
+            self._plan_turn()
+        elif self._pending_error is not None:
             self._reject(self._pending_error)
+
+    def _plan_turn(self) -> None:
+        """Ask for another turn if a request can be started or parsed."""
+        can_start = self.current is None and (self._queue or self._pending_error is not None)
+        can_parse = self._backlog and len(self._queue) < _MAX_TURN_REQUESTS
+        if (can_start or can_parse) and not self.has_turn:
+            self.has_turn = True
+            self.update_reading()
+            self.server.add_turn(self)
+
+    def _drop_requests(self) -> None:
+        self._queue.clear()
+        self._backlog.clear()
+        self._backlog_bytes = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the connection has something to handle or to answer after the current request."""
+        return bool(self._queue or self._backlog) or self._pending_error is not None
 
     def finish_request(self, request: HTTP1Request) -> None:
         """Continue after a response: close the connection, or handle the next request."""
-        self._current = None
+        self.current = None
         if self._transport.is_closing():
             return
         if not request.keep_alive:
-            if not request.is_body_complete or self._queue or self._pending_error is not None:
+            if not request.is_body_complete or self.has_more:
                 self._linger()  # The client has sent more. Closing at once could destroy the response.
             else:
                 self._close()
-        elif self._queue or self._pending_error is not None:
+        elif self.has_more:
             if not self._is_starting:
-                self.server.loop.call_soon(self._continue)
+                self._plan_turn()
         else:
             # If the body is incomplete, the connection reads and discards the rest.
             if self._is_reading_paused:
-                self.resume_reading()
-            if request.is_body_complete and not self._is_reading_head:  # The deadline of the next request continues.
+                self.update_reading()
+            if request.is_body_complete and self.state is _IDLE:  # The deadline of the next request continues.
                 self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
 
-    def _continue(self) -> None:
-        if not self._is_starting and self._current is None:
-            self._start_requests()
-            if not self._queue:
-                self.resume_reading()
-                if self._is_reading_head or self._is_reading_body:
-                    self._start_read_time()  # The client could not send while the server did not read.
+    def update_reading(self) -> None:
+        """Stop reading while data waits for a turn, for the parser or for the application. Otherwise read on.
 
-    def pause_reading(self) -> None:
-        """Stop reading until `resume_reading`."""
-        if not self._is_reading_paused and not self._transport.is_closing():
-            self._is_reading_paused = True
+        The server reads on up to a limit while a request runs, because it has to notice if the client disconnects.
+        """
+        is_full = self.state is not _LINGERING and (
+            self.has_turn
+            or self._backlog_bytes > _MAX_BACKLOG_BYTES
+            or (self._receiving is not None and self._receiving.is_full)
+        )
+        if is_full is self._is_reading_paused or self._transport.is_closing():
+            return
+        self._is_reading_paused = is_full
+        if is_full:
             self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Continue to read."""
-        if self._is_reading_paused and not self._transport.is_closing():
-            self._is_reading_paused = False
+        else:
             self._transport.resume_reading()
 
     # Errors
@@ -393,9 +479,11 @@ class HTTP1Protocol(asyncio.Protocol):
         broken, self._receiving = self._receiving, None
         if broken in self._queue:
             self._queue.remove(broken)
-        self._is_reading_head = self._is_reading_body = False
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        self.state = _FAILED
         self.deadline = inf
-        if self._queue or not (self._current is None or self._current is broken):
+        if self._queue or not (self.current is None or self.current is broken):
             self._pending_error = error
         elif broken is not None and broken.is_complete:
             self._close()  # The client already has its response and does not expect a second response.
@@ -404,13 +492,13 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def _reject(self, error: BadRequest) -> None:
         self._pending_error = None
-        if self._transport.is_closing() or self._linger_bytes is not None:
+        if self._transport.is_closing() or self.state is _LINGERING:
             return
-        if self._current is not None:
-            if self._current.is_started:
+        if self.current is not None:
+            if self.current.is_started:
                 self.abort()  # The client could mistake the error for a part of another response.
                 return
-            self._current.disconnect()
+            self.current.disconnect()
         log_rejected_request(error.status, self.client_host, error.reason)
         retry = b"retry-after: 1\r\n" if error.status == 503 else b""
         head = b"%b%b%bconnection: close\r\n" % (STATUS_LINES[error.status], self.server.date, retry)
@@ -420,14 +508,13 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Give the client time to read the response, and then close the connection. RFC 9112, section 9.6"""
-        self._linger_bytes = 0
+        self.state = _LINGERING
         self.is_done = True
-        self._queue.clear()
-        self._is_reading_head = self._is_reading_body = False
+        self._drop_requests()
         self.flush()
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
-            self.resume_reading()
+            self.update_reading()
             self.deadline = self.server.loop.time() + _LINGER_S
         else:
             self._transport.close()

@@ -5,13 +5,13 @@ The MCP endpoint uses the interface `ServerRequest`. ASGI applications use `scop
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from dovetail.log import log
 from dovetail.transports.http_server.forwarded_addresses import Address, TrustedProxies
-from dovetail.transports.http_server.http1_head import RequestHead
+from dovetail.transports.http_server.http1_head import Header, RequestHead
 from dovetail.transports.http_server.http_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -23,7 +23,6 @@ _JSON_HEAD, _STREAM_HEAD = (
 )
 _INVALID_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
 _INVALID_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 
 
 class RequestServer(Protocol):
@@ -50,12 +49,8 @@ class RequestConnection(Protocol):
 
     @property
     def server(self) -> RequestServer: ...
-    def pause_reading(self) -> None:
-        """Stop reading until `resume_reading`."""
-        ...
-
-    def resume_reading(self) -> None:
-        """Continue to read."""
+    def update_reading(self) -> None:
+        """Stop reading if the request is full, and read on if it is not."""
         ...
 
     def write(self, data: bytes, *, has_more: bool = False) -> None:
@@ -98,7 +93,7 @@ class HTTP1Request:
     _scope: Scope | None = None
     _waiters: list["asyncio.Future[None]"] | None = None
 
-    def __init__(self, connection: RequestConnection, head: RequestHead, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, connection: RequestConnection, head: RequestHead) -> None:
         self._connection = connection
         self._server = server = connection.server
         self.loop = server.loop
@@ -107,8 +102,7 @@ class HTTP1Request:
         self.path = head.path
         self.raw_path = head.raw_path
         self.keep_alive = head.keep_alive
-        self._fields = fields
-        self.unique_headers = None if head.repeated else self._fields  # None if a name is repeated
+        self.unique_headers = None if head.has_repeated_names else head.fields
         self.server_host = connection.server_host
         self.client_host = connection.client_host if server.proxies is None else self._find_client_host()
 
@@ -117,7 +111,7 @@ class HTTP1Request:
     @property
     def headers(self) -> Headers:
         """All headers, with names in lower case."""
-        return [*self._fields.items(), *self.head.repeated]
+        return list(self.head.headers)
 
     @property
     def http_version(self) -> str:
@@ -141,7 +135,7 @@ class HTTP1Request:
                 scheme = proxies.find_scheme(connection.client_address, self.headers, scheme)
             self._scope = {
                 "type": "http",
-                "asgi": _ASGI_VERSION,
+                "asgi": {"version": "3.0", "spec_version": "2.3"},
                 "http_version": self.head.http_version,
                 "method": self.method,
                 "scheme": scheme,
@@ -158,9 +152,9 @@ class HTTP1Request:
 
     def _take_body(self) -> bytes:
         chunks, self._chunks = self._chunks, None
-        if self._unread_bytes > _MAX_UNREAD_BODY_BYTES:
-            self._connection.resume_reading()
-        self._unread_bytes = 0
+        was_full, self._unread_bytes = self.is_full, 0
+        if was_full:
+            self._connection.update_reading()
         self._is_body_read = self.is_body_complete
         if self.body is not None:
             body, self.body = self.body, None
@@ -183,6 +177,11 @@ class HTTP1Request:
             await waiter
         return {"type": "http.disconnect"}
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether too much of the body waits for the application."""
+        return self._unread_bytes > _MAX_UNREAD_BODY_BYTES and not self.is_complete
+
     def feed_body(self, body: bytes) -> None:
         """Add a part of the body. If the application does not read the body, stop reading from the connection."""
         if self.is_complete:
@@ -192,8 +191,8 @@ class HTTP1Request:
         else:
             self._chunks.append(body)
         self._unread_bytes += len(body)
-        if self._unread_bytes > _MAX_UNREAD_BODY_BYTES:
-            self._connection.pause_reading()
+        if self.is_full:
+            self._connection.update_reading()
         if self._waiters is not None:
             self._wake()
 
@@ -246,7 +245,7 @@ class HTTP1Request:
             self.keep_alive = False
             await self.respond(500, [(b"content-type", b"text/plain; charset=utf-8")], b"Internal Server Error")
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    async def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Send a complete response. This method adds the Content-Length header."""
         connection, server = self._connection, self._server
         if connection.is_write_paused:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from dovetail.errors import InsufficientScope, ProtocolError
 from dovetail.protocol.http_checks import build_retry_header, build_scope_challenge
@@ -15,14 +15,14 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 ResponseMode = Literal["auto", "json", "sse"]
-# Our HTTP server recognizes these two lists, and has their bytes ready.
-JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+# Our HTTP server recognizes these two tuples, and has their bytes ready.
+JSON_HEADERS: Final = ((b"content-type", b"application/json"),)
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
-STREAM_HEADERS: Headers = [
+STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
-]
+)
 
 
 class ServerRequest(Protocol):
@@ -46,7 +46,7 @@ class ServerRequest(Protocol):
     @property
     def headers(self) -> Headers: ...
     @property
-    def unique_headers(self) -> dict[bytes, bytes] | None: ...  # None if a name is repeated or was not checked
+    def unique_headers(self) -> Mapping[bytes, bytes] | None: ...  # None if a name is repeated or was not checked
     @property
     def server_host(self) -> str | None: ...
     @property
@@ -64,7 +64,7 @@ class ServerRequest(Protocol):
         """Send an ASGI message."""
         ...
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    async def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete response. The header Content-Length is added."""
         ...
 
@@ -94,7 +94,7 @@ class ASGIRequest:
         """The version of HTTP, such as "1.1"."""
         return self.scope.get("http_version", "1.1")
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    async def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete response."""
         # A 204 response has no Content-Length. RFC 9110, section 8.6
         length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
@@ -102,7 +102,7 @@ class ASGIRequest:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def build_json_headers(headers: Headers) -> Headers:
+def build_json_headers(headers: Headers) -> Sequence[tuple[bytes, bytes]]:
     """Return the headers of a JSON response."""
     return [*JSON_HEADERS, *headers] if headers else JSON_HEADERS
 
@@ -112,7 +112,7 @@ class EndpointRequest(Struct):
 
     http: ServerRequest
     method: str  # the HTTP method, such as "GET"
-    headers: dict[bytes, bytes]
+    headers: Mapping[bytes, bytes]
     cors_headers: Headers  # the CORS headers for the response
     # The address that limits apply to. None for clients on this machine, because they all have the same address.
     # An IPv6 address is the network of the client. `http.client_host` is the complete address.
@@ -140,7 +140,7 @@ class EndpointRequest(Struct):
         """The function that sends an ASGI message."""
         return self.http.send
 
-    def respond(self, status: int, headers: Headers, body: bytes = b"") -> Awaitable[None]:
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes = b"") -> Awaitable[None]:
         """Send a complete response."""
         return self.http.respond(status, headers, body)
 
