@@ -371,6 +371,18 @@ async def test_closing_a_session_starts_no_login(place: GuardedServer, user: Use
     assert not user.opened
 
 
+async def test_cookies_of_the_server_are_not_sent_during_a_login(place: GuardedServer, user: User) -> None:
+    def set_cookie(asked: HttpRequest) -> HttpReply:
+        reply = place.mcp(asked)
+        return HttpReply(reply.status, reply.body, {**reply.headers, "set-cookie": "lb=a; Path=/"})
+
+    place.says["/mcp"] = set_cookie
+    async with create_client(place, user) as one:
+        await one.ping()
+    assert place.logins == 1
+    assert {asked.path for asked in place.asked if "cookie" in asked.headers} == {"/mcp"}
+
+
 # More scopes
 
 

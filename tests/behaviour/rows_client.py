@@ -24,6 +24,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=HTTP,
     ),
     Requirement(
+        "client.cookies",
+        "house",
+        "The client returns the cookies of its server, so that a balancer finds the machine of a session.",
+        revisions=LATEST,
+        transports=HTTP,
+    ),
+    Requirement(
         "client.undeclared-mode",
         "handshake/elicitation#error-handling",
         "The client answers an elicitation in a mode that it did not declare with -32602.",

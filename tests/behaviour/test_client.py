@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
+from client.scripted_http_server import run_scripted_server
+from client.sticky_balancer import StickyBalancer
 from dovetail import Client, ClientLimits
 from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError, VersionNegotiationError
 from dovetail.types import DiscoverResult, Root, ServerCapabilities
@@ -422,6 +424,16 @@ async def test_a_stateless_server_gets_no_progress() -> None:
         with pytest.raises(NotSupported):
             await client.send_progress(1, 1)
         assert list_sent(server) == []
+
+
+@requirement("client.cookies")
+async def test_a_balancer_with_cookies() -> None:
+    async with (
+        run_scripted_server(StickyBalancer().answer) as server,
+        Client(server.url, protocol_version="handshake") as client,
+    ):
+        results = [await client.call_tool("where", retry=False) for _ in range(10)]
+    assert all(result == results[0] for result in results)
 
 
 @requirement("client.dialogs")

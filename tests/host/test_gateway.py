@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from client.scripted_http_server import run_scripted_server
+from client.sticky_balancer import StickyBalancer
 from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import HTTPStatusError
@@ -101,6 +103,23 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
             with pytest.raises((ToolError, RemoteError)):
                 await bob.call("far__who")
     assert [headers["authorization"] for headers in far.headers] == ["Bearer upstream-ada"]
+
+
+async def test_each_caller_has_cookies_of_its_own_upstream() -> None:
+    port = free_port()
+    async with run_scripted_server(StickyBalancer().answer) as far, Host(policy=ALLOW) as host:
+        host.add("far", far.url, protocol_version="handshake", credentials=lambda principal: {})
+        start_serving(host, port=port, auth=CALLERS)
+        await wait_until(lambda: reachable(port))
+        target, texts = f"http://127.0.0.1:{port}/mcp", list[tuple[str, str]]()
+        auths = BearerAuth("token-of-ada-0000"), BearerAuth("token-of-bob-0000")
+        async with Client(target, auth=auths[0]) as ada, Client(target, auth=auths[1]) as bob:
+            for _ in range(4):
+                texts.append((text(await ada.call_tool("far__where")), text(await bob.call_tool("far__where"))))
+    assert len(set(texts)) == 1  # each call reached the machine of its session
+    assert texts[0][0] != texts[0][1]
+    first_requests = [request for request in far.told if (request.message or {}).get("method") == "initialize"]
+    assert all("cookie" not in request.headers for request in first_requests)
 
 
 async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:

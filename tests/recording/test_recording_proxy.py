@@ -92,6 +92,31 @@ async def test_credentials_go_to_their_path_alone() -> None:
     ]
 
 
+async def test_cookies_of_the_server_stay_separate() -> None:
+    cookies = [(b"set-cookie", b"a=1, 2"), (b"set-cookie", b"b=3")]
+
+    async def far(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": cookies})
+        await send({"type": "http.response.body"})
+
+    async with served(far) as port:
+        passing, sent = RecordingProxy(f"http://127.0.0.1:{port}/mcp", ignore), list[Any]()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            if sent:
+                await asyncio.Event().wait()
+            return {"type": "http.request"}
+
+        headers = [(b"host", b"127.0.0.1")]
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+        await passing(scope, receive, send)
+        await passing.close()
+    assert [header for header in sent[0]["headers"] if header[0] == b"set-cookie"] == cookies
+
+
 async def test_each_request_has_a_number_with_its_reply() -> None:
     told: list[Frame] = []
     async with between([], lambda to, data, headers: told.append(create_frame(0, to, data, headers))) as port:

@@ -45,6 +45,8 @@ class HTTPTarget:
             `ssl.SSLContext` to use it unchanged for this server. It is not used for an authorization server.
         cert: The client's certificate: a file, or a tuple of the certificate file and the key file.
         proxy: The URL of a proxy. By default, HTTPS_PROXY and NO_PROXY apply.
+        cookies: If False, the client ignores the cookies of the server. By default, it returns them to the same origin
+            until the connection ends, because balancers may need them. A Cookie header in `headers` replaces them.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class HTTPTarget:
         verify: bool | str | Path | ssl.SSLContext = True,
         cert: str | Path | tuple[str | Path, str | Path] | None = None,
         proxy: str | None = None,
+        cookies: bool = True,
     ) -> None:
         from dovetail.transports.http_client.http_client import parse_url
 
@@ -67,12 +70,14 @@ class HTTPTarget:
         _check_headers(headers)
         _check_certificates(verify, cert)
         check_type("proxy=", proxy, str, "a URL like http://proxy.example:3128")
+        check_type("cookies=", cookies, bool, "True or False")
         self.url = url
         self.headers = dict(headers or {})
         self.auth = auth
         self.verify = verify
         self.cert = cert
         self.proxy = proxy
+        self.cookies = cookies
 
 
 class CommandTarget:
@@ -273,6 +278,7 @@ def _add_http_options(target: HTTPTarget, headers: Mapping[str, str] | None, aut
         verify=target.verify,
         cert=target.cert,
         proxy=target.proxy,
+        cookies=target.cookies,
     )
 
 
@@ -307,7 +313,10 @@ def _resolve_http(target: HTTPTarget, limits: ClientLimits, timeouts: Timeouts) 
     options = _build_http_options(target, timeouts)
     parts = urlsplit(target.url)
     name = _truncate(parts.netloc + parts.path.rstrip("/"))
-    return ResolvedTarget(name, target.url, lambda: StreamableHTTPClient(target.url, limits, timeouts, **options))
+    create_transport = functools.partial(
+        StreamableHTTPClient, target.url, limits, timeouts, cookies=target.cookies, **options
+    )
+    return ResolvedTarget(name, target.url, create_transport)
 
 
 def _check_headers(headers: Mapping[str, str] | None) -> None:

@@ -15,6 +15,7 @@ from dovetail.protocol.http_checks import HostFilter, Refusal, collect_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.recording_format import Recorder
 from dovetail.recording.trace import ResponseRecorder, number_exchanges
+from dovetail.transports.http_client.http1_connection import COOKIE_SEPARATOR
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
@@ -162,7 +163,10 @@ class RecordingProxy:
                 response_recorder.record(message)
 
         response_headers = [
-            (name, value) for name, value in response.headers.items() if name.lower() not in _UNFORWARDED_HEADERS
+            (name, line)
+            for name, value in response.headers.items()
+            if name not in _UNFORWARDED_HEADERS
+            for line in value.split(COOKIE_SEPARATOR)
         ]
         await forward({"type": "http.response.start", "status": response.status, "headers": response_headers})
         await _run_while_connected(receive, _forward_body(response, forward))

@@ -85,6 +85,9 @@ class Decompressor:
 
 _PIECE_OVERHEAD_BYTES = 64  # the memory that a queued chunk needs in addition to its bytes
 
+# The text between two Set-Cookie headers of a response. Cookies may contain commas, but no header contains a line end.
+COOKIE_SEPARATOR = b"\n"
+
 _LINGER_S = 0.5  # the seconds to wait for the rest of a response that is no longer needed
 
 
@@ -428,7 +431,9 @@ class HTTP1Connection(asyncio.Protocol):
             self._reject(ResponseTooLarge(f"The response has more than {self.limits.max_headers} headers"))
         name = name.lower()
         existing = response.headers.get(name)
-        response.headers[name] = value if existing is None else existing + b", " + value
+        if existing is not None:
+            value = existing + (COOKIE_SEPARATOR if name == b"set-cookie" else b", ") + value
+        response.headers[name] = value
 
     def on_headers_complete(self) -> None:
         response, parser = self._response, self._parser

@@ -29,6 +29,7 @@ from dovetail.protocol.client_transport import Authorizer, Headers, MessageRecei
 from dovetail.protocol.http_checks import parse_media_type
 from dovetail.protocol.limits import FetchLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser, split_chunk
+from dovetail.transports.http_client.cookies import CookieJar
 from dovetail.transports.http_client.http1_connection import (
     ClientResponse,
     ConnectionBroken,
@@ -50,7 +51,11 @@ T = TypeVar("T")
 
 
 class RemoteServer:
-    """A server's URL, with the headers and credentials for every request."""
+    """A server's URL, with the headers, credentials and cookies for every request.
+
+    Args:
+        cookie_jar: The cookies of the server, or None to ignore cookies. A Cookie header in `headers` replaces them.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class RemoteServer:
         verify: bool | str | Path | ssl.SSLContext = True,
         proxy: str | None = None,
         authorizer: Authorizer | None = None,
+        cookie_jar: CookieJar | None = None,
     ) -> None:
         self.url = url
         self.receiver: MessageReceiver | None = None
@@ -70,7 +76,9 @@ class RemoteServer:
         self._has_answered = False  # True if the server has sent an HTTP response.
         self._login_tasks: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
-        if not any(name == b"user-agent" for name, _ in self._headers):
+        names = {name for name, _ in self._headers}
+        self._cookie_jar = None if b"cookie" in names else cookie_jar
+        if b"user-agent" not in names:
             self._headers.append(_USER_AGENT)
         self._http_client = create_http_client(
             cert, verify, proxy, connect_timeout, limits=FetchLimits(max_body_bytes=max_response_bytes)
@@ -132,7 +140,11 @@ class RemoteServer:
             if self.receiver is not None:
                 self.receiver.resume_timeouts()
 
-    async def _fetch(self, method: str, url: str, headers: Headers, body: bytes) -> ClientResponse:
+    async def _fetch(self, method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes) -> ClientResponse:
+        """Send a request to a URL of this server's origin."""
+        cookie_jar = self._cookie_jar
+        if cookie_jar is not None and cookie_jar.cookies and (cookies := cookie_jar.build_header(url)):
+            headers.append((b"cookie", cookies))
         try:
             response = await self._http_client.fetch(method, url, headers, body)
         except TransportError as exc:
@@ -141,6 +153,8 @@ class RemoteServer:
             is_plain = url.startswith("http:") and isinstance(exc, ConnectionBroken | InvalidHTTPResponse)
             raise add_context(error, hint=_TLS_HINT if is_plain and not self._has_answered else None) from None
         self._has_answered = True
+        if cookie_jar is not None and (cookies := response.headers.get(b"set-cookie")):
+            cookie_jar.store(cookies, url)
         return response
 
     def _follow_redirect(self, response: ClientResponse) -> str:

@@ -13,6 +13,7 @@ from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
 from dovetail.transports.duplex_client import DuplexClient, PendingRequest
+from dovetail.transports.http_client.cookies import CookieJar
 from dovetail.transports.http_client.http1_connection import ClientResponse
 from dovetail.transports.http_client.remote_server import RemoteServer, read_events, read_refusal
 from dovetail.wire.raw_message import RawMessage
@@ -24,13 +25,16 @@ class SSE2024Client(DuplexClient):
     It reads an event stream. The first event contains the URL for messages.
     """
 
-    def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
+    def __init__(
+        self, url: str, limits: ClientLimits, timeouts: Timeouts, *, cookies: bool = True, **options: Any
+    ) -> None:
         super().__init__()
         self._limits = limits
         self._connect_timeout = timeouts.connect
         self._options: dict[str, Any] = {
             "max_response_bytes": limits.max_response_bytes,
             "connect_timeout": timeouts.connect,
+            "cookie_jar": CookieJar() if cookies else None,  # The stream and the messages must reach the same machine.
             **options,
         }
         self._stream_remote = RemoteServer(url, **self._options)

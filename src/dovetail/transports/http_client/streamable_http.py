@@ -33,6 +33,7 @@ from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
 from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.duplex_client import build_response_error
+from dovetail.transports.http_client.cookies import CookieJar
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
 from dovetail.transports.http_client.remote_server import (
     RemoteServer,
@@ -70,11 +71,17 @@ class StreamableHTTPClient:
 
     has_headers = True
 
-    def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
+    def __init__(
+        self, url: str, limits: ClientLimits, timeouts: Timeouts, *, cookies: bool = True, **options: Any
+    ) -> None:
         self._limits = limits
-        self._create_fallback = lambda: _create_sse_2024_client(url, limits, timeouts, options)
+        self._create_fallback = lambda: _create_sse_2024_client(url, limits, timeouts, {"cookies": cookies, **options})
         self._remote = RemoteServer(
-            url, max_response_bytes=limits.max_response_bytes, connect_timeout=timeouts.connect, **options
+            url,
+            max_response_bytes=limits.max_response_bytes,
+            connect_timeout=timeouts.connect,
+            cookie_jar=CookieJar() if cookies else None,
+            **options,
         )
         self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
