@@ -1,6 +1,7 @@
-"""Test `--log-level`, `--allowed-host`, `--ssl-certfile` and `--ssl-keyfile`."""
+"""Test `--log-level`, `--allowed-host`, `--ssl-certfile`, `--ssl-keyfile` and `--keep-alive`."""
 
 import asyncio
+import http.client
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -44,6 +46,24 @@ def serve(*arguments: object, environment: dict[str, str]) -> Iterator[str]:
         finally:
             process.terminate()
             process.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("command", ["run", "gateway"])
+def test_keep_alive(command: str, environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}', encoding="utf-8")
+    target = tmp_path / "mcp.json" if command == "gateway" else SAMPLE_SERVER
+    with serve(command, target, "--keep-alive", "620", environment=environment) as url:
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S)
+        connection.request("GET", "/")
+        assert connection.getresponse().headers["Keep-Alive"] == "timeout=620"
+        connection.close()
+
+
+@pytest.mark.parametrize("arguments", [("--keep-alive", "60"), ("--http", "--keep-alive", "0")])
+def test_keep_alive_needs_http_and_a_positive_number(run: RunCommand, arguments: tuple[str, ...]) -> None:
+    outcome = run("run", SAMPLE_SERVER, *arguments)
+    assert outcome.code == 2
+    assert "--keep-alive" in outcome.err
 
 
 @pytest.mark.parametrize("command", ["run", "dev", "gateway"])

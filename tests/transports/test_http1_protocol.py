@@ -12,7 +12,6 @@ import uvloop
 
 from certificates import write_certificate
 from dovetail.protocol.limits import ServerLimits
-from dovetail.transports.http_server import connection_group
 from dovetail.transports.http_server.connection_group import ConnectionGroup
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context
@@ -176,12 +175,9 @@ async def test_the_time_for_headers_counts_after_an_early_response() -> None:
         assert (await connection.read_response())[0] == 408
 
 
-async def test_an_idle_connection_is_closed_although_a_line_end_came_before_its_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
+async def test_an_idle_connection_is_closed_although_a_line_end_came_before_its_request() -> None:
     request = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx"
-    async with serve(Application()) as (_, port), connect(port) as connection:
+    async with serve(Application(), idle_timeout=0.05) as (_, port), connect(port) as connection:
         for data in (request, request, b"\r\n", request):
             await connection.send(data)
         assert [await connection.read_response() for _ in range(3)] == [(200, b"/a")] * 3

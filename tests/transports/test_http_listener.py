@@ -18,7 +18,6 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.principal import Authenticator
 from dovetail.transports import operator_log
-from dovetail.transports.http_server import connection_group
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context
@@ -334,18 +333,16 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 
 @pytest.mark.parametrize(
     ("size", "write_timeout", "limit"),
-    [(8_000_000, 0.04, "0.04 s (write_timeout)"), (300_000, 60.0, "0.05 s")],
+    [(8_000_000, 0.04, "0.04 s (write_timeout)"), (300_000, 60.0, "0.05 s (idle_timeout)")],
     ids=["write timeout", "idle time"],
 )
 async def test_a_client_that_does_not_read_is_reset(
-    size: int, write_timeout: float, limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    size: int, write_timeout: float, limit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.05)
-
     async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * size)
 
-    async with site(FakeService(work, write_timeout=write_timeout)) as here:
+    async with site(FakeService(work, write_timeout=write_timeout, idle_timeout=0.05)) as here:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", here.port))
@@ -730,9 +727,8 @@ async def test_half_a_connection_is_enough_for_an_answer() -> None:
         assert (await answer(reader))[0] == 200
 
 
-async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_group, "_KEEP_ALIVE_TIMEOUT_S", 0.02)
-    async with site() as here:
+async def test_an_idle_connection_is_closed() -> None:
+    async with site(idle_timeout=0.02) as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200

@@ -1,4 +1,4 @@
-"""The logging, host name and TLS options of commands that start a server."""
+"""The logging, host name, TLS and connection options of commands that start a server."""
 
 import logging
 import os
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+
+from dovetail.cli.target_argument import PositiveNumber
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +79,13 @@ def _check_certificate(certfile: str, keyfile: str | None) -> None:
         create_tls_context(certfile, keyfile)
     except ValueError as exc:
         raise click.UsageError(str(exc).replace("ssl_keyfile", "--ssl-keyfile")) from None
+
+
+def keep_alive_option(function: F) -> F:
+    """Add the option `--keep-alive`, which replaces `ServerLimits.idle_timeout`."""
+    return click.option(
+        "--keep-alive", type=PositiveNumber(), metavar="SECONDS", help="Time that an idle connection stays open."
+    )(function)
 
 
 def reject_without_http(ctx: click.Context, names: tuple[str, ...]) -> None:

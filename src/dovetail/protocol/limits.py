@@ -3,6 +3,8 @@
 Sizes are in bytes, and times are in seconds.
 """
 
+from math import inf
+
 from dovetail.errors import ServerBusy
 from dovetail.wire.base import Struct
 
@@ -27,6 +29,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     header_timeout: float = 10.0  # the time that a client has for sending the headers. Slower clients get status 408
     body_timeout: float = 30.0  # the time that a client has for sending the body. Slower clients get status 408
     write_timeout: float = 30.0  # the time after which a connection is closed if the client reads almost nothing
+    # The time after which an idle HTTP connection is closed. Proxies and load balancers must close theirs earlier.
+    idle_timeout: float = 75.0
     # The maximum memory for messages that wait to be sent. Further messages are stored on disk.
     max_buffered_bytes: int = 8 * MiB
     # The maximum length of a resource URI. Longer URIs get the error code -32602. The HTTP target counts toward
@@ -85,6 +89,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_not_negative(self)
+        if not 0 < self.idle_timeout < inf:
+            raise ValueError(f"the limit idle_timeout must be a number of seconds above 0, not {self.idle_timeout:g}")
 
 
 class CallerBusy(ServerBusy):

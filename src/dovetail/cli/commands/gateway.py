@@ -16,6 +16,7 @@ from dovetail.cli.host_setup import (
     report_failures,
 )
 from dovetail.cli.listener_options import (
+    keep_alive_option,
     listener_options,
     log_level_option,
     read_listener_options,
@@ -25,6 +26,7 @@ from dovetail.cli.target_argument import PositiveNumber
 from dovetail.host.gateway.gateway import GatewayMode
 from dovetail.host.host import Host
 from dovetail.host.server_settings import ServerSettings
+from dovetail.protocol.limits import ServerLimits
 from dovetail.terminal import output
 
 
@@ -46,6 +48,7 @@ from dovetail.terminal import output
 @click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
 @cluster_option
 @listener_options
+@keep_alive_option
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 @log_level_option
 @click.pass_context
@@ -62,6 +65,7 @@ def command(
     allowed_hosts: tuple[str, ...],
     ssl_certfile: str | None,
     ssl_keyfile: str | None,
+    keep_alive: float | None,
     allow_anonymous: bool,
     **params: Any,
 ) -> int:
@@ -87,8 +91,9 @@ def command(
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
+            limits = None if keep_alive is None else ServerLimits(idle_timeout=keep_alive)
             with report_cluster_errors():
-                host.run("http", mode, **http_options)
+                host.as_server(mode, limits=limits).run("http", **http_options)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:
@@ -100,7 +105,16 @@ def command(
     return 0
 
 
-_HTTP_OPTIONS = ("address", "port", "path", "allow_anonymous", "allowed_hosts", "ssl_certfile", "ssl_keyfile")
+_HTTP_OPTIONS = (
+    "address",
+    "port",
+    "path",
+    "allow_anonymous",
+    "allowed_hosts",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "keep_alive",
+)
 
 
 def _disable_gateways(host: Host, options: HostOptions) -> None:

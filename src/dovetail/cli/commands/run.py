@@ -14,6 +14,7 @@ from dovetail.cli import error_report
 from dovetail.cli.cluster_option import WorkerCount, cluster_option, report_cluster_errors
 from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.listener_options import (
+    keep_alive_option,
     listener_options,
     log_level_option,
     read_listener_options,
@@ -47,6 +48,7 @@ from dovetail.wire.base import replace
 )
 @cluster_option
 @listener_options
+@keep_alive_option
 @click.option("--health", is_flag=True, help="Serve /live and /ready for health checks.")
 @click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 @click.option("--reload", is_flag=True, help="Restart when a source file changes.")
@@ -65,6 +67,7 @@ def command(
     allowed_hosts: tuple[str, ...],
     ssl_certfile: str | None,
     ssl_keyfile: str | None,
+    keep_alive: float | None,
     health: bool,
     allow_anonymous: bool,
     reload: bool,
@@ -119,6 +122,8 @@ def command(
     if app is not None:
         _check_cluster(ctx, app)
     app = app or create_proxy_server(options)
+    if keep_alive is not None:
+        _set_idle_timeout(app, keep_alive)
     try:
         if http_options is None:
             app.run(reload=reload)
@@ -145,7 +150,7 @@ def command(
 
 _HTTP_OPTIONS = (
     *("host", "port", "path", "public_url", "workers", "cluster", "health", "allow_anonymous"),
-    *("allowed_hosts", "ssl_certfile", "ssl_keyfile"),
+    *("allowed_hosts", "ssl_certfile", "ssl_keyfile", "keep_alive"),
 )
 
 
@@ -176,6 +181,13 @@ def _check_cluster(ctx: click.Context, app: Any) -> None:
 
     if ctx.get_parameter_source("cluster") is ParameterSource.COMMANDLINE and get_dispatcher(app).cluster is not None:
         raise click.UsageError("the server has cluster= already. Remove it, or leave out --cluster")
+
+
+def _set_idle_timeout(app: Any, seconds: float) -> None:
+    from dovetail.server.server import get_dispatcher
+
+    dispatcher = get_dispatcher(app)
+    dispatcher.limits = replace(dispatcher.limits, idle_timeout=seconds)
 
 
 def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload: bool) -> bool:

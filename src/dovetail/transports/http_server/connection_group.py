@@ -18,9 +18,6 @@ from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
 from dovetail.transports.http_server.http1_head import HeadChecker
 from dovetail.transports.http_server.http1_request import HTTP1Request
 
-# The server closes idle connections after this time. It is longer than the 60 seconds of nginx and of cloud load
-# balancers, so that they close first. Otherwise, a proxy could send a request on a connection that is being closed.
-_KEEP_ALIVE_TIMEOUT_S: Final = 75.0
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
 # In one loop iteration, connections that wait for another turn get this time together.
@@ -92,8 +89,11 @@ class ConnectionGroup:
         self._has_iteration_time = self.loop.time() == self.loop.time()
         self.lone_reader: GroupedConnection | None = None  # the connection whose data is handled at once
         self._last_read_at = -1.0
-        self.date = _format_date(time.gmtime())  # the Date header of responses. RFC 9110, section 6.6.1
-        self.keep_alive_timeout = _KEEP_ALIVE_TIMEOUT_S
+        self.keep_alive_timeout = limits.idle_timeout
+        # A client learns how long an idle connection stays open. Connection names the header, so that proxies drop it.
+        seconds = int(limits.idle_timeout)
+        self.keep_alive = b"connection: keep-alive\r\nkeep-alive: timeout=%d\r\n" % seconds if seconds else b""
+        self._set_date()
         timeouts = (limits.header_timeout, limits.body_timeout, self.keep_alive_timeout)
         self._sweep_interval = max(_MIN_SWEEP_INTERVAL_S, min(_MAX_SWEEP_INTERVAL_S, *timeouts))
         self._is_sweep_scheduled = False
@@ -174,13 +174,18 @@ class ConnectionGroup:
         if not self._is_sweep_scheduled:
             self._schedule_sweep()
 
+    def _set_date(self) -> None:
+        self.date = _format_date(time.gmtime())  # the Date header of responses. RFC 9110, section 6.6.1
+        self.date_and_keep_alive = self.date + self.keep_alive
+
     def _schedule_sweep(self) -> None:
         self._is_sweep_scheduled = True
-        self.date = _format_date(time.gmtime())
+        self._set_date()
         self.loop.call_later(self._sweep_interval, self._sweep)
 
     def _sweep(self) -> None:
         self._is_sweep_scheduled = False
+        self.run_batch()  # A connection with a request in the batch is not idle.
         now = self.loop.time()
         for connection in tuple(self.connections):
             if now >= connection.deadline:

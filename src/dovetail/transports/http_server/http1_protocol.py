@@ -21,7 +21,7 @@ from dovetail.transports.http_server.http1_head import (
     remember_head,
 )
 from dovetail.transports.http_server.http1_request import STATUS_LINES, HTTP1Request
-from dovetail.transports.http_server.socket_buffers import has_unread_output, set_reset_on_close
+from dovetail.transports.http_server.socket_buffers import has_unread_input, has_unread_output, set_reset_on_close
 from dovetail.transports.operator_log import log_rejected_request, warn_if_descriptors_run_out
 
 # After an error, the server reads on for this time and this many bytes. Closing at once could destroy the response.
@@ -155,8 +155,10 @@ class HTTP1Protocol(asyncio.Protocol):
             self.deadline = self.server.loop.time() + _LINGER_S
         elif self.state is _HEAD or self.state is _BODY:
             self._handle_slow_client()
+        elif has_unread_input(self._transport):  # A request arrived while the event loop was busy.
+            self.deadline = self.server.loop.time()
         elif has_unread_output(self._transport):
-            self._handle_stall(f"{self.server.keep_alive_timeout:g} s")
+            self._handle_stall(f"{self.server.keep_alive_timeout:g} s (idle_timeout)")
         else:
             self._close()
 

@@ -32,6 +32,8 @@ class RequestServer(Protocol):
     loop: asyncio.AbstractEventLoop
     closes_connections: bool  # True if each response closes its connection
     date: bytes  # the Date header of responses
+    keep_alive: bytes  # the headers of responses that do not close the connection
+    date_and_keep_alive: bytes
 
     @property
     def proxies(self) -> TrustedProxies | None: ...
@@ -263,7 +265,7 @@ class HTTP1Request:
             and self.method != "HEAD"
         ):
             self.is_started = True
-            head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.date, len(body))
+            head = b"%b%bcontent-length: %d\r\n\r\n" % (known_head, server.date_and_keep_alive, len(body))
         else:
             head = self._build_head(status, headers)
             # A response that cannot have a body has no Content-Length header. RFC 9110, section 8.6
@@ -341,15 +343,14 @@ class HTTP1Request:
             elif name == b"connection":
                 self.keep_alive = self.keep_alive and b"close" not in value.lower()
                 continue
-            elif name == b"transfer-encoding":
-                continue  # The server sets Transfer-Encoding itself.
+            elif name in (b"transfer-encoding", b"keep-alive"):
+                continue  # The server sets these headers itself.
             elif name == b"date":
                 has_date = True
             lines.append(b"%b: %b\r\n" % (name, value))
         if not has_date:
             lines.append(self._server.date)
-        if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
+        lines.append(self._server.keep_alive if self.keep_alive else b"connection: close\r\n")
         self.is_started = True
         return b"".join(lines)
 

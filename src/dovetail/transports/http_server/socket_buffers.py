@@ -1,4 +1,4 @@
-"""The send buffer that the operating system has for a connection. A client that does not read keeps it full."""
+"""The buffers that the operating system has for a connection. A client that does not read keeps one of them full."""
 
 import contextlib
 import socket
@@ -18,11 +18,20 @@ def set_reset_on_close(transport: Any) -> None:
 
 def has_unread_output(transport: Any) -> bool:
     """Return whether the client has not yet received all data. Return False if the system cannot report this."""
+    return _has_bytes(transport, "TIOCOUTQ")
+
+
+def has_unread_input(transport: Any) -> bool:
+    """Return whether the event loop has not yet read all data. Return False if the system cannot report this."""
+    return _has_bytes(transport, "FIONREAD")
+
+
+def _has_bytes(transport: Any, request: str) -> bool:
     try:
         import fcntl
         import termios
 
         connection = transport.get_extra_info("socket")
-        return any(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+        return any(fcntl.ioctl(connection.fileno(), getattr(termios, request), bytes(4)))
     except (ImportError, AttributeError, OSError):
         return False

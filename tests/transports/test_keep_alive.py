@@ -1,0 +1,125 @@
+"""Test how long idle connections stay open: what our server announces, and what our client makes of it."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from transports.fake_service import FakeService, mirror_headers, stateless_request
+
+BOTH_LOOPS = True
+TIMEOUT_S = 10.0
+GET = b"GET %b HTTP/%b\r\nhost: localhost\r\n%b\r\n"
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        headers = [(b"content-length", b"0"), (b"keep-alive", b"timeout=9")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+
+@asynccontextmanager
+async def serve(app: Any = application, **limits: Any) -> AsyncIterator[tuple[HTTPServer, int]]:
+    listener = bind_socket("127.0.0.1", 0)
+    server = HTTPServer(app, ServerLimits(**limits))
+    await server.start(listener)
+    try:
+        yield server, listener.getsockname()[1]
+    finally:
+        await server.abort()
+
+
+def exchange(port: int, request: bytes) -> dict[str, str]:
+    """Send a request on a new connection, and return the headers of the response."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client:
+        return exchange_on(client, request)
+
+
+def exchange_on(client: socket.socket, request: bytes = b"") -> dict[str, str]:
+    client.sendall(request)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = client.recv(65536)
+        assert piece, "the server closed the connection"
+        data += piece
+    lines = data.partition(b"\r\n\r\n")[0].decode().lower().split("\r\n")[1:]
+    assert len({line.partition(": ")[0] for line in lines}) == len(lines)
+    return dict(line.split(": ", 1) for line in lines)
+
+
+# The server
+
+
+@pytest.mark.parametrize(
+    ("idle_timeout", "expected"),
+    [(75, ("keep-alive", "timeout=75")), (620.9, ("keep-alive", "timeout=620")), (0.9, (None, None))],
+)
+async def test_the_server_announces_its_idle_timeout(idle_timeout: float, expected: Any) -> None:
+    async with serve(idle_timeout=idle_timeout) as (_, port):
+        headers = await asyncio.to_thread(exchange, port, GET % (b"/", b"1.1", b""))
+        assert (headers.get("connection"), headers.get("keep-alive")) == expected
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/missing"])
+async def test_responses_of_the_endpoint_announce_it(path: str) -> None:
+    async with serve(Endpoint(FakeService())) as (_, port):
+        headers = await asyncio.to_thread(exchange, port, encode_post(path, stateless_request()))
+        assert (headers["connection"], headers["keep-alive"]) == ("keep-alive", "timeout=75")
+
+
+def encode_post(path: str, message: Any) -> bytes:
+    body = json.dumps(message).encode()
+    fields = {"host": "localhost", "content-type": "application/json", "content-length": len(body)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**fields, **mirror_headers(message)}.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        GET % (b"/", b"1.1", b"connection: close\r\n"),
+        GET % (b"/", b"1.0", b"connection: keep-alive\r\n"),
+        GET % (b"/#fragment", b"1.1", b""),
+    ],
+    ids=["close", "1.0", "invalid"],
+)
+async def test_a_response_that_closes_the_connection_announces_nothing(request_bytes: bytes) -> None:
+    async with serve() as (_, port):
+        headers = await asyncio.to_thread(exchange, port, request_bytes)
+        assert (headers["connection"], headers.get("keep-alive")) == ("close", None)
+
+
+@pytest.mark.parametrize("is_busy_with_data", [True, False])
+async def test_a_request_that_arrives_at_the_end_of_the_idle_time_is_answered(is_busy_with_data: bool) -> None:
+    """The request arrives while the event loop is busy, so the idle time has passed when the loop continues."""
+    loop, data_socket = asyncio.get_running_loop(), socket.socketpair()
+    async with serve(idle_timeout=0.5) as (_, port):
+        with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client, data_socket[0], data_socket[1]:
+            await asyncio.to_thread(exchange_on, client, GET % (b"/", b"1.1", b""))
+
+            def be_busy() -> None:
+                loop.remove_reader(data_socket[0])
+                client.sendall(GET % (b"/", b"1.1", b""))
+                time.sleep(0.6)
+
+            if is_busy_with_data:
+                loop.add_reader(data_socket[0], be_busy)
+                data_socket[1].send(b"x")
+            else:
+                be_busy()
+            await asyncio.to_thread(exchange_on, client)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
+def test_the_idle_timeout_must_be_a_positive_number(value: float) -> None:
+    with pytest.raises(ValueError, match="idle_timeout"):
+        ServerLimits(idle_timeout=value)
