@@ -371,6 +371,13 @@ HTTP = (
         BOTH,
         HTTP_ONLY,
     ),
+    Requirement(
+        "http.idle-timeout",
+        "house",
+        "A response names the idle timeout of its connection in Keep-Alive, and Connection names that header.",
+        (STATELESS,),
+        HTTP_ONLY,
+    ),
     Requirement("http.responses", "house", "A server can be set to plain JSON or to streams.", BOTH, HTTP_ONLY),
     Requirement("http.methods", "streamable-http#security-endpoint", "Other HTTP methods are 405.", BOTH, HTTP_ONLY),
     Requirement(

@@ -253,6 +253,17 @@ async def test_a_server_can_be_set_to_streams_only(revision: str, transport: str
         assert pending.response.media_type == "text/event-stream"
 
 
+@requirement("http.idle-timeout")
+async def test_a_response_names_the_idle_timeout(revision: str, transport: str) -> None:
+    app = ControlledServer(limits=ServerLimits(idle_timeout=620)).app
+    async with connect(app, transport, revision) as peer:
+        pending = peer.start("tools/call", call_params("echo", text="hi"))
+        await pending
+        assert pending.response is not None
+        headers = pending.response.headers
+        assert (headers["connection"], headers["keep-alive"]) == ("keep-alive", "timeout=620")
+
+
 @requirement("http.methods")
 async def test_other_methods_are_not_allowed(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:

@@ -10,10 +10,22 @@ from typing import Any
 
 import pytest
 
+from dovetail.auth.safe_fetch import ServerFetcher
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_client import http_client
+from dovetail.transports.http_client.dialer import dial
+from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from transports.fake_service import FakeService, mirror_headers, stateless_request
+from transports.fake_service import (
+    FakeService,
+    mirror_headers,
+    run_pending_callbacks,
+    stateless_request,
+    wait_until,
+)
+from transports.raw_server import ServerConnection, plain_reply, reply_to_each, run_raw_server
 
 BOTH_LOOPS = True
 TIMEOUT_S = 10.0
@@ -123,3 +135,141 @@ async def test_a_request_that_arrives_at_the_end_of_the_idle_time_is_answered(is
 def test_the_idle_timeout_must_be_a_positive_number(value: float) -> None:
     with pytest.raises(ValueError, match="idle_timeout"):
         ServerLimits(idle_timeout=value)
+
+
+# The client
+
+PROMISE = b"connection: keep-alive\r\nkeep-alive: %b\r\n"
+
+
+class Clock:
+    """The clock of the client. Tests set it forward."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(http_client, "_get_time", clock)
+    return clock
+
+
+@asynccontextmanager
+async def open_client(**options: Any) -> AsyncIterator[HTTPClient]:
+    client = HTTPClient(**options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def fetch(client: HTTPClient, url: str) -> None:
+    await (await client.fetch("POST", url, [], b"{}")).read()
+    await run_pending_callbacks()
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        (PROMISE % b"timeout=75", 73),
+        (PROMISE % b"timeout=75, max=1000", 73),
+        (PROMISE % b"max=5,Timeout = 20", 18),
+        (PROMISE % b"timeout=600", 300),
+        (PROMISE % b"timeout=99999999999999999999", 300),
+        (PROMISE % b"timeout=5", 3),
+        (PROMISE % b"timeout=3", 1.5),
+        (PROMISE % b"timeout=1", 0.5),
+        (PROMISE % b"timeout=0", 0),
+        (PROMISE % b"timeout=", 4),
+        (PROMISE % b"timeout=-5", 4),
+        (PROMISE % b"timeout=x", 4),
+        (PROMISE % b"xtimeout=75", 4),
+        (PROMISE % b"75", 4),
+        (b"keep-alive: timeout=75\r\n", 4),
+        (b"", 4),
+    ],
+)
+async def test_a_connection_is_used_for_as_long_as_the_server_promises(
+    headers: bytes, seconds: float, clock: Clock
+) -> None:
+    async with run_raw_server(reply_to_each(plain_reply(b"", headers))) as server, open_client() as client:
+        await fetch(client, server.url)
+        for pause, connection_count in ((seconds - 0.01, 1), (seconds + 0.01, 2)):
+            clock.time += pause
+            if pause > 0:
+                await fetch(client, server.url)
+                assert server.connection_count == connection_count
+
+
+async def test_the_last_promise_counts(clock: Clock) -> None:
+    headers = [PROMISE % b"timeout=75", b"", PROMISE % b"timeout=10"]
+
+    async def serve(visit: ServerConnection) -> None:
+        for header in headers:
+            await visit.request()
+            visit.send(plain_reply(b"", header))
+        await visit.wait_closed()
+
+    async with run_raw_server(serve) as server, open_client() as client:
+        for pause in (0, 72, 3, 9):
+            clock.time += pause
+            await fetch(client, server.url)
+        assert server.connection_count == 2
+
+
+async def test_each_connection_is_closed_at_its_own_time() -> None:
+    async def serve(visit: ServerConnection) -> None:
+        head, _ = await visit.request() or (b"", b"")
+        visit.send(plain_reply(b"", PROMISE % (b"timeout=0" if b"/short" in head else b"timeout=75")))
+        await visit.wait_closed()
+
+    async with run_raw_server(serve) as server, open_client() as client:
+        await asyncio.gather(fetch(client, server.url), fetch(client, server.url), fetch(client, server.url + "/short"))
+        await wait_until(lambda: server.closed_count == 1)
+        await run_pending_callbacks()
+        assert (server.connection_count, server.closed_count) == (3, 1)
+
+
+async def test_few_connections_are_kept_for_long(clock: Clock) -> None:
+    everyone = asyncio.Barrier(12)
+
+    async def serve(visit: ServerConnection) -> None:
+        while await visit.request():
+            await everyone.wait()
+            visit.send(plain_reply(b"", PROMISE % b"timeout=75"))
+
+    async with run_raw_server(serve) as server, open_client() as client:
+        for connection_count in (12, 16):
+            await asyncio.gather(*(fetch(client, server.url) for _ in range(12)))
+            assert server.connection_count == connection_count
+            clock.time += 5
+
+
+async def test_a_guard_keeps_no_promise(clock: Clock) -> None:
+    fetcher = ServerFetcher()
+    async with run_raw_server(reply_to_each(plain_reply(b"", PROMISE % b"timeout=75"))) as server:
+        for _ in range(2):
+            assert (await fetcher.fetch(HTTPRequest("GET", server.url))).status_code == 200
+            await run_pending_callbacks()
+            clock.time += 2
+        assert server.connection_count == 2
+        await fetcher.close()
+
+
+async def test_client_and_server_keep_a_connection_through_a_pause(clock: Clock) -> None:
+    async with serve() as (server, port), open_client() as client:
+        for pause in (30, 72, 1):
+            await fetch(client, f"http://127.0.0.1:{port}/")
+            clock.time += pause
+            assert server.connection_count == 1
+
+
+async def test_the_system_probes_idle_connections() -> None:
+    async with run_raw_server(reply_to_each(b"")) as server:
+        with await dial("127.0.0.1", server.port) as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -25,6 +25,7 @@ from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
+_IDLE_TIMEOUT_S: Final = 1.0  # A server that a caller names cannot keep a connection open.
 DOCUMENT_TIMEOUT_S: Final = 5.0
 # If a token response is lost, the user must log in again, so the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0
@@ -119,7 +120,11 @@ class ServerFetcher:
         """Send an HTTP request to a trusted URL, such as the URL of an issuer, and return the response."""
         self._forget_other_loop()
         if self._fetcher is None:
-            self._fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), idle_timeout=1.0)
+            self._fetcher = HTTPClient(
+                limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES),
+                idle_timeout=_IDLE_TIMEOUT_S,
+                max_idle_timeout=_IDLE_TIMEOUT_S,
+            )
         return await send_request(self._fetcher, request)
 
     async def fetch_untrusted(self, action: FetchUntrusted) -> FetchResponse:
@@ -130,7 +135,8 @@ class ServerFetcher:
             self._filtered_fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,
-                idle_timeout=1.0,
+                idle_timeout=_IDLE_TIMEOUT_S,
+                max_idle_timeout=_IDLE_TIMEOUT_S,
                 trust_env=False,
             )
         return await send_request(self._filtered_fetcher, HTTPRequest("GET", action.url))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 _HEAD_START_S = 0.25  # the seconds between two connection attempts. RFC 8305, section 5
+# The first probe comes after a minute. Some routers forget a connection after four minutes. macOS has another name.
+_PROBE_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -56,11 +58,20 @@ async def _connect(address: Address) -> socket.socket:
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _enable_probes(sock)
         await asyncio.get_running_loop().sock_connect(sock, sockaddr)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _enable_probes(sock: socket.socket) -> None:
+    """Let the system probe an idle connection, so that no router forgets it, and a lost one is noticed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBE_OPTIONS.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def _race(addresses: Sequence[Address]) -> socket.socket:

@@ -5,11 +5,12 @@ is lost.
 """
 
 import asyncio
+import re
 import select
 import sys
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from io import BytesIO
 from typing import Self, cast
 
@@ -88,6 +89,8 @@ _PIECE_OVERHEAD_BYTES = 64  # the memory that a queued chunk needs in addition t
 # The text between two Set-Cookie headers of a response. Cookies may contain commas, but no header contains a line end.
 COOKIE_SEPARATOR = b"\n"
 
+_KEEP_ALIVE_PATTERN = re.compile(rb"(?:^|[\s,])timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
+_IDLE_MARGIN_S = 2.0
 _LINGER_S = 0.5  # the seconds to wait for the rest of a response that is no longer needed
 
 
@@ -282,6 +285,7 @@ class HTTP1Connection(asyncio.Protocol):
         "_is_corrupt",
         "_is_paused",
         "_is_reusable",
+        "_keep_alive_header",
         "_loop",
         "_on_done",
         "_on_lost",
@@ -289,7 +293,8 @@ class HTTP1Connection(asyncio.Protocol):
         "_reads_until_eof",
         "_response",
         "_transport",
-        "idle_since",
+        "idle_limit_s",
+        "idle_until",
         "limits",
     )  # fmt: skip
 
@@ -301,7 +306,9 @@ class HTTP1Connection(asyncio.Protocol):
         on_lost: Callable[["HTTP1Connection"], None],
     ) -> None:
         self.limits = limits
-        self.idle_since = 0.0
+        self.idle_until = 0.0  # the time at which the pool closes the idle connection
+        self.idle_limit_s: float | None = None  # how long the server keeps it open at least, if the server says so
+        self._keep_alive_header: bytes | None = None
         self._loop = loop
         self._on_done = on_done
         self._on_lost = on_lost
@@ -449,6 +456,10 @@ class HTTP1Connection(asyncio.Protocol):
         if encoding is not None and encoding.lower() != b"chunked":
             self._reject(InvalidHTTPResponse("The response has a transfer encoding other than chunked"))
         self._is_reusable = parser.should_keep_alive()
+        keep_alive_header = response.headers.get(b"keep-alive")
+        if keep_alive_header != self._keep_alive_header:  # Servers repeat the same header in each response.
+            self._keep_alive_header = keep_alive_header
+            self.idle_limit_s = _find_idle_limit(response.headers)
         self._reads_until_eof = encoding is None and b"content-length" not in response.headers
         try:
             response.start(status)
@@ -491,6 +502,19 @@ class HTTP1Connection(asyncio.Protocol):
     def _reject(self, error: TransportError) -> None:
         self._error = error
         raise error
+
+
+def _find_idle_limit(headers: Mapping[bytes, bytes]) -> float | None:
+    """Return for how long an idle connection is safe to use, or None if the server does not say when it closes it.
+
+    The last two seconds are left out, because a request needs time to arrive. The server must also name the header in
+    Connection. Otherwise, a proxy may have forwarded the header of another connection. RFC 9110, section 7.6.1
+    """
+    match = _KEEP_ALIVE_PATTERN.search(headers.get(b"keep-alive", b""))
+    if match is None or b"keep-alive" not in headers.get(b"connection", b"").lower():
+        return None
+    seconds = float(match[1])
+    return seconds - min(_IDLE_MARGIN_S, seconds / 2)
 
 
 if sys.platform == "win32":

@@ -10,8 +10,11 @@ import os
 import re
 import socket
 import ssl
+import sys
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import IPv6Address
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -50,6 +53,14 @@ RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
+# The number of idle connections to an origin that stay open for as long as the server promises.
+_MAX_LONG_IDLE_CONNECTIONS = 8
+# This clock includes the time during which the machine is suspended. After that, servers have closed their connections.
+_get_time: Callable[[], float] = (
+    partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if sys.platform != "win32"
+    else time.monotonic
+)
 _MAX_CACHED_ROUTES = 256  # the size of the caches for routes and header names
 
 
@@ -93,7 +104,9 @@ class HTTPClient:
         trust_env: bool = True,
         connect_timeout: float = 10.0,
         # Idle connections are closed after this time, because uvicorn and Node would close them after five seconds.
+        # If a server promises to keep them open for another time, the promise counts, up to `max_idle_timeout`.
         idle_timeout: float = 4.0,
+        max_idle_timeout: float = 300.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
         # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
@@ -105,6 +118,7 @@ class HTTPClient:
         self._trust_env = trust_env
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
+        self._max_idle_timeout = max_idle_timeout
         self._limits = limits or FetchLimits()
         self._routes: dict[tuple[str, str], Route] = {}
         self._valid_header_names: set[bytes] = set()
@@ -114,6 +128,7 @@ class HTTPClient:
         self._opening_count = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._sweep_at = 0.0  # the time of the sweep timer
         self._is_closed = False
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -212,10 +227,9 @@ class HTTPClient:
                 raise RuntimeError("this HTTP client was used in another event loop. Create a client for each loop")
             self._loop = loop
         idle = self._idle_connections.get(origin)
-        oldest = loop.time() - self._idle_timeout
         while idle:
             connection = idle.pop()
-            if connection.idle_since > oldest and not connection.is_dead:
+            if _get_time() < connection.idle_until and not connection.is_dead:
                 return connection
             connection.abort()
         return None
@@ -325,10 +339,15 @@ class HTTPClient:
             connection.abort()
             return
         assert self._loop is not None
-        connection.idle_since = self._loop.time()
-        self._idle_connections.setdefault(self._origins[connection], []).append(connection)
-        if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(self._idle_timeout, self._close_expired)
+        idle = self._idle_connections.setdefault(self._origins[connection], [])
+        timeout = self._idle_timeout
+        if connection.idle_limit_s is not None:
+            is_kept_longer = len(idle) < _MAX_LONG_IDLE_CONNECTIONS
+            timeout = min(connection.idle_limit_s, self._max_idle_timeout if is_kept_longer else timeout)
+        connection.idle_until = _get_time() + timeout
+        idle.append(connection)
+        if self._sweep_timer is None or connection.idle_until < self._sweep_at:
+            self._schedule_sweep(connection.idle_until)
         if self._waiters:
             self._wake_waiter()
 
@@ -357,16 +376,25 @@ class HTTPClient:
                 idle.pop(0).abort()
                 return
 
-    def _close_expired(self) -> None:
+    def _schedule_sweep(self, sweep_at: float) -> None:
         assert self._loop is not None
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._sweep_at = sweep_at
+        self._sweep_timer = self._loop.call_later(max(0.0, sweep_at - _get_time()), self._close_expired)
+
+    def _close_expired(self) -> None:
         self._sweep_timer = None
-        oldest = self._loop.time() - self._idle_timeout
+        now = _get_time()
+        next_times: list[float] = []
         for idle in self._idle_connections.values():
-            while idle and idle[0].idle_since <= oldest:
-                idle.pop(0).abort()
-        oldest_idle_since = min((idle[0].idle_since for idle in self._idle_connections.values() if idle), default=None)
-        if oldest_idle_since is not None:
-            self._sweep_timer = self._loop.call_at(oldest_idle_since + self._idle_timeout, self._close_expired)
+            for connection in tuple(idle):
+                if connection.idle_until <= now:
+                    idle.remove(connection)
+                    connection.abort()
+            next_times += [connection.idle_until for connection in idle]
+        if next_times:
+            self._schedule_sweep(min(next_times))
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
