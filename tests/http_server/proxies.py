@@ -1,7 +1,7 @@
 """nginx, Caddy and HAProxy in front of a server.
 
 Each proxy adds the header X-Front with the method and target that it has read. It is configured to forward as much as
-possible, so that the server decides.
+possible, so that the server decides. `IdleTimes` sets how long the proxy keeps idle connections.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from http_server.raw_connection import START_TIMEOUT_S, RunningServer
 
@@ -34,9 +35,11 @@ http {{
     scgi_temp_path {folder}/scgi;
     ignore_invalid_headers off;
     underscores_in_headers on;
+    {front_idle}
     upstream server {{
         server 127.0.0.1:{backend};
-        keepalive 8;
+        keepalive {connections};
+        {back_idle}
     }}
     server {{
         listen 127.0.0.1:{port};
@@ -63,11 +66,13 @@ _CADDY = """
     log {{
         level ERROR
     }}
+    {front_idle}
 }}
 http://127.0.0.1:{port}, http://localhost:{port} {{
     bind 127.0.0.1
     reverse_proxy /mcp 127.0.0.1:{backend} {{
         {buffering}
+        {back_idle}
     }}
     reverse_proxy 127.0.0.1:{backend} {{
         header_up X-Front "{{http.request.method}} {{http.request.orig_uri}}"
@@ -84,6 +89,7 @@ defaults
     timeout connect 10s
     timeout client 60s
     timeout server 60s
+    {front_idle}
     http-reuse always
     option abortonclose
 frontend front
@@ -93,8 +99,27 @@ frontend front
     default_backend back
 backend back
     option accept-invalid-http-response
-    server server 127.0.0.1:{backend}
+    server server 127.0.0.1:{backend} {back_idle}
 """
+
+
+class IdleTimes(NamedTuple):
+    """The seconds for which a proxy keeps idle connections to clients (front) and to the server (back)."""
+
+    front: int
+    back: int
+
+
+_FRONT_IDLE = {
+    "nginx": "keepalive_timeout {0}s {0}s;",  # nginx announces the second value in Keep-Alive.
+    "caddy": "servers {{\n timeouts {{\n idle {0}s\n }}\n }}",
+    "haproxy": "timeout http-keep-alive {0}s",
+}
+_BACK_IDLE = {
+    "nginx": "keepalive_timeout {0}s;",
+    "caddy": "transport http {{\n keepalive {0}s\n }}",
+    "haproxy": "pool-purge-delay {0}s",
+}
 
 
 def _find_free_port() -> int:
@@ -114,13 +139,18 @@ def _get_caddy_buffering(program: str) -> str:
     return "request_buffers 16MiB" if version >= (2, 6, 4) else "buffer_requests"
 
 
-def _build_command(kind: str, folder: Path, port: int, backend: int) -> list[str]:
+def _build_command(kind: str, folder: Path, port: int, backend: int, idle_times: IdleTimes | None) -> list[str]:
     program = PROGRAMS[kind]
     assert program is not None, f"{kind} is not installed"
     template = {"nginx": _NGINX, "caddy": _CADDY, "haproxy": _HAPROXY}[kind]
     configuration = folder / f"{kind}.conf"
     buffering = _get_caddy_buffering(program) if kind == "caddy" else ""
-    configuration.write_text(template.format(folder=folder, port=port, backend=backend, buffering=buffering))
+    values: dict[str, object] = {"folder": folder, "port": port, "backend": backend, "buffering": buffering}
+    values |= {"front_idle": "", "back_idle": "", "connections": 8}
+    if idle_times is not None:
+        front_idle, back_idle = _FRONT_IDLE[kind].format(idle_times.front), _BACK_IDLE[kind].format(idle_times.back)
+        values |= {"front_idle": front_idle, "back_idle": back_idle, "connections": 256}
+    configuration.write_text(template.format(**values))
     return {
         "nginx": [program, "-c", str(configuration), "-p", str(folder), "-e", "stderr"],
         "caddy": [program, "run", "--adapter", "caddyfile", "--config", str(configuration)],
@@ -129,12 +159,12 @@ def _build_command(kind: str, folder: Path, port: int, backend: int) -> list[str
 
 
 @contextlib.contextmanager
-def run_proxy(kind: str, folder: Path, backend: int) -> Iterator[RunningServer]:
+def run_proxy(kind: str, folder: Path, backend: int, idle_times: IdleTimes | None = None) -> Iterator[RunningServer]:
     """Run a proxy in front of a port."""
     port, log_path = _find_free_port(), folder / f"{kind}.log"
     environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     with log_path.open("wb") as log:
-        command = _build_command(kind, folder, port, backend)
+        command = _build_command(kind, folder, port, backend, idle_times)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     proxy = RunningServer(process, log_path, port)
     try:
