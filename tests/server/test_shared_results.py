@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, LargeResultSettings, Server
+from dovetail import LargeResultSettings, Server
+from dovetail.auth import Principal
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import NotFound, RemoteError
 from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.testing import connect
 from dovetail.types import CallToolResult
 
 KEYS = ["a key with enough bytes"]
@@ -61,14 +63,25 @@ async def run_workers(*, is_mounted: bool = False, **settings: Any) -> AsyncGene
         await first.stop()
 
 
-async def call(app: Server, text: str = "x") -> CallToolResult:
-    async with Client(app) as client:
+async def call(app: Server, text: str = "x", principal: Principal | None = None) -> CallToolResult:
+    async with connect(app, principal=principal) as client:
         return await client.call_tool("long", {"text": text})
 
 
-async def read(app: Server, uri: str) -> str | None:
-    async with Client(app) as client:
+async def read(app: Server, uri: str, principal: Principal | None = None) -> str | None:
+    async with connect(app, principal=principal) as client:
         return (await client.read_resource(uri)).contents[0].text
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_only_the_caller_can_read_its_result_at_another_worker(is_mounted: bool) -> None:
+    ada, bob = Principal("ada", issuer="https://a.example", scopes="read"), Principal("bob")
+    async with run_workers(is_mounted=is_mounted) as (first, second, _):
+        link: Any = (await call(first, principal=ada)).content[1]
+        assert await read(second, link.uri, ada) == "x" * 200
+        for other in (bob, None):
+            with pytest.raises(NotFound):
+                await read(second, link.uri, other)
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])

@@ -332,3 +332,22 @@ def test_plain_spells_a_value_as_the_wire_does() -> None:
         "when": "2026-07-28",
         "1": {"name": "K2", "height": 0},
     }
+
+
+class Name(str):
+    """A text with more attributes, like a principal."""
+
+    __slots__ = ("extra",)
+
+    def __str__(self) -> str:
+        return "shown"
+
+
+def test_a_subclass_of_str_is_encoded_as_its_text() -> None:
+    value = {"owner": Name("ada"), "others": [Name("bob")]}
+    assert encode(value) == b'{"owner":"ada","others":["bob"]}'
+    assert encode_canonical(value) == b'{"others":["bob"],"owner":"ada"}'
+    assert to_plain(value) == {"owner": "ada", "others": ["bob"]}
+    assert type(to_plain(value)["owner"]) is str
+    with pytest.raises(TypeError, match="object"):
+        encode({"owner": object()})

@@ -25,7 +25,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Result, Struct
-from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
@@ -55,7 +55,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
         """Return this object as JSON. Store the JSON as safely as a token, because it may contain secrets of the
         server.
         """
-        return msgspec.json.encode(self)
+        return encode(self)
 
     @classmethod
     def load(cls, data: bytes | str) -> "RequestAwaitingInput":

@@ -15,6 +15,7 @@ from dovetail.errors import UnsupportedFileVersion
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.redaction import mask_headers, mask_secrets, mask_text, strip_url
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
+from dovetail.wire.codec import encode
 
 FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
@@ -80,7 +81,7 @@ def create_header(server: str, started_at: str = "") -> RecordingHeader:
 
 def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
     """Encode one line of a recording."""
-    return msgspec.json.encode(part) + b"\n"
+    return encode(part) + b"\n"
 
 
 def read_frames(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame]:

@@ -38,14 +38,22 @@ _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 _SAMPLE_STEP: Final = 10
 _DIGIT_SAMPLE: Final = b"0" * (len(_TOO_MANY_DIGITS) // _SAMPLE_STEP)
 
-_encoder: Final = msgspec.json.Encoder()
+
+def _encode_text(value: Any) -> str:
+    """Encode an object of a subclass of str, such as a principal, as its text."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_encode_text)
 _decoder: Final = msgspec.json.Decoder()
 _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
 as_raw: Final = msgspec.Raw  # `as_raw` wraps JSON that is already encoded.
 # `encode_canonical` encodes equal values as equal bytes.
-encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+encode_canonical: Final = msgspec.json.Encoder(enc_hook=_encode_text, order="deterministic").encode
 
 T = TypeVar("T")
 
@@ -143,7 +151,7 @@ def _find_path(message: str, field: str) -> str:
 
 def to_plain(value: Any) -> Any:
     """Convert a typed value to dicts, lists, strings and numbers, with the field names of the protocol."""
-    return msgspec.to_builtins(value, str_keys=True)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_text)
 
 
 def _reason(exc: Exception) -> str:

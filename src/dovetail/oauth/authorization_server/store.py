@@ -10,6 +10,7 @@ import msgspec
 
 from dovetail.protocol.unknown_members import keep_unknown_members
 from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import encode
 
 T = TypeVar("T")
 
@@ -203,11 +204,11 @@ class AuthorizationCode(Struct, frozen=True, kw_only=True):
 
 def encode_record(value: Struct, stored: bytes | None = None) -> bytes:
     """Encode a value. If it replaces a stored value, keep the members that this release does not know."""
-    data = msgspec.json.encode(value)
+    data = encode(value)
     previous = decode_record(stored, type(value))
     if stored is None or previous is None:
         return data
-    return keep_unknown_members(data, msgspec.json.encode(previous), stored)
+    return keep_unknown_members(data, encode(previous), stored)
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:

@@ -11,6 +11,7 @@ from dovetail.errors import UnsupportedFileVersion
 from dovetail.oauth.login.login_settings import RedactedStruct
 from dovetail.oauth.metadata import AuthorizationServerMetadata
 from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import encode, to_plain
 
 FORMAT_VERSION: Final = 2
 
@@ -63,7 +64,7 @@ class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
 
     def dump(self) -> bytes:
         """Return the login as JSON. It contains secrets, so store it where only the user can read it."""
-        return msgspec.json.encode({"version": FORMAT_VERSION} | msgspec.to_builtins(self))
+        return encode({"version": FORMAT_VERSION} | to_plain(self))
 
     @classmethod
     def load(cls, data: bytes, source: object = "the saved login") -> "SavedLogin | None":
