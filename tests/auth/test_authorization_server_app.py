@@ -40,6 +40,7 @@ from dovetail.oauth.guard.claims import VerificationUnavailable
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.sealer import Sealer
 from dovetail.transports.http_client.http_client import HTTPClient
+from dovetail.transports.http_server.asgi import StartupFailed, run_lifespan
 from dovetail.wire.codec import encode
 from transports.fake_service import AsgiRequest
 
@@ -500,6 +501,25 @@ def test_less_than_none_is_a_mistake() -> None:
 
 
 # Several processes
+
+
+@pytest.mark.parametrize("kind", ["alone", "wrapped", "fallback"])
+async def test_a_server_with_another_secret_key_does_not_start(kind: str, tmp_path: Path) -> None:
+    def create_app(secret_key: str) -> Any:
+        authority = AuthorizationServer(issuer=HOME, store=tmp_path / "store.db", secret_key=secret_key)
+        server = Server("server", auth=authority.verifier())
+        if kind == "wrapped":
+            return authority.wrap(server.asgi())
+        return authority if kind == "alone" else server.asgi(fallback=authority)
+
+    async def read_keys(app: Any) -> Any:
+        async with run_lifespan(app):
+            return json.loads((await AsgiRequest(app, "GET", "/jwks").wait_done()).body)["keys"]
+
+    keys = await read_keys(create_app(SECRET))
+    with pytest.raises(StartupFailed, match="secret_key"):
+        await read_keys(create_app("another secret of letters"))
+    assert await read_keys(create_app(SECRET)) == keys
 
 
 @pytest.mark.parametrize("how", ["fallback", "auth", "guard"])

@@ -65,7 +65,6 @@ class ServerHarness:
         self.address = "1.2.3.4"  # the address of the client
         self.store: AuthorizationStore = store or InMemoryStore()
         self.sealer = sealer or Sealer("a secret of many letters", purpose="test")
-        warn = settings.get("warn")
         self.issuing = OAuthTokenIssuer(
             ISSUER,
             self.store,
@@ -73,7 +72,6 @@ class ServerHarness:
             access_token_ttl=900,
             refresh_token_ttl=86400,
             login_ttl=login_time,
-            warn=warn,
         )
         settings["clients"] = tuple(map(get_client_record, settings.get("clients", (EDITOR,))))
         facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,)}

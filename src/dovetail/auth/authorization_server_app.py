@@ -7,6 +7,7 @@ alone.
 import asyncio
 import inspect
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -26,8 +27,8 @@ from dovetail.oauth.authorization_server.identity_provider import (
 )
 from dovetail.oauth.authorization_server.responses import Request, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
-from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
+from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore, StoreUnavailable
+from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer, WrongSecretKey
 from dovetail.oauth.flow import CheckUserActive, FetchUntrusted, VerifyPassword
 from dovetail.oauth.guard.guard import validate_scopes
 from dovetail.oauth.guard.verifiers import as_tuple
@@ -140,7 +141,6 @@ class AuthorizationServer:
             access_token_ttl=access_token_ttl,
             refresh_token_ttl=refresh_token_ttl,
             login_ttl=login_ttl,
-            warn=_create_warner(issuer),
         )
         settings = AuthorizationServerSettings(
             issuer=issuer,
@@ -208,6 +208,10 @@ class AuthorizationServer:
         """
 
         async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
+            if scope["type"] == "lifespan" and (problem := await self._find_key_problem()) is not None:
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": problem})
+                return
             is_ours = (
                 scope["type"] == "http"
                 and self._is_issuer_path(scope)
@@ -314,9 +318,23 @@ class AuthorizationServer:
 
     async def _handle_lifespan(self, receive: Any, send: Any) -> None:
         while (await receive())["type"] == "lifespan.startup":
+            if (problem := await self._find_key_problem()) is not None:
+                await self.close()
+                await send({"type": "lifespan.startup.failed", "message": problem})
+                return
             await send({"type": "lifespan.startup.complete"})
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _find_key_problem(self) -> str | None:
+        """Return why the secret key is wrong. Return None if it is right, or if the store does not answer now."""
+        try:
+            await self._flow_runner.run(self._token_issuer.load_key(time.time()))
+        except WrongSecretKey as exc:
+            return f"authorization server {self._token_issuer.issuer}: {exc}"
+        except StoreUnavailable as exc:
+            log.warning("authorization server %s: the store cannot be used now: %s", self._token_issuer.issuer, exc)
+        return None
 
     async def close(self) -> None:
         """Close the HTTP connections and the store."""

@@ -5,7 +5,7 @@ whole family is revoked. OAuth 2.1, section 4.3.1
 """
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from dovetail.oauth.authorization_server.responses import hash_secret, is_same_secret
@@ -36,6 +36,10 @@ _ALGORITHM: Final = "ES256"
 _KEY_SEAL_CONTEXT: Final = b"signing key"
 
 
+class WrongSecretKey(StoreUnavailable):
+    """Raised if the stored signing key was encrypted with another secret key."""
+
+
 class OAuthTokenIssuer:
     """Creates, verifies and revokes tokens."""
 
@@ -48,10 +52,8 @@ class OAuthTokenIssuer:
         access_token_ttl: float,
         refresh_token_ttl: float,
         login_ttl: float = _TEN_YEARS_S,
-        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.issuer = issuer
-        self._warn = warn
         self._store = store
         self._sealer = sealer
         self.access_token_ttl = access_token_ttl
@@ -69,24 +71,23 @@ class OAuthTokenIssuer:
         if self._signing_key is None:
             from joserfc.jwk import ECKey
 
-            stored_key = yield from self._load_key(now)
+            stored_key = yield from self.load_key(now)
             self._signing_key = ECKey.import_key(stored_key or (yield from self._create_key(now)))
         return self._signing_key
 
-    def _load_key(self, now: float) -> Flow[dict[str, Any] | None]:
+    def load_key(self, now: float) -> Flow[dict[str, Any] | None]:
+        """Return the stored signing key as a JWK, or None. Raise WrongSecretKey if the key cannot be read."""
         stored = yield from wait_for(self._store.get("key", "signing", now))
         if stored is None:
             return None
         try:
             return to_plain(self._sealer.open_text(stored.decode(), _KEY_SEAL_CONTEXT, now))
         except UnsealError as exc:
-            yield from wait_for(self._store.take("key", "signing", now))
-            if self._warn is not None:
-                self._warn(
-                    f"the stored signing key cannot be read ({exc}), so the server creates a new key. Earlier tokens "
-                    "are no longer valid, and clients must renew them. Stored tokens of the provider cannot be read"
-                )
-            return None
+            # The key stays in the store, because other workers may have the right secret.
+            raise WrongSecretKey(
+                f"the signing key in the store cannot be read with this secret_key ({exc}). Pass the secret_key with "
+                "which the store was created. If it is lost, pass a new store, so that all users log in again"
+            ) from exc
 
     def _create_key(self, now: float) -> Flow[dict[str, Any]]:
         """Create a signing key. If another process has just created a key, return that key."""
@@ -97,7 +98,7 @@ class OAuthTokenIssuer:
         sealed = self._sealer.seal_text(encode(jwk), _KEY_SEAL_CONTEXT).encode()
         if (yield from wait_for(self._store.add("key", "signing", sealed, now + _TEN_YEARS_S, now))) is None:
             return jwk
-        stored_key = yield from self._load_key(now)
+        stored_key = yield from self.load_key(now)
         return stored_key or (yield from self._create_key(now))
 
     def build_jwks(self, now: float) -> Flow[dict[str, Any]]:
@@ -142,6 +143,8 @@ class OAuthTokenIssuer:
 
     def redeem_code(self, code_text: str, now: float) -> Flow[AuthorizationCode | None]:
         """Exchange an authorization code for its grant. If the code was used before, revoke its tokens."""
+        if self._signing_key is None:  # If the key cannot be read, the code stays valid.
+            yield from self.load_key(now)
         stored = yield from wait_for(self._store.take("code", hash_secret(code_text), now))
         code = decode_record(stored, AuthorizationCode)
         if code is None:
@@ -171,6 +174,8 @@ class OAuthTokenIssuer:
         The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
         halfway.
         """
+        if self._signing_key is None:  # If the key cannot be read, the refresh token stays valid.
+            yield from self.load_key(now)
         while (stored := (yield from self._find_family(old_token, now))) is not None:
             stored_family, family = stored
             family_id, root, secret = old_token.split(".")
