@@ -159,7 +159,7 @@ async def check_authorization_server(path: Path) -> None:
 
 
 async def check_state(path: Path) -> None:
-    state = CallState(SQLiteStateStore(path), "counter user ada")
+    state = CallState(SQLiteStateStore(path), "counter", "user", "ada")
     assert [await state.get("count"), await state.get("old")] == [3, None]
     await state.set("count", 4)
     assert await state.get("count") == 4

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from cluster.recorder import Recorder
 from cluster.redis_servers import RedisServer
 from dovetail.cli.main import cli
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import CLOCK_MARGIN_S, HistoryLost
+from dovetail.cluster import Cluster
+from dovetail.protocol.shared_state import CLOCK_MARGIN_S, HistoryLost, SharedState
 
 
 @pytest.fixture
@@ -42,8 +42,10 @@ async def invoke(*args: str) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def run_worker(server: RedisServer, name: str = "tickets") -> AsyncGenerator[RedisBackend]:
-    backend = RedisBackend(server.url, prefix=f"dovetail:{name}")
+async def run_worker(
+    server: RedisServer, name: str = "tickets", prefix: str = "dovetail"
+) -> AsyncGenerator[SharedState]:
+    backend = Cluster(server.url, prefix).__shared_state__(name, ())
     await backend.start(Recorder())
     yield backend
     await backend.close()
@@ -71,6 +73,23 @@ async def test_the_status_shows_the_servers_and_workers(redis_server: RedisServe
         code, out = await invoke("status", redis_server.url)
         assert (code, out.splitlines()[2].split()[:2]) == (0, ["tickets", "2"])
     assert (await read_status(redis_server, "--prefix", "other"))["servers"] == []
+
+
+async def test_servers_with_similar_names_are_apart(redis_server: RedisServer) -> None:
+    names = [("prod:a", "b"), ("prod", "a:b"), ("prod", "x{1}"), ("prod", "x(1)"), ("prod", "x%7B1%7D")]
+    async with AsyncExitStack() as stack:
+        backends = [await stack.enter_async_context(run_worker(redis_server, *reversed(name))) for name in names]
+        for index, backend in enumerate(backends):
+            await backend.write("a", b"%d" % index, 60)
+        assert [value and value.data for value in [await backend.read("a") for backend in backends]] == [
+            b"%d" % index for index in range(len(names))
+        ]
+        for prefix in ("prod:a", "prod"):
+            status = await read_status(redis_server, "--prefix", prefix)
+            expected = sorted(name for own_prefix, name in names if own_prefix == prefix)
+            assert [(entry["server"], entry["worker_count"]) for entry in status["servers"]] == [
+                (name, 1) for name in expected
+            ]
 
 
 async def test_the_status_shows_problems_of_redis(redis_server: RedisServer) -> None:

@@ -1,9 +1,12 @@
 """Test the state that functions keep for users and sessions."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server, ToolError
 from dovetail.auth import Principal
@@ -70,6 +73,93 @@ async def test_each_session_has_its_own_state(options: dict[str, Any]) -> None:
         assert await second.call("count", kind="session") == 1
 
 
+def create_notes(**options: Any) -> Server:
+    app = Server("notes", **options)
+
+    @app.tool
+    async def write(key: str, value: str, ctx: Context) -> None:
+        await ctx.user_state.set(key, value)
+
+    @app.tool
+    async def read(key: str, ctx: Context) -> str | None:
+        return await ctx.user_state.get(key)
+
+    return app
+
+
+async def test_no_user_reaches_the_state_of_another_user_with_a_space(options: dict[str, Any]) -> None:
+    app = create_notes(**options)
+    async with (
+        connect(app, principal=Principal("ada lovelace")) as owner,
+        connect(app, principal=Principal("ada")) as other,
+    ):
+        await owner.call("write", key="diary", value="private")
+        assert await other.call("read", key="lovelace diary") is None
+        await other.call("write", key="lovelace diary", value="changed")
+        assert await owner.call("read", key="diary") == "private"
+
+
+@given(st.lists(st.tuples(*[st.text(st.sampled_from(" :%aus") | st.characters(), min_size=1, max_size=8)] * 3)))
+async def test_values_are_apart_for_all_servers_owners_and_keys(names: list[tuple[str, str, str]]) -> None:
+    store = MemoryStateStore()
+    values = {name: index for index, name in enumerate(names)}
+    for (server, owner, key), value in values.items():
+        await CallState(store, server, "user", owner).set(key, value)
+    for (server, owner, key), value in values.items():
+        assert await CallState(store, server, "user", owner).get(key) == value
+        assert await CallState(store, server, "session", owner).get(key) is None
+
+
+class TestOldNames:
+    """Earlier releases separated the parts of a name with spaces, without escapes."""
+
+    @pytest.mark.parametrize(("server", "owner"), [("notes", "ada"), ("My notes", "https://a.example#ada%20b")])
+    async def test_a_value_with_an_unambiguous_name_is_still_read(self, server: str, owner: str) -> None:
+        store, state = MemoryStateStore(), None
+        await store.set(f"{server} user {owner} diary", b'\x01"old"', None)
+        state = CallState(store, server, "user", owner)
+        assert await state.get("diary") == "old"
+        await state.set("diary", "new")
+        assert await state.get("diary") == "new"
+        await state.delete("diary")
+        assert await state.get("diary") is None
+
+    @pytest.mark.parametrize(
+        ("server", "owner", "key"),
+        [
+            ("notes", "ada", "lovelace diary"),
+            ("notes", "ada lovelace", "diary"),
+            ("notes user ada", "lovelace", "diary"),
+            ("a user b", "c", "d"),
+        ],
+    )
+    async def test_a_value_with_an_ambiguous_name_is_not_read(self, server: str, owner: str, key: str) -> None:
+        store = MemoryStateStore()
+        await store.set(f"{server} user {owner} {key}", b'\x01"private"', None)
+        assert await CallState(store, server, "user", owner).get(key) is None
+
+    async def test_an_old_value_does_not_return_when_the_new_one_expires(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = MemoryStateStore()
+        await store.set("notes user ada diary", b'\x01"old"', None)
+        state = CallState(store, "notes", "user", "ada")
+        await state.set("diary", "new", ttl=10)
+        later = time.monotonic() + 11
+        monkeypatch.setattr("time.monotonic", lambda: later)
+        assert await state.get("diary") is None
+
+
+async def test_a_principal_can_be_stored(options: dict[str, Any]) -> None:
+    app = Server("notes", **options)
+
+    @app.tool
+    async def sign(ctx: Context) -> str:
+        await ctx.user_state.set("author", {"name": ctx.principal})
+        return (await ctx.user_state.get("author"))["name"]
+
+    async with connect(app, principal=Principal("ada")) as client:
+        assert await client.call("sign") == "ada"
+
+
 async def test_a_stateless_client_has_no_session_state() -> None:
     async with connect(create_counter(), protocol_version="2026-07-28") as client:
         with pytest.raises(ToolError, match="user_state"):
@@ -95,7 +185,7 @@ async def test_a_value_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         now = [1000.0]
         monkeypatch.setattr("time.time", lambda now=now: now[0])
         monkeypatch.setattr("time.monotonic", lambda now=now: now[0])
-        state = CallState(store, "user ada")
+        state = CallState(store, "counter", "user", "ada")
         await state.set("short", 1, ttl=10)
         await state.set("long", 2)
         assert await state.get("short") == 1
@@ -118,13 +208,13 @@ async def test_expired_values_make_room_in_memory() -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 257, 3])
 async def test_a_key_is_a_short_string(key: Any) -> None:
-    state = CallState(MemoryStateStore(), "user ada")
+    state = CallState(MemoryStateStore(), "counter", "user", "ada")
     with pytest.raises(ValueError, match="256"):
         await state.set(key, 1)
 
 
 async def test_invalid_values_are_refused() -> None:
-    state = CallState(MemoryStateStore(), "user ada")
+    state = CallState(MemoryStateStore(), "counter", "user", "ada")
     with pytest.raises(ValueError, match="larger"):
         await state.set("a", "x" * 1_100_000)
     with pytest.raises(ValueError, match="ttl"):
@@ -136,9 +226,9 @@ async def test_invalid_values_are_refused() -> None:
 
 async def test_a_value_of_a_newer_format_is_refused() -> None:
     store = MemoryStateStore()
-    await store.set("user ada a", b"\x02[]", None)
+    await store.set("counter user ada a", b"\x02[]", None)
     with pytest.raises(ValueError, match="format"):
-        await CallState(store, "user ada").get("a")
+        await CallState(store, "counter", "user", "ada").get("a")
 
 
 async def test_workers_of_a_cluster_share_state() -> None:

@@ -4,7 +4,7 @@ import importlib
 import math
 from typing import TYPE_CHECKING
 
-from dovetail.cluster.redis_connection import REDIS_SCHEMES, parse_redis_url
+from dovetail.cluster.redis_connection import REDIS_SCHEMES, build_deployment_prefix, parse_redis_url
 from dovetail.error_context import check_type
 from dovetail.wire.base import Struct
 
@@ -65,8 +65,7 @@ class Cluster(Struct, frozen=True, repr_omit_defaults=True):
         backend = importlib.import_module("dovetail.cluster.redis_backend")
         return backend.RedisBackend(
             self.url,
-            # Servers with different names can share one Redis. Braces have a meaning in Redis Cluster.
-            prefix=f"{self.prefix}:{name.replace('{', '(').replace('}', ')')}",
+            prefix=build_deployment_prefix(self.prefix, name),
             secret_keys=secret_keys,
             timeout=self.timeout,
             is_required=self.required,

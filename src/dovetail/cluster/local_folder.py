@@ -14,6 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
+from dovetail.protocol.keys import build_key
 from dovetail.storage import lock_path
 
 _KEY_BYTES: Final = 32
@@ -26,7 +27,7 @@ def open_server_folder(prefix: str, server_name: str) -> Path:
     """Return the folder of a server of this user. All its workers on this machine use the same folder."""
     # The times in the folder are those of a clock that starts again with the machine.
     boot_id = _BOOT_ID_FILE.read_text() if _BOOT_ID_FILE.exists() else ""
-    digest = hashlib.sha256(f"{boot_id}\0{prefix}\0{server_name}".encode()).hexdigest()
+    digest = hashlib.sha256(build_key(boot_id, prefix, server_name).encode()).hexdigest()
     folder = _open_user_folder() / digest[:16]
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

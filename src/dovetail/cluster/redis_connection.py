@@ -1,10 +1,11 @@
-"""Connections to Redis or Valkey, and the conversion of Redis URLs and errors."""
+"""Connections to Redis or Valkey, the prefixes of keys, and the conversion of Redis URLs and errors."""
 
 import contextlib
 import importlib
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dovetail.protocol.keys import escape
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.wire.base import Struct
 
@@ -75,6 +76,11 @@ def parse_redis_url(url: str) -> RedisAddress:
         sentinel_service=service,
         sentinel_password=options.get("sentinel_password"),
     )
+
+
+def build_deployment_prefix(prefix: str, server: str) -> str:
+    """Return the prefix of the keys of one server. It contains no braces, which have a meaning in Redis Cluster."""
+    return f"{escape(prefix, ':{}')}:{escape(server, '{}')}"
 
 
 def _parse_host(text: str, default_port: int) -> tuple[str, int]:

@@ -7,10 +7,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import unquote
 
 from dovetail.cluster import redis_scripts as scripts
 from dovetail.cluster.redis_channel import RedisChannel
-from dovetail.cluster.redis_connection import RedisAddress, close_client, import_redis, open_client
+from dovetail.cluster.redis_connection import (
+    RedisAddress,
+    build_deployment_prefix,
+    close_client,
+    import_redis,
+    open_client,
+)
 from dovetail.cluster.redis_link import HEARTBEAT_TTL_S
 from dovetail.cluster.redis_server_check import find_clock_problem, find_settings_problems
 from dovetail.wire.base import Struct
@@ -37,10 +44,12 @@ class RedisDeployments:
 
     async def list_all(self) -> list[Deployment]:
         """Return all deployments, sorted by name. Redis scans all keys, which takes about a second per million keys."""
-        pattern, servers, cursor = f"{{{_escape_pattern(self._prefix)}:*}}:epoch", set[str](), b"0"
+        prefix, servers, cursor = build_deployment_prefix(self._prefix, ""), set[str](), b"0"
+        pattern = f"{{{_escape_pattern(prefix)}*}}:epoch"
         while True:
             cursor, keys = await self._channel.send("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
-            servers |= {key.decode(errors="replace")[len(self._prefix) + 2 : -len("}:epoch")] for key in keys}
+            names = [key.decode(errors="replace")[len(prefix) + 1 : -len("}:epoch")] for key in keys]
+            servers.update(map(unquote, names))
             if cursor == b"0":
                 break
         deployments = [await self.read(server) for server in sorted(servers)]
@@ -70,7 +79,7 @@ class RedisDeployments:
         return problems if clock_problem is None else [*problems, clock_problem]
 
     async def _run(self, server: str, script: str, *args: Any) -> Any:
-        key_prefix = f"{{{self._prefix}:{server}}}:"
+        key_prefix = f"{{{build_deployment_prefix(self._prefix, server)}}}:"
         return await self._channel.evaluate(script, key_prefix, HEARTBEAT_TTL_S, *args)
 
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.shared_state import SharedState, SharedStateUnavailable
 from dovetail.wire.base import Struct
 
@@ -174,7 +175,7 @@ class SharedRateLimiter:
         if self._max_count <= 0:
             return self._window_s
         try:
-            return await self._state.take(f"{self._name}\0{key}", self._max_count / self._window_s, self._burst)
+            return await self._state.take(build_key(self._name, key), self._max_count / self._window_s, self._burst)
         except SharedStateUnavailable:
             return self._get_share().take(key, now)
 
@@ -193,7 +194,7 @@ def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
 
 def build_limiter_key(*names: str) -> str:
     """Return a rate limiter key for these names. Long keys are hashed."""
-    key = "\0".join(names)
+    key = build_key(*names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from dovetail.background_work import BackgroundTasks, release_place
 from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
 _OWN_SHARE: Final = 2  # One half of a limit is divided among the workers. The other half is shared.
@@ -75,7 +76,7 @@ class CallPlaces:
         self._tasks.start(release_place(self._cluster, self._get_name(origin), holder))
 
     def _get_name(self, origin: str) -> str:
-        return f"{self._name}\0{origin}"
+        return build_key(self._name, origin)
 
     def _count_workers(self) -> int:
         return max(1, self._cluster.state.get_status().worker_count)

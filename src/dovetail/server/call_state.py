@@ -1,7 +1,8 @@
 """The state of one user or one session, which functions keep between calls."""
 
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.state_store import StateStore
 from dovetail.protocol.versioned_codec import add_format, remove_format
@@ -10,6 +11,9 @@ from dovetail.wire.codec import convert, decode, encode, to_plain
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_BYTES: Final = MiB
 
+_NAME_FORMAT: Final = "2"  # the format version of the names in a store
+
+StateKind: TypeAlias = Literal["user", "session"]
 T = TypeVar("T")
 
 
@@ -19,11 +23,15 @@ class CallState:
     Keys are strings, and values are JSON.
     """
 
-    __slots__ = ("_default_ttl", "_prefix", "_store")
+    __slots__ = ("_default_ttl", "_kind", "_owner", "_server", "_store")
 
-    def __init__(self, _store: StateStore, _prefix: str, _default_ttl: float | None = None, /) -> None:
+    def __init__(
+        self, _store: StateStore, _server: str, _kind: StateKind, _owner: str, _default_ttl: float | None = None, /
+    ) -> None:
         self._store = _store
-        self._prefix = _prefix
+        self._server = _server  # Servers with different names can share one store.
+        self._kind: StateKind = _kind
+        self._owner = _owner
         self._default_ttl = _default_ttl
 
     @overload
@@ -38,6 +46,8 @@ class CallState:
             into: The type to convert the value to. If None, the value is plain JSON.
         """
         data = await self._store.get(self._get_name(key))
+        if data is None and (old_name := self._get_old_name(key)) is not None:
+            data = await self._store.get(old_name)
         if data is None:
             return default
         encoded_value = remove_format(data)
@@ -59,12 +69,28 @@ class CallState:
         if ttl is not None and ttl <= 0:
             raise ValueError(f"ttl must be a positive number of seconds, not {ttl!r}")
         await self._store.set(self._get_name(key), data, self._default_ttl if ttl is None else ttl)
+        if ttl is not None:  # An old value must not reappear when the new value has expired.
+            await self._delete_old(key)
 
     async def delete(self, key: str) -> None:
         """Delete a value. If there is none, do nothing."""
         await self._store.delete(self._get_name(key))
+        await self._delete_old(key)
+
+    async def _delete_old(self, key: str) -> None:
+        if (old_name := self._get_old_name(key)) is not None:
+            await self._store.delete(old_name)
 
     def _get_name(self, key: str) -> str:
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"a key must be a string of 1 to {MAX_KEY_CHARS} characters, not {key!r}")
-        return f"{self._prefix} {key}"
+        return build_key(_NAME_FORMAT, self._server, self._kind, self._owner, key)
+
+    def _get_old_name(self, key: str) -> str | None:
+        """Return the name of a value in format 1, which had no escapes.
+
+        Return None if a value of another owner could have the same name, or if values of this kind expire anyway.
+        """
+        words = self._server.split(" ")
+        is_unique = ":" not in self._server and " " not in self._owner + key and not {"user", "session"} & {*words[1:]}
+        return f"{self._server} user {self._owner} {key}" if is_unique and self._kind == "user" else None

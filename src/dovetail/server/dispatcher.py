@@ -26,6 +26,7 @@ from dovetail.errors import (
 from dovetail.log import ThrottledLog, log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import (
     Handler,
@@ -363,11 +364,11 @@ class Dispatcher:
             return
         cluster, path = self._shared_limits
         if self.registry.result_store is not None:
-            self.registry.result_store.share(cluster.state, f"result:{path}:")
+            self.registry.result_store.share(cluster.state, path)
         functions = (*self._middleware, *(() if self._extensions is None else self._extensions.middleware))
         for index, function in enumerate(functions):
             if callable(join_cluster := getattr(function, "_join_cluster", None)):
-                join_cluster(cluster, f"rate:{path}:{index}")
+                join_cluster(cluster, build_key("rate", path, str(index)))
         if self.mounts is not None:
             self.mounts.share_limits(cluster, path)
 
@@ -531,9 +532,9 @@ class Dispatcher:
         from dovetail.server.call_places import CallPlaces
 
         limits = self.limits
-        self._call_places = CallPlaces(cluster, f"calls:{self.name}", limits.max_calls_per_principal)
+        self._call_places = CallPlaces(cluster, build_key("calls", self.name), limits.max_calls_per_principal)
         self._subscription_places = CallPlaces(
-            cluster, f"subscriptions:{self.name}", limits.max_subscriptions_per_principal
+            cluster, build_key("subscriptions", self.name), limits.max_subscriptions_per_principal
         )
 
     def _get_lifespan_run(self, state: LoopState) -> LifespanRun:

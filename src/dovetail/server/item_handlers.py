@@ -264,8 +264,7 @@ class ItemHandlers:
         from dovetail.server.call_state import CallState  # Few servers need this module.
 
         ttl = self._limits.session_lifetime if kind == "session" else None
-        # Servers with different names can share one store.
-        return CallState(self._get_state_store(), f"{self._server_name} {kind} {owner}", ttl)
+        return CallState(self._get_state_store(), self._server_name, kind, owner, ttl)
 
     def create_context(self, exchange: IncomingExchange) -> Context[Any]:
         """Create the context of a call for `get_context`."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.errors import ResourceNotFound, ServerBusy
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, SharedState, SharedStateUnavailable
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -72,16 +73,16 @@ class ResultStore:
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
         self._state: SharedState | None = None  # the shared state of a cluster
-        self._prefix = ""
+        self._path = ""  # identifies the server at all workers
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self._keys_by_owner: dict[Principal | None, OrderedDict[str, None]] = {}
         self._chars_by_owner: Counter[Principal | None] = Counter()
         self._total_chars = 0
 
-    def share(self, state: SharedState, prefix: str) -> None:
+    def share(self, state: SharedState, path: str) -> None:
         """Store contents in the shared state of a cluster, so that all workers can read them."""
         self._state = state
-        self._prefix = prefix
+        self._path = path
 
     async def store_large_parts(
         self, result: Result, owner: Principal | None, output_schema: Mapping[str, Any] | None
@@ -115,10 +116,13 @@ class ResultStore:
 
     async def _read(self, state: SharedState, key: str) -> SharedResult | None:
         try:
-            value = await state.read(self._prefix + key)
+            value = await state.read(self._get_name(key))
         except SharedStateUnavailable:
             raise ServerBusy("The result is not available at the moment. Try again") from None
         return None if value is None else _shared_results.decode(value.data)
+
+    def _get_name(self, key: str) -> str:
+        return build_key("result", self._path, key)
 
     async def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
@@ -155,7 +159,7 @@ class ResultStore:
             if len(data) > MAX_MESSAGE_BYTES:
                 return None
             try:
-                await self._state.write(self._prefix + key, data, self._settings.ttl)
+                await self._state.write(self._get_name(key), data, self._settings.ttl)
             except SharedStateUnavailable:
                 return None
         expires_at = time.monotonic() + self._settings.ttl
@@ -181,7 +185,7 @@ class ResultStore:
             self._remove(key)
             if self._state is not None:
                 with contextlib.suppress(SharedStateUnavailable):  # Then the part stays until its time ends.
-                    await self._state.delete(self._prefix + key)
+                    await self._state.delete(self._get_name(key))
 
     def _remove(self, key: str) -> None:
         entry = self._entries.pop(key)

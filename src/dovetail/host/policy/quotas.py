@@ -11,6 +11,7 @@ from dovetail.background_work import BackgroundTasks, release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.wire.base import UNSET, Struct, replace
@@ -128,14 +129,16 @@ class Meter:
             if self._cluster is None:
                 yield
             else:
-                async with self._take_place(self._cluster, f"{server}\0{tool}", limits.max_concurrency):
+                async with self._take_place(
+                    self._cluster, build_key("concurrency", server, tool), limits.max_concurrency
+                ):
                     yield
 
     @asynccontextmanager
-    async def _take_place(self, cluster: ClusterWorker, key: str, limit: int) -> AsyncGenerator[None]:
+    async def _take_place(self, cluster: ClusterWorker, name: str, limit: int) -> AsyncGenerator[None]:
         """Wait until fewer than `limit` calls run at all workers. While the back end is away, do not wait."""
         self._place_count += 1
-        name, holder, delay = f"concurrency\0{key}", f"{cluster.name}.{self._place_count}", _MIN_POLL_S
+        holder, delay = f"{cluster.name}.{self._place_count}", _MIN_POLL_S
         try:
             with suppress(SharedStateUnavailable):
                 while not await cluster.state.acquire(name, holder, limit, None):
@@ -159,7 +162,7 @@ class Meter:
             if shared_limiter is None:
                 shared_limiter = SharedRateLimiter(self._cluster.state, f"quota {rate}", *parse_rate(rate))
                 self._shared_limiters[rate] = shared_limiter
-            wait = await shared_limiter.take(f"{server}\0{tool}", now)
+            wait = await shared_limiter.take(build_key(server, tool), now)
         if wait:
             message = f"{server}.{tool}: rate limit of {rate} exceeded. Try again in {math.ceil(wait)} s"
             raise add_context(PolicyError(message), server=server)

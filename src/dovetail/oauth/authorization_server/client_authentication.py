@@ -25,6 +25,7 @@ from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
 from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain
@@ -198,7 +199,7 @@ class ClientAuthenticator:
             if expires_at <= now or issued_at > now + _LEEWAY_S:
                 raise TokenRejected("the assertion was issued too long ago, or in the future")
         self._take_share(client, address, now)
-        assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
+        assertion_hash = hash_secret(build_key(client.client_id, assertion_id))
         # Without an issue time, the assertion can be as old as its expiry allows.
         since = (expires_at - _MAX_ASSERTION_AGE_S if issued_at is None else issued_at) - _LEEWAY_S
         if not (yield from wait_for(self._store.use_once("assertion", assertion_hash, since, expires_at, now))):

@@ -21,6 +21,7 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params, make_type_error
+from dovetail.protocol.keys import build_key
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
@@ -148,7 +149,7 @@ class MountedServers:
     def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
         """Let the mounted servers share their limits and open calls with all workers."""
         for mount in self._mounts:
-            mount_path, target = f"{path}/{mount.name_map.prefix}:{mount.target.name}", mount.target
+            mount_path, target = build_key(path, mount.name_map.prefix, mount.target.name), mount.target
             if isinstance(target, LocalServer):
                 target.server.share_limits(cluster, mount_path)
             elif callable(join_cluster := getattr(target, "join_cluster", None)):
