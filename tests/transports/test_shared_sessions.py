@@ -470,14 +470,15 @@ async def test_a_worker_without_shared_state_is_degraded(cluster: WorkerCluster)
     assert (await AsgiRequest(first, "GET", "/live").wait_done()).body == b"ok"
 
 
-async def test_a_draining_worker_serves_its_sessions_but_opens_no_new_ones(cluster: WorkerCluster) -> None:
+async def test_a_draining_worker_serves_old_and_new_sessions(cluster: WorkerCluster) -> None:
     first, second = await cluster.open(options={"health": True})
     session = await open_session(second)
     first.begin_drain()
     assert (await get_ready(first))[0] == 503
-    refused = await post(first, initialize())
+    new_session = await open_session(first)
+    assert text(await post(second, request(text="hello"), new_session)) == "hello"
+    refused = await AsgiRequest(first, "GET", "/sse").wait_done()  # Its session would end with the worker.
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    assert (await AsgiRequest(first, "GET", "/sse").wait_done()).status == 503
     assert text(await post(first, request(text="hello"), session)) == "hello"
     assert (await post(first, stateless_request())).status == 200
     assert (await post(second, initialize())).status == 200

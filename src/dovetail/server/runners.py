@@ -186,7 +186,7 @@ class _Release:
         self._listener = listener
 
     def begin(self) -> None:
-        """Refuse new sessions. If no other process has the socket, refuse new connections, too."""
+        """Report that this worker is not ready. If no other process has the socket, refuse new connections, too."""
         self._app.begin_drain()
         if not self._listener.is_worker and not self._listener.is_inherited:
             from dovetail.transports.http_server.accept_filter import stop_opening_connections

@@ -136,6 +136,7 @@ class Endpoint:
             else None
         )
         self.is_ready = True
+        self._is_draining = False  # True if the process ends soon, and other workers serve its clients
 
     @property
     def path(self) -> str:
@@ -204,7 +205,7 @@ class Endpoint:
                 await self._send_health(path, http)
                 return
             if not self.is_ready:
-                raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
+                raise _create_shutdown_refusal()
             self._gate.check(headers, http.server_host)
             request = EndpointRequest(http, http.method, headers, cors_headers, _get_client_address(http.client_host))
             if request.method == "OPTIONS" and cors_headers:
@@ -274,8 +275,8 @@ class Endpoint:
         await call.run(await self._read_body(request))
 
     async def _serve_sse_2024(self, path: str, request: EndpointRequest, server: SSE2024Server) -> None:
-        if request.method == "GET":
-            self._sessions.check_accepts_sessions()
+        if request.method == "GET" and self._is_draining:  # The stream would end soon, and its session with it.
+            raise _create_shutdown_refusal()
         await server.wait_for_room(path, request)
         await server.handle(path, request, await self._read_sse_2024_body(request))
 
@@ -479,7 +480,7 @@ class Endpoint:
         return _build_preflight_headers(methods, headers)
 
     async def _send_health(self, path: str, http: ServerRequest) -> None:
-        is_healthy = path == "/live" or (self.is_ready and not self._sessions.is_draining)
+        is_healthy = path == "/live" or (self.is_ready and not self._is_draining)
         body = b"ok" if is_healthy else b"no"
         if is_healthy and path == "/ready" and self._service.cluster is not None:
             problem = self._service.cluster.state.get_status().problem
@@ -497,7 +498,7 @@ class Endpoint:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
-                    self.is_ready, self._sessions.is_draining = True, False
+                    self.is_ready, self._is_draining = True, False
                     if self._on_start is not None:
                         await self._on_start()
                 except Exception as exc:
@@ -521,8 +522,11 @@ class Endpoint:
         )
 
     def begin_drain(self) -> None:
-        """Refuse new sessions, and report that the server is not ready. All other requests are still served."""
-        self._sessions.is_draining = True
+        """Report that the server is not ready. Requests are still served, because other workers continue its sessions.
+
+        Only sessions of the HTTP+SSE transport are refused, because no other worker can continue them.
+        """
+        self._is_draining = True
 
     async def end_streams(self) -> None:
         """End the GET streams of shared sessions, so that their clients open them at other workers."""
@@ -541,6 +545,10 @@ class Endpoint:
             await self._sse_2024.close()
         if self._other_apps is not None:
             await self._other_apps.close()
+
+
+def _create_shutdown_refusal() -> Refusal:
+    return Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
 
 
 class _DisconnectWatcher:

@@ -57,7 +57,6 @@ class HandshakeSessionManager:
         self._limits = service.limits
         self._budget = budget
         self._timers = timers
-        self.is_draining = False  # True if the process ends soon, so it refuses new sessions
         self._sessions: HandshakeSessions
         if self.is_stateful and service.cluster is not None:
             # Only servers in a cluster need this module.
@@ -90,18 +89,12 @@ class HandshakeSessionManager:
         try:
             kind = jsonrpc.classify(message)
             if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
-                self.check_accepts_sessions()
                 return self._initialize(request)
             if not self._has_versions:
                 raise _unsupported_error(request.headers, self._service.protocol_versions)
         except ProtocolError as exc:
             return _send_refusal(request, jsonrpc.read_id(message), exc)
         return self._handle_request(request) if kind == "request" else self._handle_one_way(request, kind)
-
-    def check_accepts_sessions(self) -> None:
-        """Raise Refusal if no session can be opened, because the process ends soon."""
-        if self.is_draining:
-            raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
 
     async def _initialize(self, request: EndpointRequest) -> None:
         await self._sessions.start()
