@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from cluster.recorder import wait_until
 from dovetail.errors import InvalidParams
 from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.extensions.tasks.task_worker import LeaseLost, TaskRun, TaskWorker, WorkerOptions
-from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStoreUnavailable, is_final
 from dovetail.protocol.task_rules import WORKER_LOST, answer_requests, report_progress, request_cancel, save_once_value
 from dovetail.protocol.task_store import TaskEngine, TaskStore, change_task
 from dovetail.wire.base import replace
@@ -165,6 +166,95 @@ async def test_the_outcome_is_stored_when_the_store_is_usable_again(
     async with serve(store, function) as engine:
         record = await wait_for_end(store, await submit(store, engine))
     assert (record.status, failures) == ("completed", [])
+
+
+class Outage:
+    """A store whose writes fail while `is_on` is True, as if the disk was full."""
+
+    def __init__(self, store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_on = False
+        self.failed_names: list[str] = []
+        for name in ("create", "change", "claim", "renew", "expire"):
+            monkeypatch.setattr(store, name, self._wrap(name, getattr(store, name)))
+        monkeypatch.setattr("dovetail.extensions.tasks.task_worker._STORE_RETRY_DELAY_S", 0.001)
+
+    def _wrap(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def write(*args: Any) -> Any:
+            if self.is_on and (name != "renew" or args[0]):  # Without leases, a renewal writes nothing.
+                self.failed_names.append(name)
+                raise TaskStoreUnavailable("database or disk is full")
+            return await method(*args)
+
+        return write
+
+
+async def test_an_outcome_survives_an_outage_that_is_longer_than_its_lease(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(store, monkeypatch)
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        outage.is_on = True
+        return RESULT
+
+    lease_seconds = 0.2
+    async with serve(store, function, WorkerOptions(lease_seconds=lease_seconds, due_interval=0.01)) as engine:
+        id = await submit(store, engine)
+        await wait_until(lambda: outage.is_on)
+        # This is longer than the lease of the task, and than the time for which an outcome was stored.
+        await asyncio.sleep(2 * lease_seconds)
+        record = await store.get(id)
+        assert record is not None
+        assert record.lease is not None
+        assert (record.status, record.lease.expires_at < time.time()) == ("working", True)
+        outage.is_on = False
+        record = await wait_for_end(store, id)
+    assert (record.status, record.result, record.attempt) == ("completed", RESULT, 1)
+
+
+async def test_a_worker_waits_for_the_outcomes_of_others_after_an_outage(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage, searches = Outage(store, monkeypatch), 0
+    list_due = store.list_due
+
+    async def count_searches(*args: Any) -> list[str]:
+        nonlocal searches
+        searches += 1
+        return await list_due(*args)
+
+    monkeypatch.setattr(store, "list_due", count_searches)
+    lease = TaskLease(holder="other", expires_at=time.time() - 1)
+    record = make_record(phase="running", attempt=1, lease=lease)
+    await store.create(record)
+    outage.is_on = True
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        raise AssertionError
+
+    async with serve(store, function):
+        await wait_until(lambda: "claim" in outage.failed_names)
+        outage.is_on, seen = False, searches
+        await wait_until(lambda: searches > seen + 3)
+        found = await store.get(record.id)
+        assert found is not None
+        assert (found.status, found.lease) == ("working", lease)
+    assert outage.failed_names.count("claim") == 1
+
+
+async def test_a_worker_ends_although_an_outcome_cannot_be_stored(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage(store, monkeypatch)
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        outage.is_on = True
+        return RESULT
+
+    async with serve(store, function) as engine:
+        await submit(store, engine)
+        await wait_until(lambda: "change" in outage.failed_names)
+    assert any(record.levelname == "ERROR" and "disk is full" in record.getMessage() for record in caplog.records)
 
 
 # Several workers and leases

@@ -37,6 +37,8 @@ _EXPIRE_INTERVAL_S: Final = 60.0
 _STORE_RETRY_DELAY_S: Final = 0.5
 _ENGINE_RESTART_DELAY_S: Final = 1.0
 
+_outcome_warning: Final = ThrottledLog()
+
 StopReason: TypeAlias = Literal["cancelled", "lease lost"]
 Edit: TypeAlias = Callable[[TaskRecord], TaskRecord]
 
@@ -228,23 +230,33 @@ class TaskRun:
                     self.check(await self._store.get(id))
 
     async def _store_outcome(self, edit: Edit) -> None:
-        """Store the outcome. If this fails, try again for `lease_seconds`."""
+        """Store the outcome. While the store cannot be used, for example because the disk is full, try again.
+
+        If the server stops or the store has a bug, give up after `lease_seconds`.
+        """
         deadline = time.monotonic() + self._options.lease_seconds
         while True:
             try:
                 await self.try_change(edit)
             except LeaseLost:
                 return
+            except TaskStoreUnavailable as exc:
+                problem, can_wait = exc, not self._is_cancelled()
+                _outcome_warning.log("the outcome of a task cannot be stored yet: %s", exc)
             except Exception as exc:
-                if time.monotonic() > deadline:
-                    log.error("the outcome of a task could not be stored: %s", exc)
-                    return
-                if not isinstance(exc, TaskStoreUnavailable):
-                    log.error("the outcome of a task cannot be stored", exc_info=exc)
-                    edit = _fail_to_store
-                await asyncio.sleep(_STORE_RETRY_DELAY_S)
+                problem, can_wait = exc, False
+                log.error("the outcome of a task cannot be stored", exc_info=exc)
+                edit = _fail_to_store
             else:
                 return
+            if not can_wait and time.monotonic() > deadline:
+                log.error("the outcome of a task could not be stored and is lost: %s", problem)
+                return
+            try:
+                await asyncio.sleep(_STORE_RETRY_DELAY_S)
+            except asyncio.CancelledError:
+                log.error("the outcome of a task could not be stored before the server stopped: %s", problem)
+                raise
 
     def _has_lease(self, record: TaskRecord) -> bool:
         return record.lease is not None and record.lease.holder == self.holder
@@ -339,11 +351,24 @@ class TaskWorker:
         if slots is None:
             return
         try:
-            record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
+            record = await self._claim(id)
             if record is not None:
                 await self.run_claimed(record, self._function)
         finally:
             release_all(slots)
+
+    async def _claim(self, id: str) -> TaskRecord | None:
+        try:
+            return await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
+        except TaskStoreUnavailable as exc:
+            self._store_warning.log("a task cannot be started now: %s", exc)
+        with contextlib.suppress(TaskStoreUnavailable):
+            record = await self._store.get(id)
+            if record is not None and record.lease is not None:
+                # The other worker may be unable to renew its lease for the same reason, and needs time to store its
+                # outcome.
+                self._submitted_at[id] = time.time()
+        return None
 
     async def _wait_for_slots(self, id: str) -> Sequence[TaskSlots] | None:
         """Wait until a task can start. Return None if the task does not exist or has ended, or if the server stops."""

@@ -5,6 +5,7 @@ The extension knows nothing about tools. The server passes the function that run
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -60,7 +61,7 @@ _STORE_UNAVAILABLE: Final = "The task store cannot be used now"
 _FIRST_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
 
-_watch_warning: Final = ThrottledLog()
+_unavailable_log: Final = ThrottledLog(logging.ERROR)
 
 
 class RunningWorker:
@@ -231,7 +232,7 @@ class TasksExtension:
             except TaskEncrypted:
                 raise
             except TaskStoreUnavailable as exc:
-                _watch_warning.log("%s: %s", _STORE_UNAVAILABLE, exc)
+                _unavailable_log.log("%s: %s", _STORE_UNAVAILABLE, exc)
                 await asyncio.sleep(compute_backoff(_FIRST_RETRY_DELAY_S, failures, _MAX_RETRY_DELAY_S))
                 failures += 1
 
@@ -348,7 +349,7 @@ def _create_unknown_error() -> InvalidParams:
 
 
 def _log_unavailable(exc: TaskStoreUnavailable) -> InternalError:
-    log.error("%s: %s", _STORE_UNAVAILABLE, exc)
+    _unavailable_log.log("%s: %s", _STORE_UNAVAILABLE, exc)
     return InternalError(_STORE_UNAVAILABLE)
 
 
