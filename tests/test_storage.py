@@ -1,18 +1,28 @@
 """Test shared documents: always complete, changed by one process at a time, readable only by their user."""
 
 import os
+import re
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.cluster.local_database import LocalDatabase
 from dovetail.errors import DamagedFile
+from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.host import FileConsent
+from dovetail.protocol.task_record import TaskStoreUnavailable
+from dovetail.server.state_stores import SQLiteStateStore
 from dovetail.storage import (
+    SharedDatabase,
     SharedDocument,
     get_cache_dir,
     get_data_dir,
@@ -23,6 +33,7 @@ from dovetail.storage import (
     read_private_file,
     write_private_file,
 )
+from extensions.tasks.task_records import make_record
 from host.polling import hurry
 
 ADDER = """
@@ -184,6 +195,80 @@ def test_a_database_that_others_may_read_becomes_private(tmp_path: Path, caplog:
     open_database(path, "CREATE TABLE t (a)", ()).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert str(path) in caplog.text
+
+
+def write_damaged_database(path: Path, damage: str) -> None:
+    """Create a database of many pages, and damage it."""
+    with closing(open_database(path, "CREATE TABLE t (a)", ())) as database:
+        database.executemany("INSERT INTO t VALUES (?)", [("x" * 1000,)] * 1000)
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = path.read_bytes()
+    middle = len(data) // 2 // 4096 * 4096
+    if damage == "junk":
+        data = b"this is not a database" * 1000
+    elif damage == "truncated":
+        data = data[:middle]
+    else:
+        data = data[:middle] + b"\xff" * 4096 + data[middle + 4096 :]
+    path.write_bytes(data)
+
+
+OPENERS: dict[str, Callable[[Path], object]] = {
+    "any": lambda path: open_database(path, "CREATE TABLE t (a)", ()),
+    "tasks": SQLiteTaskStore,
+    "state": SQLiteStateStore,
+    "authorization server": SQLiteStore,
+    "inbox": FileConsent,
+    "cluster": LocalDatabase,
+}
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+@pytest.mark.parametrize("damage", ["junk", "truncated", "page"])
+def test_a_damaged_database_is_refused_by_name_and_left_as_it_is(tmp_path: Path, damage: str, kind: str) -> None:
+    path = tmp_path / "database"
+    write_damaged_database(path, damage)
+    before = path.read_bytes()
+    with pytest.raises(DamagedFile) as caught:
+        OPENERS[kind](path)
+    assert caught.value.path == str(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_database_that_cannot_be_used_is_named(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    for path in (folder, folder / "missing" / "database"):
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            OPENERS[kind](path)
+
+
+@pytest.mark.parametrize("use", [SharedDatabase.use_reader, SharedDatabase.use_writer, SharedDatabase.change])
+def test_a_database_that_is_damaged_later_is_named(tmp_path: Path, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "database"
+    write_damaged_database(path, "page")
+    monkeypatch.setattr("dovetail.storage._MAX_CHECKED_BYTES", 0)
+    database = SharedDatabase(path, "CREATE TABLE t (a)")
+    with pytest.raises(DamagedFile) as caught, use(database) as connection:
+        connection.execute("SELECT sum(length(a)) FROM t").fetchone()
+    assert caught.value.path == str(path)
+    database.close()
+
+
+async def test_a_task_file_that_is_damaged_later_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.sqlite"
+    store = SQLiteTaskStore(path)
+    for number in range(100):
+        await store.create(make_record(id=f"task-{number}", arguments={"text": "x" * 1000}))
+    await store.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    for call in (lambda: store.get("task-7"), lambda: store.create(make_record())):
+        with pytest.raises(TaskStoreUnavailable, match=re.escape(str(path))):
+            await call()
+    await store.close()
 
 
 @posix

@@ -32,6 +32,11 @@ _ROOT_USER_ID: Final = 0
 _OTHERS_READ_MODE: Final = 0o044
 _OTHERS_WRITE_MODE: Final = 0o022
 _DATABASE_TIMEOUT_S: Final = 5.0
+# Checking a file of this size took 0.4 seconds. Ten thousand tasks need about 20 MB.
+_MAX_CHECKED_BYTES: Final = 100_000_000
+# The primary error codes of SQLite. The sqlite3 module is imported only if it is needed.
+_DAMAGE_CODES: Final = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
+_UNUSABLE_CODES: Final = (3, 8, 10, 13, 14)  # SQLITE_PERM, _READONLY, _IOERR, _FULL, _CANTOPEN
 _MAX_FIRST_LINE_BYTES: Final = 64 * 1024
 _VERSION_KEY: Final = "version"
 _OPEN_LOCK: Final = threading.Lock()
@@ -374,6 +379,8 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
 
     Raises:
         PermissionError: other users can write the file, so they may have forged it.
+        OSError: the file cannot be created, read or written.
+        DamagedFile: the file is not a database, or a part of it is damaged.
         UnsupportedFileVersion: a newer version of dovetail wrote the file.
     """
     with contextlib.suppress(FileExistsError):
@@ -381,19 +388,56 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
     file_stat = os.stat(path)
     _check_writers(file_stat, path)
     _remove_readers(file_stat, path)
-    database = connect_database(path)
-    try:
-        version = _read_database_version(database)
-        # The version is checked before anything is written.
-        if version > _get_version(migrations):
-            raise UnsupportedFileVersion(path, version, _get_version(migrations))
-        _enable_wal(database)
-        if version != _get_version(migrations):
-            _prepare_database(database, path, schema, migrations)
-    except BaseException:
-        database.close()
-        raise
+    with report_damage(path), _report_unusable(path):
+        database = connect_database(path)
+        try:
+            version = _read_database_version(database)
+            # The version is checked before anything is written.
+            if version > _get_version(migrations):
+                raise UnsupportedFileVersion(path, version, _get_version(migrations))
+            # For larger files, this check takes too long. Their damage is reported when it is read.
+            if file_stat.st_size <= _MAX_CHECKED_BYTES:
+                _check_pages(database, path)
+            _enable_wal(database)
+            if version != _get_version(migrations):
+                _prepare_database(database, path, schema, migrations)
+        except BaseException:
+            database.close()
+            raise
     return database
+
+
+@contextlib.contextmanager
+def report_damage(path: str | Path) -> Generator[None]:
+    """Raise DamagedFile, which names the file, if SQLite reports that a database is damaged."""
+    try:
+        yield
+    except Exception as exc:
+        if _get_sqlite_code(exc) in _DAMAGE_CODES:
+            raise DamagedFile(path) from None
+        raise
+
+
+@contextlib.contextmanager
+def _report_unusable(path: str | Path) -> Generator[None]:
+    """Raise OSError, which names the file, if SQLite cannot open, read or write a database."""
+    try:
+        yield
+    except Exception as exc:
+        if _get_sqlite_code(exc) in _UNUSABLE_CODES:
+            raise OSError(f"cannot use {path}: {exc}. The file and its folder must be writable") from None
+        raise
+
+
+def _get_sqlite_code(exc: Exception) -> int | None:
+    """Return the primary error code of SQLite, or None for other errors."""
+    code = getattr(exc, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _check_pages(database: "Connection", path: str | Path) -> None:
+    if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        raise DamagedFile(path)
 
 
 def _enable_wal(database: "Connection") -> None:
@@ -459,14 +503,14 @@ class SharedDatabase:
     def use_writer(self) -> "Generator[Connection]":
         """Return the connection for changes. Only one thread at a time can use it."""
         self._open_in_process()
-        with self._writer_lock:
+        with self._writer_lock, report_damage(self._path):
             yield self._writer
 
     @contextlib.contextmanager
     def use_reader(self) -> "Generator[Connection]":
         """Return the connection for reading. Only one thread at a time can use it."""
         self._open_in_process()
-        with self._reader_lock:
+        with self._reader_lock, report_damage(self._path):
             yield self._reader
 
     @contextlib.contextmanager

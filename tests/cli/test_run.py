@@ -215,6 +215,51 @@ def test_a_lifespan_that_fails_is_shown_as_python_shows_it(
     assert "dovetail" not in said.stderr.replace(str(tmp_path), "")
 
 
+STORED_FILES = {
+    "tasks": """
+from dovetail.extensions import TaskConfig, TaskOptions
+app = Server("stored", tasks=TaskOptions(store="stored.sqlite"))
+app.tool(lambda: "", name="wait", task=TaskConfig())
+""",
+    "state": 'app = Server("stored", state="stored.sqlite")',
+    "authorization server": """
+from dovetail.auth import AuthorizationServer
+authority = AuthorizationServer(issuer="http://127.0.0.1:9", store="stored.sqlite", secret_key="a key of 16 bytes")
+app = Server("stored", auth=authority.verifier())
+""",
+}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("kind", STORED_FILES)
+def test_a_damaged_file_is_named_without_a_traceback(
+    kind: str, workers: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "server.py").write_text("from dovetail import Server\n" + STORED_FILES[kind], encoding="utf-8")
+    (tmp_path / "stored.sqlite").write_bytes(b"not a database" * 1000)
+    (tmp_path / "stored.sqlite").chmod(0o600)
+    command = [*OURS, "run", "server.py", "--http", "--port", "0", "--workers", workers]
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60
+    )
+    assert result.returncode in (2, 3)
+    assert "stored.sqlite" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_task_file_that_cannot_be_created_is_named_without_a_traceback(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    server = STORED_FILES["tasks"].replace("stored.sqlite", "missing/stored.sqlite")
+    (tmp_path / "server.py").write_text("from dovetail import Server\n" + server, encoding="utf-8")
+    command = [*OURS, "run", "server.py", "--http", "--port", "0"]
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60
+    )
+    assert result.returncode == 3
+    assert result.stderr.splitlines() == ["error: missing/stored.sqlite: No such file or directory"]
+
+
 BROKEN = """
 from dovetail import Server
 

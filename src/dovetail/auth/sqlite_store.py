@@ -7,6 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
+from dovetail.errors import DamagedFile
 from dovetail.oauth.authorization_server.responses import hash_secret
 from dovetail.oauth.authorization_server.store import (
     REFETCHABLE_KINDS,
@@ -155,8 +156,8 @@ class SQLiteStore:
 
 @contextlib.contextmanager
 def _report_unavailable() -> Generator[None]:
-    """Raise StoreUnavailable if the file is locked or read-only, or the disk is full."""
+    """Raise StoreUnavailable if the file is locked, read-only or damaged, or the disk is full."""
     try:
         yield
-    except sqlite3.OperationalError as exc:
+    except (sqlite3.OperationalError, DamagedFile) as exc:
         raise StoreUnavailable(str(exc)) from exc

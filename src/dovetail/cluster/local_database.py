@@ -154,7 +154,7 @@ class LocalDatabase:
             return self._report_problem("another worker has held the lock of the shared file for too long")
         if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             return self._report_problem(f"the shared file is full. It has {_MAX_FILE_BYTES} bytes, or the disk is full")
-        return self._report_problem(f"the shared file cannot be used: {exc}")
+        return self._report_problem(f"the shared file {self._path} cannot be used: {exc}")
 
     def _report_problem(self, problem: str) -> SharedStateUnavailable:
         self._problem, self._problem_at = problem, time.monotonic()

@@ -494,6 +494,8 @@ class Dispatcher:
             self.registry.warn_unused_rules()
             if self.cluster is not None:
                 await self._join_cluster(self.cluster)
+            if self._state_option is not None:
+                self._get_state_store()  # A file that cannot be used must not wait for the first call.
             if self.mounts is not None:
                 await self.mounts.start()
             if self._has_lifespan:

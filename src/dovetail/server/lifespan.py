@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.errors import InternalError, ServerBusy
+from dovetail.errors import DamagedFile, InternalError, ServerBusy, UnsupportedFileVersion
 from dovetail.log import log
 from dovetail.protocol.exchange import WaitingCalls
 
@@ -29,6 +29,7 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
 
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
+_PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(__file__))
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
 # All functions with the `contextmanager` decorator share this code object.
@@ -191,12 +192,27 @@ def log_start_failure(name: str, exc: BaseException) -> InternalError:
 
 
 def print_failure(exc: BaseException) -> bool:
-    """Print the traceback of a failed lifespan without frames of dovetail. Return True."""
-    if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
+    """Print why a server could not start: the traceback of its lifespan without frames of dovetail. Return True.
+
+    If dovetail cannot use a stored file, print only the message. Return False for other errors.
+    """
+    is_start_failure = hasattr(exc, _START_FAILURE_ATTRIBUTE)
+    if isinstance(exc, DamagedFile | UnsupportedFileVersion):
+        text = f"error: {exc}\n"
+    elif is_start_failure and isinstance(exc, OSError) and _is_raised_by_dovetail(exc):
+        text = f"error: {exc if exc.filename is None else f'{exc.filename}: {exc.strerror}'}\n"
+    elif is_start_failure:
+        text = "".join(traceback.format_exception(_trim_traceback(exc)))
+    else:
         return False
-    # Several worker processes may share a terminal, so the traceback is written with one call.
-    sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
+    # Several worker processes may share a terminal, so the text is written with one call.
+    sys.stderr.write(text)
     return True
+
+
+def _is_raised_by_dovetail(exc: BaseException) -> bool:
+    *_, (last_frame, _) = traceback.walk_tb(exc.__traceback__)
+    return last_frame.f_code.co_filename.startswith(_PACKAGE_FOLDER)
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:

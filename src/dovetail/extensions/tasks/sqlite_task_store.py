@@ -111,12 +111,7 @@ class SQLiteTaskStore:
         secret_keys: Sequence[str | bytes] = (),
         poll_interval: float = 0.05,
     ) -> None:
-        try:
-            self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
-        except sqlite3.DatabaseError as exc:
-            if isinstance(exc, sqlite3.OperationalError):
-                raise
-            raise DamagedFile(path) from None
+        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
         self._path = str(path)
         self._unreadable_warning = ThrottledLog()
         self._process_lock = threading.Lock()
@@ -203,7 +198,7 @@ class SQLiteTaskStore:
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function in the store's thread."""
         self._prepare_process()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, function, args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, function, args)
 
     async def _write(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function(database, *args)` in the store's thread, in a transaction."""
@@ -215,7 +210,7 @@ class SQLiteTaskStore:
 
     def _start_poll(self, marker: int | None, ids: list[str]) -> "asyncio.Future[tuple[int, Versions | None]]":
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, _call, self._read_versions, (marker, ids))
+        return loop.run_in_executor(self._executor, self._call, self._read_versions, (marker, ids))
 
     def _prepare_process(self) -> None:
         """Create the store's thread. A forked process needs a new one, because threads are not copied."""
@@ -242,12 +237,42 @@ class SQLiteTaskStore:
         outcomes: list[tuple[Any, Exception | None]] = []
         try:
             with self._database.change() as database:
-                outcomes += [_apply(database, change) for change in changes]
+                outcomes += [self._apply(database, change) for change in changes]
         except Exception as exc:
             # Nothing was stored, because the transaction failed.
-            outcomes = [(None, _translate_error(exc))] * len(changes)
+            outcomes = [(None, self._translate_error(exc))] * len(changes)
         for change, (result, error) in zip(changes, outcomes, strict=True):
             change.resolve(result, error)
+
+    def _apply(self, database: sqlite3.Connection, change: "_PendingChange") -> tuple[Any, Exception | None]:
+        """Run a change in a transaction of several changes. If the change fails, undo only this change."""
+        if change.future.cancelled():
+            return None, None
+        database.execute("SAVEPOINT change")
+        try:
+            result = change.function(database, *change.args)
+        except Exception as exc:
+            if not database.in_transaction:
+                # SQLite has undone the whole transaction, for example because the disk is full.
+                raise
+            database.execute("ROLLBACK TO change")
+            return None, self._translate_error(exc)
+        finally:
+            if database.in_transaction:
+                database.execute("RELEASE change")
+        return result, None
+
+    def _call(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+        try:
+            return function(*args)
+        except (sqlite3.DatabaseError, DamagedFile) as exc:
+            raise self._translate_error(exc) from exc
+
+    def _translate_error(self, error: Exception) -> Exception:
+        """Convert an error of SQLite to TaskStoreUnavailable. For example, the file is locked or the disk is full."""
+        if isinstance(error, sqlite3.Error | DamagedFile):
+            return TaskStoreUnavailable(f"the task store {self._path} cannot be used: {error}")
+        return error
 
     def _create(self, database: sqlite3.Connection, record: TaskRecord, limits: TaskLimits) -> None:
         owner = _hash_owner(record.owner)
@@ -397,39 +422,6 @@ class _PendingChange:
     def _set_outcome(self, result: Any, error: Exception | None) -> None:
         if not self.future.done():
             self.future.set_result(result) if error is None else self.future.set_exception(error)
-
-
-def _apply(database: sqlite3.Connection, change: _PendingChange) -> tuple[Any, Exception | None]:
-    """Run a change in a transaction of several changes. If the change fails, undo only this change."""
-    if change.future.cancelled():
-        return None, None
-    database.execute("SAVEPOINT change")
-    try:
-        result = change.function(database, *change.args)
-    except Exception as exc:
-        if not database.in_transaction:
-            # SQLite has undone the whole transaction, for example because the disk is full.
-            raise
-        database.execute("ROLLBACK TO change")
-        return None, _translate_error(exc)
-    finally:
-        if database.in_transaction:
-            database.execute("RELEASE change")
-    return result, None
-
-
-def _call(function: Callable[..., T], args: tuple[Any, ...]) -> T:
-    try:
-        return function(*args)
-    except sqlite3.DatabaseError as exc:
-        raise _translate_error(exc) from exc
-
-
-def _translate_error(error: Exception) -> Exception:
-    """Convert an error of SQLite to TaskStoreUnavailable. For example, the file is locked or the disk is full."""
-    return (
-        TaskStoreUnavailable(f"the task store cannot be used: {error}") if isinstance(error, sqlite3.Error) else error
-    )
 
 
 def _split_lease(lease: TaskLease | None) -> tuple[str | None, float | None]:

@@ -29,7 +29,7 @@ from dovetail.host.consent.consent import (
     Deny,
 )
 from dovetail.protocol.sealer import Sealer
-from dovetail.storage import Migrations, open_database
+from dovetail.storage import Migrations, open_database, report_damage
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
@@ -116,6 +116,7 @@ class Inbox:
         self._sealer = None if secret_key is None else Sealer(secret_key, purpose="inbox")
         self._lock = threading.Lock()
         self._answer_events: dict[str, asyncio.Event] = {}  # events that wake waiting callers in this process
+        self._path = path
         self._database = open_database(path, _SCHEMA, _MIGRATIONS)
         # If close() is never called, the finalizer closes the file.
         weakref.finalize(self, self._database.close)
@@ -223,7 +224,7 @@ class Inbox:
         return None
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
-        with self._lock:
+        with self._lock, report_damage(self._path):
             return self._database.execute(statement, values).fetchall()
 
     def _seal(self, ticket: str, deferred_call: DeferredCall) -> bytes:
