@@ -10,6 +10,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import StaticTokenVerifier
+from dovetail.server.runners import check_exposure
 from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, Transport
 
 ENTRY_POINTS = ("run", "serve")
@@ -51,6 +52,16 @@ REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "tcp": {"port": 0},
 }
 PAIRS = [(transport, option) for transport, options in ACCEPTED.items() for option in options]
+
+
+def test_only_other_addresses_than_those_of_this_machine_need_authentication() -> None:
+    for host in ("localhost", "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1", "app.localhost"):
+        check_exposure(host, is_allowed=False)
+    for host in ("", "0.0.0.0", "::", "10.0.0.1", "127.example", "localhost.example", "128.0.0.1", "::2"):
+        check_exposure(host, is_allowed=True)
+        with pytest.raises(ValueError, match="allow_anonymous=True"):
+            check_exposure(host, is_allowed=False)
+
 
 REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("http", {"host": EVERYWHERE}, ValueError, "allow_anonymous=True"),

@@ -20,7 +20,7 @@ from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
 from dovetail.protocol.headers import FIELD_NAME
-from dovetail.protocol.http_checks import LOOPBACK
+from dovetail.protocol.http_checks import is_on_this_machine
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
 
@@ -358,7 +358,11 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     if auth is not None and has_authorization:
         raise ValueError("headers= contains Authorization, but auth= is also set. Pass only one of them")
     parts = urlsplit(target.url)
-    if (auth is not None or has_authorization) and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    if (
+        (auth is not None or has_authorization)
+        and parts.scheme == "http"
+        and not is_on_this_machine(parts.hostname or "")
+    ):
         log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)
     if auth is None:
         return options | {"headers": headers or None}

@@ -14,6 +14,7 @@ from dovetail.errors import InvalidParams, ProtocolError, ServerBusy, URLElicita
 from dovetail.protocol.limits import CallerBusy
 
 _URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
+# The usual names of this machine, which pages and clients may use in Host headers and redirect URIs.
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # Each JSON-RPC error code has an HTTP status.
@@ -242,6 +243,18 @@ def is_safe_url(url: str) -> bool:
     if not host or parts.username is not None:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
+
+
+def is_on_this_machine(host: str) -> bool:
+    """Return whether only this machine can reach a host: localhost, every address that starts with 127, and ::1."""
+    if host in LOOPBACK:
+        return True
+    from ipaddress import ip_address  # imported here, because few servers need it
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.endswith(".localhost")
 
 
 def is_loopback_uri(uri: str) -> bool:

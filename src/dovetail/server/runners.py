@@ -472,9 +472,9 @@ def _check_no_loop(transport: str) -> None:
 
 def check_exposure(host: str, is_allowed: bool) -> None:
     """Raise ValueError if other machines can reach the address and `is_allowed` is False."""
-    from dovetail.protocol.http_checks import LOOPBACK
+    from dovetail.protocol.http_checks import is_on_this_machine
 
-    if host not in LOOPBACK and not is_allowed:
+    if not is_allowed and not is_on_this_machine(host):
         raise ValueError(
             f"any machine that can reach {host} could call this server. Set auth= on the server, or pass "
             "allow_anonymous=True"

@@ -6,6 +6,8 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from dovetail.protocol.http_checks import is_on_this_machine
+
 
 class Proxy(NamedTuple):
     """An HTTP proxy. `authorization` is the value of the Proxy-Authorization header, or b""."""
@@ -34,7 +36,7 @@ def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, 
 
     Return an empty string if the target is local or no variable is set.
     """
-    if _is_local(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
+    if is_on_this_machine(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
         return ""
     return _get_variable(f"{scheme}_proxy", environment) or _get_variable("all_proxy", environment)
 
@@ -44,13 +46,6 @@ def _get_variable(name: str, environment: Mapping[str, str]) -> str:
     if name == "http_proxy" and "REQUEST_METHOD" in environment:
         return environment.get(name, "")
     return environment.get(name) or environment.get(name.upper()) or ""
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _is_excluded(host: str, port: int, exceptions: str) -> bool:
