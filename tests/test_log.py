@@ -1,5 +1,6 @@
 """Test the records of dovetail's logger: short, on one line, with the exception and the author's frames first."""
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -14,7 +15,7 @@ from dovetail import Client, Server
 from dovetail.error_context import clip
 from dovetail.errors import RemoteError, ServerBusy
 from dovetail.host import SecretResolver
-from dovetail.log import OwnText, log
+from dovetail.log import OwnText, log, log_and_suppress, log_failure
 from dovetail.middleware import LogRequests
 from dovetail.testing import connect
 
@@ -217,3 +218,22 @@ def test_the_secrets_of_a_host_are_masked(lines: list[str]) -> None:
     for line in lines:
         assert "hooks.example" not in line
         assert "***" in line
+
+
+async def test_errors_that_stop_nothing_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="dovetail")
+    with log_and_suppress(OSError, KeyError):
+        raise KeyError("first")
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(ValueError("second"))
+    log_failure(future)
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    log_failure(cancelled)
+    with pytest.raises(ValueError, match="third"), log_and_suppress(OSError):
+        raise ValueError("third")
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [(type(exc), record.levelno) for exc, record in zip(errors, caplog.records, strict=True)] == [
+        (KeyError, logging.DEBUG),
+        (ValueError, logging.DEBUG),
+    ]

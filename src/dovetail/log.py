@@ -5,15 +5,20 @@ escapes their control characters. If a record has an exception, its traceback st
 code.
 """
 
+import contextlib
 import logging
 import os
 import time
 import traceback
 import weakref
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.error_context import clip
+
+if TYPE_CHECKING:  # Commands that start no event loop do not need asyncio.
+    import asyncio
 
 _MAX_VALUE_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 16 * 1024
@@ -60,6 +65,29 @@ class ThrottledLog:
             message, args = f"{message} (%d similar events since the last line)", (*args, self._skipped)
             self._skipped = 0
         log.log(self._level, message, *args, exc_info=exc_info)
+
+
+def log_failure(future: "asyncio.Future[Any]") -> None:
+    """Log the exception of a future that has ended. Pass this function to `add_done_callback`.
+
+    Use it for work whose callers may be gone. asyncio reports an exception that nobody has read, and would report it
+    only when the future is deleted.
+    """
+    if not future.cancelled() and (exc := future.exception()) is not None:
+        _log_swallowed(exc)
+
+
+@contextlib.contextmanager
+def log_and_suppress(*types: type[BaseException]) -> Generator[None]:
+    """Log exceptions of these types, and continue after the block."""
+    try:
+        yield
+    except types as exc:
+        _log_swallowed(exc)
+
+
+def _log_swallowed(exc: BaseException) -> None:
+    log.debug("continued after an error: %s", type(exc).__name__, exc_info=exc)
 
 
 class OwnText(str):

@@ -16,7 +16,7 @@ from dovetail.auth.safe_fetch import SafeFetcher
 from dovetail.auth.token_stores import FileTokenStore, create_token_store
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
-from dovetail.log import log
+from dovetail.log import log, log_failure
 from dovetail.oauth import proofs, token_request
 from dovetail.oauth.challenge import Challenge, parse_challenge
 from dovetail.oauth.flow import Flow
@@ -231,7 +231,7 @@ class OAuthAuthorizer:
         """
         if self._renewal_task is None or self._renewal_task.done():
             self._renewal_task = asyncio.get_running_loop().create_task(self._renew_locked(sent_token))
-            self._renewal_task.add_done_callback(_ignore_exception)
+            self._renewal_task.add_done_callback(log_failure)
         return await asyncio.shield(self._renewal_task)
 
     async def _renew_locked(self, sent_token: str | None) -> bool:
@@ -312,7 +312,7 @@ class SharedLogin:
 
     def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(log_in())
-        self._task.add_done_callback(_ignore_exception)
+        self._task.add_done_callback(log_failure)
         self._waiter_count = 0
         self._is_abandoned = False
 
@@ -331,12 +331,6 @@ class SharedLogin:
                 self._is_abandoned = True
                 self._task.cancel()
                 await asyncio.wait([self._task])
-
-
-def _ignore_exception(task: "asyncio.Task[Any]") -> None:
-    """Mark the exception of a task as retrieved, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def create_authorizer(

@@ -29,7 +29,7 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
 )
-from dovetail.log import log
+from dovetail.log import log, log_and_suppress
 from dovetail.protocol.client_messages import (
     ASSUMED_CAPABILITIES,
     RequestEncoder,
@@ -171,7 +171,7 @@ class ConnectionAttempt:
 
     async def _close_quietly(self) -> None:
         # An error while closing would hide the first error.
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             await self._connection.close()
 
     async def _discover(self) -> None:

@@ -7,7 +7,6 @@ repeat. Otherwise the caller gets OutcomeUnknown.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import random
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from dovetail.errors import (
     RequestTimeout,
     TransportError,
 )
+from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_unsupported_error
 from dovetail.protocol.client_transport import Headers, describe_request
@@ -108,7 +108,7 @@ class Reconnector:
             open_task = self._open_task = asyncio.get_running_loop().create_task(
                 self._open_again(), context=self._context.copy()
             )
-            open_task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            open_task.add_done_callback(log_failure)
         try:
             return await self._wait_for_open(open_task, deadline)
         except asyncio.CancelledError:
@@ -160,7 +160,7 @@ class Reconnector:
         loop = asyncio.get_running_loop()
         previous, self._connection = self._connection, None
         if previous is not None:
-            with contextlib.suppress(MCPError):
+            with log_and_suppress(MCPError):
                 await previous.close()
         await asyncio.sleep(max(0.0, self._retry_at - loop.time()))
         try:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from dovetail.log import log_failure
 from dovetail.wire.base import CacheableResult, Struct
 from dovetail.wire.codec import encode_canonical
 from dovetail.wire.methods import METHODS
@@ -116,8 +117,7 @@ class ResultCache:
             del self._fetches[fetch.key]
         if fetch.is_shared:
             fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
-            # asyncio warns about exceptions that nobody retrieves, so this line retrieves the exception.
-            fetch.future.exception()
+            log_failure(fetch.future)  # Perhaps no other caller waits.
 
     def invalidate(self, method: str) -> None:
         """Remove cached results that are outdated after a change notification."""

@@ -31,7 +31,7 @@ from dovetail.client.request_sender import RequestSender
 from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, ReconnectingSubscription
 from dovetail.error_context import check_type
 from dovetail.errors import InvalidResult, TransportError
-from dovetail.log import ThrottledLog
+from dovetail.log import ThrottledLog, log_failure
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -258,7 +258,7 @@ class Session:
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
-            close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            close_task.add_done_callback(log_failure)
         try:
             # Let the task start. If it were cancelled before it starts, its cleanup would not run.
             await asyncio.sleep(0)

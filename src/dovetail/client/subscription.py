@@ -5,7 +5,6 @@ missed.
 """
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
@@ -28,6 +27,7 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
 )
+from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder
 from dovetail.protocol.client_transport import EncodedRequest
@@ -189,7 +189,7 @@ class ReconnectingSubscription:
         if self._started is None:
             loop = asyncio.get_running_loop()
             self._started = loop.create_future()
-            self._started.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._started.add_done_callback(log_failure)
             self._subscriptions.add(self)
             self._task = loop.create_task(self._run())
         await asyncio.shield(self._started)
@@ -345,7 +345,7 @@ class ReconnectingSubscription:
             for uri in subscribed_uris:
                 known_uri = connection.remove_subscriber(uri)
                 if known_uri is not None and connection.lost_error is None and not self._is_client_closing:
-                    with contextlib.suppress(MCPError):
+                    with log_and_suppress(MCPError):
                         await self._send_request(connection, "resources/unsubscribe", known_uri)
 
     async def _send_request(self, connection: Connection, method: str, uri: str) -> None:

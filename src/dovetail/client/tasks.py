@@ -43,7 +43,7 @@ from dovetail.extensions.tasks.task_messages import (
     TaskNotificationParams,
 )
 from dovetail.extensions.tasks.task_methods import CANCEL_TASK, GET_TASK, UPDATE_TASK
-from dovetail.log import ThrottledLog
+from dovetail.log import ThrottledLog, log_and_suppress
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES, create_error
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.protocol.extension import Extension, ExtensionClient, get_parts
@@ -328,7 +328,7 @@ class ClientTasks:
         await asyncio.wait([cancel], timeout=self._session.timeouts.close)
 
     async def _try_cancel(self, task: RemoteTask) -> None:
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             await task.cancel()
 
     def _read_result(self, task: DetailedTask) -> CallToolResult:

@@ -5,7 +5,6 @@ commands wait for replies, later ones wait in a queue. A command that was sent f
 """
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 from collections import deque
@@ -14,6 +13,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from dovetail.cluster.redis_connection import RedisAway, ScriptMissing, convert_error
+from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.protocol.shared_state import SharedStateUnavailable
 
@@ -222,14 +222,14 @@ def _hash_script(script: str) -> str:
 def _fail(future: asyncio.Future[Any], exc: Exception) -> None:
     if not future.done():
         future.set_exception(exc)
-        future.exception()  # The caller may have been cancelled, so nobody may ask for the exception.
+        log_failure(future)  # The caller may have been cancelled.
 
 
 async def _disconnect(connection: Any) -> None:
     writer = getattr(connection, "_writer", None)
     if writer is not None:  # redis-py would wait until Redis has read everything that was sent.
         writer.transport.abort()
-    with contextlib.suppress(Exception):  # Closing a broken connection may fail.
+    with log_and_suppress(Exception):  # Closing a broken connection may fail.
         await connection.disconnect(nowait=True)
 
 

@@ -1,10 +1,10 @@
 """Connections to Redis or Valkey, the prefixes of keys, and the conversion of Redis URLs and errors."""
 
-import contextlib
 import importlib
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dovetail.log import log_and_suppress
 from dovetail.protocol.keys import escape
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.wire.base import Struct
@@ -148,7 +148,7 @@ async def close_client(client: Any) -> None:
     """Close all connections of a client, including the connections to Sentinel."""
     sentinel = getattr(client.connection_pool, "sentinel_manager", None)
     for opened in (client, *(sentinel.sentinels if sentinel is not None else ())):
-        with contextlib.suppress(Exception):  # Closing a broken connection may fail.
+        with log_and_suppress(Exception):  # Closing a broken connection may fail.
             await opened.aclose(close_connection_pool=True)
 
 

@@ -5,7 +5,6 @@ server stay available.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -20,7 +19,7 @@ from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
 from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, get_announced_kinds
 from dovetail.host.server_settings import ServerSettings, ServerState
-from dovetail.log import log
+from dovetail.log import log, log_and_suppress, log_failure
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.wire.lifecycle import TASKS_EXTENSION
@@ -152,7 +151,7 @@ class ServerSupervisor:
         if start_task is None or start_task.done():
             self._check_startable()
             start_task = self._start_task = asyncio.get_running_loop().create_task(self._start())
-            start_task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            start_task.add_done_callback(log_failure)
         return await self._await_shared(start_task)
 
     async def _await_shared(self, task: "asyncio.Task[T]") -> T:
@@ -313,7 +312,7 @@ class ServerSupervisor:
             self._schedule_idle_stop()
 
     async def _watch_lists(self, client: Client) -> None:
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             async with client.listen() as changes:
                 async for change in changes:
                     self._handle_change(change)
@@ -358,7 +357,7 @@ class ServerSupervisor:
             self._handle_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     async def _forward_updates(self, listener: Any) -> None:
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             async with listener:
                 async for change in listener:
                     self._handle_change(change)

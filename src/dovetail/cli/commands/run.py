@@ -31,6 +31,7 @@ from dovetail.cli.target_argument import (
     target_options,
 )
 from dovetail.errors import MCPError
+from dovetail.log import log_and_suppress
 from dovetail.wire.base import replace
 
 
@@ -260,7 +261,7 @@ def create_proxy_server(options: Any) -> Any:
 
     async def copy_description() -> None:
         # Errors are ignored here, because the first request tries to connect again and reports its error.
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             await client.connect()
             describe_as(app, client.server_info, client.instructions)
 

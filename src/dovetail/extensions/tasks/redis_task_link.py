@@ -21,7 +21,7 @@ from dovetail.cluster.redis_connection import (
     open_client,
 )
 from dovetail.cluster.redis_server_check import check_server, find_clock_problem
-from dovetail.log import ThrottledLog, log
+from dovetail.log import ThrottledLog, log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.protocol.task_record import TaskStoreUnavailable
@@ -165,7 +165,7 @@ class _ChangeListener:
         self._has_news.set()
         if self._pubsub is not None:
             # A read of redis-py may ignore that its task is cancelled. It ends when its connection closes.
-            with contextlib.suppress(Exception):
+            with log_and_suppress(Exception):
                 await self._pubsub.connection.disconnect(nowait=True)
         for task in tasks:
             task.cancel()
@@ -224,7 +224,7 @@ class _ChangeListener:
             added, removed = wanted_names - self._subscribed_names, self._subscribed_names - wanted_names
             self._subscribed_names = wanted_names
             # If the connection is lost, the listener notices it and subscribes again.
-            with contextlib.suppress(Exception):
+            with log_and_suppress(Exception):
                 if added:
                     await pubsub.subscribe(*(self._channel_start + name for name in added))
                 if removed:

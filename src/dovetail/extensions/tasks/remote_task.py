@@ -27,6 +27,7 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.extensions.tasks.task_messages import DetailedTask, Task
+from dovetail.log import log_failure
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.task_record import is_final
@@ -122,7 +123,7 @@ class RemoteTask:
                         await self._answer_requests(state.input_requests)
                     if listener is None:
                         listener = asyncio.get_running_loop().create_task(self._listen())
-                        listener.add_done_callback(lambda done: done.cancelled() or done.exception())
+                        listener.add_done_callback(log_failure)
                 if self._accept(await self._wait_for_state()):
                     on_change(self.state)
         finally:

@@ -11,6 +11,7 @@ import msgspec
 
 from dovetail.error_context import clip
 from dovetail.extensions.tasks.task_messages import Task
+from dovetail.log import log_failure
 from dovetail.protocol.task_record import TaskStatus, is_final
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
@@ -131,7 +132,7 @@ class TaskWatcher:
         return watcher
 
     def _handle_done(self, watcher: asyncio.Task[CallToolResult]) -> None:
-        _has_failed(watcher)  # Reading the exception keeps asyncio from logging it.
+        log_failure(watcher)
         self._notify()
 
     def set_update(self, update: TaskUpdate) -> None:

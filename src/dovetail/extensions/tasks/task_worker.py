@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.errors import InternalError, ProtocolError
 from dovetail.extensions.tasks.task_slots import NoStartLimits, StartLimits, TaskSlots, acquire_all, release_all
-from dovetail.log import ThrottledLog, log
+from dovetail.log import ThrottledLog, log, log_and_suppress
 from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
 from dovetail.protocol.task_rules import (
     SERVER_STOPPED,
@@ -226,7 +226,7 @@ class TaskRun:
         """Check the record after each change, because another process may have cancelled or claimed the task."""
         with self._store.watch([self.record.id]) as changed_ids:
             async for id in changed_ids:
-                with contextlib.suppress(Exception):  # The next renewal checks the record again.
+                with log_and_suppress(Exception):  # The next renewal checks the record again.
                     self.check(await self._store.get(id))
 
     async def _store_outcome(self, edit: Edit) -> None:

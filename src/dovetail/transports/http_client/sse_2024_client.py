@@ -4,10 +4,10 @@ This file contains the whole transport, so that the transport is easy to remove.
 """
 
 import asyncio
-import contextlib
 from typing import Any
 
 from dovetail.errors import ConnectionLost, InvalidResult, MCPError, NotMCPServer, TransportError
+from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -81,7 +81,7 @@ class SSE2024Client(DuplexClient):
                 self._post_address.set_exception(
                     NotMCPServer("the event stream ended before it sent the URL for messages")
                 )
-                self._post_address.exception()
+                log_failure(self._post_address)
             self.end(error)
 
     def _handle_event(self, event: ServerSentEvent) -> None:
@@ -115,7 +115,7 @@ class SSE2024Client(DuplexClient):
         task.add_done_callback(self._post_tasks.discard)
 
     async def _post_quietly(self, data: bytes) -> None:
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             await self._post(data)
 
     async def _post(self, data: bytes) -> None:

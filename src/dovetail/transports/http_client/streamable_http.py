@@ -23,7 +23,7 @@ from dovetail.errors import (
     ParseError,
     TransportError,
 )
-from dovetail.log import log
+from dovetail.log import log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
@@ -439,7 +439,7 @@ class StreamableHTTPClient:
         task.add_done_callback(self._tasks.discard)
 
     async def _send_quietly(self, body: bytes) -> None:
-        with contextlib.suppress(MCPError):
+        with log_and_suppress(MCPError):
             await self.send_message(body)
 
 
