@@ -1,8 +1,11 @@
 """Test a response: a JSON document unless a message comes before the result, one end, and nothing after it."""
 
 import asyncio
+import gc
 import json
+import logging
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +222,27 @@ async def test_an_abandoned_stream_shows_none() -> None:
     assert len(wire.sent) == before
 
 
-async def test_a_failed_keep_alive_affects_no_caller() -> None:
+async def send_stream(timers: ResponseTimers) -> "weakref.ref[Wire]":
+    """Send a message before the response counts as silent, and end the stream. Return what the response refers to."""
+    wire = Wire()
+    one = write_response(wire, "auto", [], timers, MemoryBudget(10**9))
+    await one.emit(b'"first"')
+    one.watch_silence()
+    await wait_until(lambda: wire.body.count(b"\n:") >= 2)
+    await one.finish(b'"result"')
+    one.watch_silence()
+    assert wire.events == ['"first"', '"result"']
+    return weakref.ref(wire)
+
+
+async def test_a_stream_that_has_ended_waits_in_no_timer() -> None:
+    timers = ResponseTimers(0.005)
+    reference = await send_stream(timers)
+    await wait_until(lambda: timers and gc.collect() is not None and reference() is None)
+
+
+async def test_a_failed_keep_alive_affects_no_caller(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="dovetail")
     tries = []
 
     async def send(message: dict[str, Any]) -> None:
@@ -232,6 +255,7 @@ async def test_a_failed_keep_alive_affects_no_caller() -> None:
     await wait_until(lambda: len(tries) >= 2)
     one.abandon()
     await run_pending_callbacks()
+    assert {type(record.exc_info[1]) for record in caplog.records if record.exc_info} == {OSError}
 
 
 # Large answers

@@ -1,6 +1,10 @@
 """Test that one timer serves all waits with the same delay, each once and in order."""
 
 import asyncio
+import gc
+import weakref
+
+import pytest
 
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from transports.fake_service import wait_until
@@ -46,3 +50,21 @@ async def test_a_target_may_be_added_again_when_it_comes_due() -> None:
     await wait_until(lambda: len(order) >= 3)
     target.timer = None
     target.due_times.pop(target, None)
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["first target", "timer fires"])
+async def test_the_targets_of_a_closed_event_loop_are_dropped(is_running: bool) -> None:
+    order: list[Target] = []
+    timer, forgotten, other = SharedTimer(0.002), Target(order), Target(order)
+    if is_running:
+        timer.add(other)
+    await asyncio.to_thread(asyncio.run, add_target(timer, forgotten))
+    reference = weakref.ref(forgotten)
+    del forgotten
+    if not is_running:
+        timer.add(other)
+    await wait_until(lambda: order and gc.collect() is not None and reference() is None)
+
+
+async def add_target(timer: SharedTimer, target: Target) -> None:
+    timer.add(target)

@@ -371,9 +371,9 @@ class Endpoint:
             finally:
                 watcher.stop()
             await final_write
-        except asyncio.CancelledError:
+        except BaseException as exc:
             writer.abandon()
-            if exchange.verdict != "gone":
+            if exchange.verdict != "gone" or not isinstance(exc, asyncio.CancelledError):
                 raise
             exchange.task.uncancel()
             if not writer.is_streaming:

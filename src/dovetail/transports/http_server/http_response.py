@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from dovetail.eager_tasks import SuspendNotifier
-from dovetail.log import log
+from dovetail.log import log, log_failure
 from dovetail.protocol import sse
 from dovetail.transports.http_server.http_request import (
     JSON_HEADERS,
@@ -228,8 +228,7 @@ class ResponseWriter:
             await self._send(self._build_stream_start())
             if first_event:
                 await self._send({"type": "http.response.body", "body": first_event, "more_body": True})
-        if not self.is_ended:
-            self._start_keep_alive()
+        self._start_keep_alive()
 
     def _build_first_event(self) -> bytes:
         return b""
@@ -247,9 +246,7 @@ class ResponseWriter:
 
     def _stop_sending(self) -> None:
         self.is_ended = True
-        if self._due_times is not None:
-            self._due_times.pop(self, None)
-            self._due_times = None
+        self._stop_timer()
 
     def _encode_event(self, data: bytes) -> bytes:
         return sse.encode_event(data)
@@ -272,18 +269,21 @@ class ResponseWriter:
 
     def watch_silence(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Turn the response into an event stream if no data is sent for a while."""
-        timer = self._timers.open_by_mode.get(self._mode)
-        if timer is not None:
-            self._due_times = timer.add(self, loop)
+        if not self.is_streaming and (timer := self._timers.open_by_mode.get(self._mode)) is not None:
+            self._start_timer(timer, loop)
 
     def handle_timer(self) -> None:
         """Open the event stream if no data was sent for a while. If the stream is already open, send a comment."""
         self._due_times = None
         if self.is_streaming:
             self._start_keep_alive()
-            self._timer_task = _start_task(self._send_comment())
+            self._start_task(self._send_comment())
         else:
-            self._timer_task = _start_task(self._open_if_silent())
+            self._start_task(self._open_if_silent())
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._timer_task = asyncio.get_running_loop().create_task(work)
+        self._timer_task.add_done_callback(log_failure)
 
     async def _open_if_silent(self) -> None:
         if not self.is_streaming and not self.is_ended:
@@ -295,8 +295,13 @@ class ResponseWriter:
             await self._write(sse.encode_comment())
 
     def _start_keep_alive(self) -> None:
+        self._start_timer(self._timers.keep_alive)
+
+    def _start_timer(self, timer: SharedTimer, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Wait in this timer and in no other. A response that has ended waits in no timer."""
         self._stop_timer()
-        self._due_times = self._timers.keep_alive.add(self)
+        if not self.is_ended:
+            self._due_times = timer.add(self, loop)
 
     def _stop_timer(self) -> None:
         if self._due_times is not None:
@@ -323,14 +328,3 @@ class ResponseTimers:
 
 async def _do_nothing() -> None:
     pass
-
-
-def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    task = asyncio.get_running_loop().create_task(coroutine)
-    task.add_done_callback(_ignore_exception)
-    return task
-
-
-def _ignore_exception(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # Mark the exception as retrieved, so that asyncio does not log it.

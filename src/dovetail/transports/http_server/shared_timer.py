@@ -40,14 +40,18 @@ class SharedTimer:
         return due_times
 
     def _start_timer(self, loop: asyncio.AbstractEventLoop, due_at: float) -> DueTimes:
-        for other_loop in tuple(self._due_times_by_loop):
-            if other_loop.is_closed():
-                self._due_times_by_loop.pop(other_loop, None)
+        self._drop_closed_loops()
         due_times = self._due_times_by_loop[loop] = {}
         loop.call_at(due_at, self._handle_due, loop, due_times)
         return due_times
 
+    def _drop_closed_loops(self) -> None:
+        for loop in tuple(self._due_times_by_loop):
+            if loop.is_closed():
+                self._due_times_by_loop.pop(loop, None)
+
     def _handle_due(self, loop: asyncio.AbstractEventLoop, due_times: DueTimes) -> None:
+        self._drop_closed_loops()
         now = loop.time()
         while due_times:
             target, due_at = next(iter(due_times.items()))

@@ -122,7 +122,7 @@ class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
             await self._send(self._build_stream_start())
             if first_event:
                 await self._send({"type": "http.response.body", "body": first_event, "more_body": True})
-        if not self.is_ended and self._has_client:
+        if self._has_client:
             self._start_keep_alive()
 
     async def emit(self, data: bytes) -> None:
