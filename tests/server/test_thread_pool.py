@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -124,6 +125,23 @@ async def test_a_thread_is_used_again(gate: Gate) -> None:
         seen.add(await run(small, threading.get_ident))
         await until(lambda: not small.busy)
     assert len(seen) == 1
+
+
+async def test_an_idle_thread_keeps_nothing_of_its_last_call() -> None:
+    class Value:
+        pass
+
+    references: list[weakref.ref[Value]] = []
+
+    def create(argument: Value) -> Value:
+        value = Value()
+        references.extend([weakref.ref(argument), weakref.ref(value)])
+        return value
+
+    pool = crew()
+    await pool.run(create, (Value(),), {}, None)
+    assert len(references) == 2
+    await until(lambda: all(reference() is None for reference in references))
 
 
 async def test_idle_threads_go_home(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:

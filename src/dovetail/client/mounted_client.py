@@ -7,6 +7,7 @@ requests are rejected.
 
 import asyncio
 import secrets
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -87,6 +88,7 @@ class ParkedCall:
         self.exchange = exchange
         self.binding_key = _compute_binding(exchange)
         self.input_request: InputRequest | None = None
+        self.expiry_timer: asyncio.TimerHandle | None = None  # runs while the call waits for its caller
         self._response: asyncio.Future[Any] | None = None
         self._ask_lock = asyncio.Lock()
         self._wakeup = asyncio.Event()
@@ -203,7 +205,7 @@ class ParkedCalls:
     def _park(self, call: ParkedCall, input_request: InputRequest) -> InputRequiredResult:
         ticket = self._create_ticket()
         self._tickets[ticket] = call
-        asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._expire, ticket)
+        call.expiry_timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._expire, ticket)
         return InputRequiredResult(
             result_type="input_required", input_requests={_REQUEST_KEY: input_request}, request_state=ticket
         )
@@ -226,7 +228,10 @@ class ParkedCalls:
     def _remove_ticket(self, ticket: str) -> ParkedCall | None:
         if self._forget_ticket is not None:
             self._forget_ticket(ticket)
-        return self._tickets.pop(ticket, None)
+        call = self._tickets.pop(ticket, None)
+        if call is not None and call.expiry_timer is not None:
+            call.expiry_timer.cancel()
+        return call
 
     def _expire(self, ticket: str) -> None:
         call = self._remove_ticket(ticket)
@@ -283,7 +288,8 @@ def _is_unknown(exchange: IncomingExchange) -> bool:
 # The filter returns an answer, or None to ask the caller. To reject the request, it raises ProtocolError.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
-_current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_forwarded", default=None)
+# The reference is weak, because timers and tasks keep the context in which they were created.
+_current_exchange: ContextVar["weakref.ref[IncomingExchange] | None"] = ContextVar("dovetail_forwarded", default=None)
 
 
 class MountedClient:
@@ -458,7 +464,7 @@ class MountedClient:
         the server runs the call in the foreground. If the server refuses this, wait for its task.
         """
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
-        token = _current_exchange.set(exchange)
+        token = _current_exchange.set(weakref.ref(exchange))
         is_open = False  # True while the server may be working on the request
         self._active_exchanges.append(exchange)
         if exchange.origin is None and self._other_caller is None:
@@ -728,7 +734,8 @@ class MountedClient:
         return last if is_certain else None
 
     def _get_active_exchange(self) -> IncomingExchange | None:
-        current = _current_exchange.get()
+        reference = _current_exchange.get()
+        current = None if reference is None else reference()
         if current is None or current in self._active_exchanges or self._parked_calls.find(current) is not None:
             return current
         return None

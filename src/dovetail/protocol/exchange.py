@@ -99,7 +99,7 @@ class Exchange(Struct, eq=False):
         """
 
 
-class IncomingExchange(Exchange, eq=False):
+class IncomingExchange(Exchange, eq=False, weakref=True):
     """A request that a server received, and the state of the request."""
 
     size: int = 0  # the size of the message in bytes

@@ -200,6 +200,7 @@ class ThreadPool:
             # The slot is freed first, because the caller may call again as soon as it gets the result.
             job.slot.release()
             job.deliver(*outcome)
+            del job, outcome  # A thread that waits for the next job must not keep the arguments and the result.
 
     def _take_job(self) -> _Job | None:
         with self.lock:
