@@ -130,10 +130,17 @@ def run_target(folder: Path, transport: str = "http", **options: Any) -> Iterato
     # The development mode reports unclosed files and coroutines, but uses memory that is not the server's.
     mode = ["-X", "dev"] if options.get("dev") else []
     command = [sys.executable, *mode, str(HERE / "target.py"), transport, json.dumps(options)]
+    with run_program(command, path, transport) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def run_program(command: list[str], log_path: Path, transport: str = "http") -> Iterator[Target]:
+    """Run a program that serves over this transport."""
     pipe = subprocess.PIPE if transport == "stdio" else subprocess.DEVNULL
-    with path.open("wb") as log:
+    with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=_environment())
-    started = Target(process, path)
+    started = Target(process, log_path)
     try:
         if transport == "http":
             found = wait_for(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or _is_dead(started), "the start")
