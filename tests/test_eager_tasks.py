@@ -159,6 +159,47 @@ def test_every_work_has_a_context_of_its_own() -> None:
     running(test)
 
 
+def test_work_has_the_context_of_the_starter_and_not_of_its_caller() -> None:
+    async def main() -> None:
+        seen: list[str] = []
+
+        async def work() -> None:
+            seen.append(NAME.get())
+
+        NAME.set("server")
+        starter = EagerTaskStarter(contextvars.copy_context())
+        NAME.set("caller")
+        await starter.start(work())
+        await asyncio.sleep(0)
+        starter.start(work())
+        starter.close()
+        assert seen == ["server", "server"]
+
+    asyncio.run(main())
+
+
+def test_work_that_changes_its_task_leaves_no_trace_for_the_next() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        called: list[str] = []
+
+        async def change() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.set_name("changed")
+            task.add_done_callback(lambda _: called.append("done"))
+
+        async def wait() -> None:
+            await asyncio.sleep(0)
+            called.append("waited")
+
+        tasks = await from_the_loop(starter, change(), wait())
+        await tasks[1]
+        assert tasks[1].get_name() != "changed"
+        assert called == ["done", "waited"]
+
+    running(test)
+
+
 def test_timeouts_and_groups_entered_in_the_first_step_hold_later() -> None:
     async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []

@@ -3,8 +3,8 @@
 Most requests are answered without waiting. A task and a loop iteration for each request would cost more than the rest
 of the call. The first step of a coroutine therefore runs immediately, inside a standby task, so
 `asyncio.current_task()`, timeouts, task groups and cancellation work as usual. If the coroutine waits, the standby task
-continues it and ends when the coroutine ends. Otherwise the standby task is used for the next coroutine. Each coroutine
-runs in a separate context.
+continues it and ends when the coroutine ends. Otherwise the standby task is used for the next coroutine, unless the
+coroutine has changed the task. Each coroutine starts with the same context variables, and cannot see those of others.
 
 asyncio documents how such extensions can enter a task:
 https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
@@ -20,20 +20,25 @@ Work = Coroutine[Any, Any, None]
 
 
 class EagerTaskStarter:
-    """Starts coroutines immediately, without waiting for the event loop."""
+    """Starts coroutines immediately, without waiting for the event loop.
 
-    def __init__(self) -> None:
+    Args:
+        context: The context variables with which each coroutine starts. By default, there are none.
+    """
+
+    def __init__(self, context: contextvars.Context | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.Context() if context is None else context
         self._standby: _StandbyTask | None = None
         self._user_count = 0
 
     def start(self, work: Work) -> asyncio.Task[None]:
         """Start a coroutine and return its task."""
-        standby = self._standby
-        if standby is not None and standby.run_first_step(work):
+        standby, context = self._standby, self._context.copy()
+        if standby is not None and standby.run_first_step(work, context):
             return standby.task
         self._prepare()
-        return self._loop.create_task(work)
+        return self._loop.create_task(work, context=context)
 
     def _prepare(self) -> None:
         if self._standby is None or self._standby.is_taken:
@@ -63,7 +68,7 @@ class EagerTaskStarter:
 class _StandbyTask:
     """An asyncio task that is created in advance and later runs a coroutine."""
 
-    __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_work", "task")
+    __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_name", "_work", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -72,13 +77,14 @@ class _StandbyTask:
         self._is_lent = False
         # A cancellation reaches the coroutine only after the task has started.
         self._is_ready = False
-        self.task = loop.create_task(self._run_work())
+        self.task = loop.create_task(self._run_work(), context=contextvars.Context())
+        self._name = self.task.get_name()
 
     @property
     def is_taken(self) -> bool:
         return self._assigned.done()
 
-    def run_first_step(self, work: Work) -> bool:
+    def run_first_step(self, work: Work, context: contextvars.Context) -> bool:
         """Run a coroutine up to its first wait. If the coroutine waits, continue it in this task.
 
         Return False if the task is not free.
@@ -91,10 +97,11 @@ class _StandbyTask:
             _leave_task(loop, outer_task)
         _enter_task(loop, task)
         self._is_lent = True
-        context = contextvars.copy_context()
         try:
             self._awaited = context.run(work.send, None)
         except StopIteration:
+            if task.get_name() != self._name or getattr(task, "_callbacks", None):
+                task.cancel()  # The next coroutine needs a task that nobody has changed.
             return True
         finally:
             self._is_lent = False

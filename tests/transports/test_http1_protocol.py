@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import uvloop
 
 from certificates import write_certificate
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http_server import http1_protocol
 from dovetail.transports.http_server.connection_group import ConnectionGroup
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context
@@ -46,6 +48,9 @@ class Application:
             if (await receive())["type"] == "http.disconnect":
                 self.disconnected.set()
             return
+        if path == "/pause":
+            self.started.set()
+            await self.release.wait()
         if path != "/early":
             while (await receive()).get("more_body"):
                 pass
@@ -100,6 +105,11 @@ class Connection:
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def read_line(self) -> bytes:
+        """Return the next line that the server sends."""
+        async with asyncio.timeout(10):
+            return await self._reader.readline()
 
     async def read_end(self) -> bytes:
         """Return what the server sends before it closes the connection."""
@@ -274,6 +284,96 @@ def test_a_client_that_sends_many_requests_at_once_does_not_delay_others(loop_ty
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop_type == "uvloop" else None) as runner:
         runner.run(send_requests())
+
+
+@pytest.mark.parametrize("loop_type", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_a_request_does_not_see_the_context_variables_of_another(loop_type: str, is_pipelined: bool) -> None:
+    caller: ContextVar[str] = ContextVar("caller", default="none")
+    callers: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            callers.append(caller.get())
+            caller.set(scope["path"])
+            await asyncio.sleep(0)
+            await Application()(scope, receive, send)
+
+    async def send_requests() -> None:
+        body = b"x" * 300_000
+        large = b"POST /large HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        requests = [large, *[GET % b"/small"] * 40]
+        async with serve(app) as (_, port), connect(port) as first, connect(port) as second:
+            for connection in (first, second):
+                if is_pipelined:
+                    await connection.write(b"".join(requests))
+                    continue
+                for request in requests:
+                    await connection.write(request)
+                    assert (await connection.read_response())[0] == 200
+            for connection in (first, second) if is_pipelined else ():
+                for _ in requests:
+                    assert (await connection.read_response())[0] == 200
+        assert callers == ["none"] * 2 * len(requests)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop_type == "uvloop" else None) as runner:
+        runner.run(send_requests())
+
+
+async def test_a_complete_request_is_not_slow_because_it_waits_for_others() -> None:
+    app = Application()
+    last = b"POST /a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx"
+    async with serve(app, header_timeout=0.05, body_timeout=0.05) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/pause" + GET % b"/a" * 19 + last[:-1])
+        await connection.send(last[-1:])
+        async with asyncio.timeout(10):
+            await app.started.wait()
+        await asyncio.sleep(0.3)  # Several timeouts pass.
+        app.release.set()
+        assert [(await connection.read_response())[0] for _ in range(21)] == [200] * 21
+
+
+async def test_a_client_that_waits_for_status_100_is_not_slow() -> None:
+    app = Application()
+    head = b"POST /a HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
+    async with serve(app, body_timeout=0.4) as (_, port), connect(port) as connection:
+        await connection.send(GET % b"/pause" + head)
+        async with asyncio.timeout(10):
+            await app.started.wait()
+        await asyncio.sleep(1.0)  # Two timeouts pass.
+        app.release.set()
+        assert (await connection.read_response())[0] == 200
+        assert await connection.read_line() == b"HTTP/1.1 100 Continue\r\n"
+        await connection.send(b"x")
+        assert await connection.read_line() == b"\r\n"
+        assert (await connection.read_response())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("flood", "count"),
+    [
+        pytest.param(CHUNKED.replace(b"/early", b"/a") + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n", 1, id="small chunks"),
+        pytest.param(GET % b"/a" * 3000, 3000, id="requests"),
+    ],
+)
+async def test_the_event_loop_does_other_work_during_a_flood(
+    flood: bytes, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1_protocol, "_MAX_TURN_S", 0.0)  # Each turn handles as little as possible.
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with serve(Application()) as (_, port), connect(port) as connection:
+        counter = asyncio.create_task(count_turns())
+        await connection.write(flood)
+        assert [(await connection.read_response())[0] for _ in range(count)] == [200] * count
+        counter.cancel()
+    assert turns > 100
 
 
 async def test_requests_are_answered_although_the_client_sends_nothing_more() -> None:

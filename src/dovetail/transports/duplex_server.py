@@ -6,6 +6,7 @@ defines none for it.
 """
 
 import asyncio
+import contextvars
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class DuplexServer:
         self._client_requests = ClientRequests()
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
-        self._starter = EagerTaskStarter()
+        self._starter = EagerTaskStarter(contextvars.copy_context())
         self._introductions: set[asyncio.Task[None]] = set()  # the running tasks that answer `initialize`
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}

@@ -6,6 +6,7 @@ and wakes the client process.
 """
 
 import asyncio
+import contextvars
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -20,8 +21,8 @@ from dovetail.transports.http_server.http1_request import HTTP1Request
 
 _MAX_SWEEP_INTERVAL_S: Final = 1.0  # the time between two searches for slow connections
 _MIN_SWEEP_INTERVAL_S: Final = 0.01
-# In one loop iteration, connections that wait for another turn get this time together.
-_MAX_TURNS_S: Final = 0.01
+# In one loop iteration, the connections with new data get this time together, and so do those that wait for a turn.
+_MAX_BATCH_S: Final = 0.01
 _LONE_READS: Final = 8  # After this many batches with only one read, the server stops batching.
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -42,8 +43,12 @@ class GroupedConnection(Protocol):
         """Parse requests and start them, up to the limits of one turn."""
         ...
 
+    def defer_data(self, data: bytes) -> None:
+        """Keep data for a turn in the next loop iteration."""
+        ...
+
     def take_turn(self) -> None:
-        """Continue with the requests that wait for a turn."""
+        """Continue with the data and the requests that wait for a turn."""
         ...
 
     def handle_timeout(self) -> None:
@@ -73,7 +78,8 @@ class ConnectionGroup:
         self.limits = limits
         self.proxies = proxies
         self.loop = asyncio.get_running_loop()
-        self.starter = EagerTaskStarter()
+        self.context = contextvars.copy_context()  # the context variables with which each request starts
+        self.starter = EagerTaskStarter(self.context)
         self.connections: set[GroupedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # the tasks of requests that have not ended
         self.head_checker = HeadChecker(limits)
@@ -82,7 +88,9 @@ class ConnectionGroup:
         self.is_stopped = False  # True if the server no longer accepts connections, and its application has ended
         self.is_in_batch = False
         self._batch: list[tuple[GroupedConnection, bytes]] = []
+        self._first_turns: deque[GroupedConnection] = deque()  # the connections whose data waits for its first turn
         self._turns: deque[GroupedConnection] = deque()  # the connections that wait for another turn
+        self._has_scheduled_turns = False
         self._unflushed: list[GroupedConnection] = []
         self._lone_reads = 0
         # Only uvloop has the same time during a whole iteration, so that reads of the same iteration can be recognized.
@@ -119,28 +127,44 @@ class ConnectionGroup:
             return
         self._lone_reads = self._lone_reads + 1 if len(batch) == 1 and self._has_iteration_time else 0
         self.is_in_batch = True
+        end = time.monotonic() + _MAX_BATCH_S
         try:
             for connection, data in batch:
                 try:
-                    connection.handle_data(data)
+                    if time.monotonic() < end:
+                        connection.handle_data(data)
+                    else:
+                        connection.defer_data(data)
                 except Exception as exc:  # Continue with the data of the other connections.
                     self._handle_failure(connection, exc)
         finally:
             self.is_in_batch = False
             self._flush()
 
-    def add_turn(self, connection: GroupedConnection) -> None:
-        """Call `take_turn` of a connection after the other connections had their turns."""
-        if not self._turns:
-            self.loop.call_soon(self._run_turns)
-        self._turns.append(connection)
+    def add_turn(self, connection: GroupedConnection, *, is_first: bool = False) -> None:
+        """Call `take_turn` of a connection after the other connections had their turns.
+
+        Args:
+            is_first: If True, the turn comes before those of connections that already had one for the same data.
+        """
+        (self._first_turns if is_first else self._turns).append(connection)
+        self._schedule_turns()
+
+    def _schedule_turns(self) -> None:
+        if not self._has_scheduled_turns:
+            self._has_scheduled_turns = True
+            self.loop.call_soon(self._run_turns, context=self.context.copy())
 
     def _run_turns(self) -> None:
-        end, turns, self._turns = time.monotonic() + _MAX_TURNS_S, self._turns, deque()
+        self._has_scheduled_turns = False
+        end = time.monotonic() + _MAX_BATCH_S
+        first_turns, turns = self._first_turns, self._turns
         self.is_in_batch = True
         try:
-            while turns and time.monotonic() < end:
-                connection = turns.popleft()
+            for _ in range(len(first_turns) + len(turns)):
+                if time.monotonic() >= end:
+                    break
+                connection = (first_turns or turns).popleft()
                 try:
                     connection.take_turn()
                 except Exception as exc:
@@ -148,10 +172,8 @@ class ConnectionGroup:
         finally:
             self.is_in_batch = False
             self._flush()
-        if turns:
-            if not self._turns:
-                self.loop.call_soon(self._run_turns)
-            self._turns.extendleft(reversed(turns))
+        if first_turns or turns:
+            self._schedule_turns()
 
     def _handle_failure(self, connection: GroupedConnection, exc: Exception) -> None:
         log.error("a connection failed", exc_info=exc)

@@ -57,6 +57,7 @@ class HTTP1Protocol(asyncio.Protocol):
     _body_bytes = 0
     _overhead_bytes = 0  # the bytes of chunk sizes, chunk extensions and trailers
     _trailer_bytes = 0
+    _queued_bytes = 0  # the bytes that were parsed while requests were waiting
     _backlog_bytes = 0
     _held = b""  # data that is written at the end of the batch or of the loop iteration
     _stall_timer: asyncio.TimerHandle | None = None
@@ -163,7 +164,10 @@ class HTTP1Protocol(asyncio.Protocol):
             self._close()
 
     def _handle_slow_client(self) -> None:
-        if not self._transport.is_reading():  # The client cannot send, because the server does not read.
+        request = self._receiving
+        awaits_continue = request is not None and request.awaits_continue and request is not self.current
+        # The server has not read or asked for the rest, because other requests come first.
+        if self._backlog or awaits_continue or not self._transport.is_reading():
             self._start_read_time()
             return
         limits, is_head = self.server.limits, self.state is _HEAD
@@ -204,12 +208,29 @@ class HTTP1Protocol(asyncio.Protocol):
             self._start_requests()
         elif self.state is _FAILED or self.state is _LINGERING or self.state is _CLOSED:
             self._discard(data)
-        elif self._backlog or self.has_turn or len(self._queue) >= _MAX_TURN_REQUESTS:
-            self._backlog.append(data)
-            self._backlog_bytes += len(data)
-            self.update_reading()
+        elif self._backlog or self.has_turn or not self._can_parse():
+            self._add_to_backlog(data)
         else:
             self._read(data)
+
+    def defer_data(self, data: bytes) -> None:
+        """Keep data for a turn in the next loop iteration."""
+        if self.state is _FAILED or self.state is _LINGERING or self.state is _CLOSED:
+            self._discard(data)
+        else:
+            self._add_to_backlog(data)
+            self._plan_turn(is_first=True)
+
+    def _add_to_backlog(self, data: bytes) -> None:
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+        self.update_reading()
+
+    def _can_parse(self) -> bool:
+        """Return whether the queue has room for more requests. A client must not fill the memory with them."""
+        return len(self._queue) < _MAX_TURN_REQUESTS and (
+            self.current is None or self._queued_bytes <= _MAX_BACKLOG_BYTES
+        )
 
     def _is_quiet(self) -> bool:
         """Return whether nothing is left to read, to handle or to answer. False for a connection without requests."""
@@ -244,7 +265,8 @@ class HTTP1Protocol(asyncio.Protocol):
         self.has_turn = False
         if self.state is _CLOSED:
             return
-        if self._backlog and len(self._queue) < _MAX_TURN_REQUESTS:
+        earlier_request, was_full = self.current, self._backlog_bytes > _MAX_BACKLOG_BYTES
+        if self._backlog and self._can_parse():
             data = self._backlog.pop(0)
             self._backlog_bytes -= len(data)
             self._read(data)
@@ -257,8 +279,9 @@ class HTTP1Protocol(asyncio.Protocol):
             self._close()
             return
         self.update_reading()
-        if self.current is None and (self.state is _HEAD or self.state is _BODY):
-            self._start_read_time()  # The client could not send while the server did not read.
+        has_asked = self.current is self._receiving is not earlier_request  # The client may wait for status 100.
+        if (was_full or has_asked) and (self.state is _HEAD or self.state is _BODY):
+            self._start_read_time()  # The client could not send before.
 
     def _check_incomplete(self, was_reading: bool) -> None:
         """Reject an incomplete request that is too large, and set the deadline for its remaining data."""
@@ -275,10 +298,15 @@ class HTTP1Protocol(asyncio.Protocol):
         self.deadline = self.server.loop.time() + timeout
 
     def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Pass data to the parser in pieces, until enough requests for one turn are queued. Return the rest."""
-        while data and len(self._queue) < _MAX_TURN_REQUESTS:
+        """Pass data to the parser in pieces, until the turn ends or its requests are queued. Return the rest."""
+        turn_end = 0.0
+        while data and self._can_parse():
             size = len(data)
             if size > _MAX_PARSED_BYTES:
+                if not turn_end:
+                    turn_end = monotonic() + _MAX_TURN_S
+                elif monotonic() >= turn_end:
+                    break
                 data = memoryview(data)
                 size = min(size, max(_MAX_PARSED_BYTES, self._count_missing_bytes()))
             if self.state is _BODY:
@@ -297,6 +325,8 @@ class HTTP1Protocol(asyncio.Protocol):
                 cause = exc.__context__
                 self._fail(cause if isinstance(cause, BadRequest) else explain_unreadable(bytes(data), exc))
                 return b""
+            if self._queue and self.current is not None:
+                self._queued_bytes += size
             data = data[size:]
         return data
 
@@ -410,6 +440,8 @@ class HTTP1Protocol(asyncio.Protocol):
                 server.tasks.add(task)
                 task.add_done_callback(server.tasks.discard)
         self._is_starting = False
+        if not queue:
+            self._queued_bytes = 0
         if self.current is not None:
             return
         if queue:
@@ -417,14 +449,13 @@ class HTTP1Protocol(asyncio.Protocol):
         elif self._pending_error is not None:
             self._reject(self._pending_error)
 
-    def _plan_turn(self) -> None:
+    def _plan_turn(self, *, is_first: bool = False) -> None:
         """Ask for another turn if a request can be started or parsed."""
         can_start = self.current is None and (self._queue or self._pending_error is not None)
-        can_parse = self._backlog and len(self._queue) < _MAX_TURN_REQUESTS
-        if (can_start or can_parse) and not self.has_turn:
+        if not self.has_turn and (can_start or (self._backlog and self._can_parse())):
             self.has_turn = True
             self.update_reading()
-            self.server.add_turn(self)
+            self.server.add_turn(self, is_first=is_first)
 
     def _drop_requests(self) -> None:
         self._queue.clear()
@@ -472,7 +503,8 @@ class HTTP1Protocol(asyncio.Protocol):
         if is_full:
             self._transport.pause_reading()
         else:
-            self._transport.resume_reading()
+            # asyncio would read in the context of the request that runs now.
+            self.server.context.copy().run(self._transport.resume_reading)
 
     # Errors
 
@@ -512,6 +544,7 @@ class HTTP1Protocol(asyncio.Protocol):
         """Give the client time to read the response, and then close the connection. RFC 9112, section 9.6"""
         self.state = _LINGERING
         self.is_done = True
+        self._pending_error = None
         self._drop_requests()
         self.flush()
         if self._transport.can_write_eof() and not self._transport.is_closing():
