@@ -38,6 +38,7 @@ from dovetail.log import log
 from dovetail.protocol import downgrade
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.exchange import Caller, Emit, ForwardedResult, IncomingExchange
+from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
@@ -331,6 +332,8 @@ class MountedClient:
         self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
         self._has_no_changes = False
+        self._tool_change_count = 0  # the number of times that the server has reported a change of its tools
+        self._listed_change_count = 0  # the number of changes before the tools were listed for `find_header_paths`
         self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
@@ -413,6 +416,19 @@ class MountedClient:
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
+        """Return the headers that repeat arguments of a tool. List the tools if the definition may be outdated."""
+        entries, change_count = self._request_sender.tool_index.entries, self._tool_change_count
+        if name not in entries or change_count != self._listed_change_count:
+            try:
+                await self.start()
+                await self.list_items("tool", exchange)
+            except MCPError as exc:
+                raise self._convert_error(exc, exchange) from None
+            self._listed_change_count = change_count
+        entry = entries.get(name)
+        return () if entry is None else entry.get_declared_paths()
+
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Call `callback` for each change while the client is connected. Return a function to stop the calls."""
         return add_callback(self._change_callbacks, callback)
@@ -445,14 +461,19 @@ class MountedClient:
         try:
             async with changes:
                 for notice in missed:
-                    call_all(self._change_callbacks, notice, None)
+                    self._report_change(notice, None)
                 async for change in changes:
-                    call_all(self._change_callbacks, CHANGE_METHODS[change.kind], change.uri)
+                    self._report_change(CHANGE_METHODS[change.kind], change.uri)
         except NotSupported:
             return False
         except Exception as exc:
             log.warning("the subscription to changes of %s ended: %s", self.name, exc)
         return True
+
+    def _report_change(self, method: str, uri: str | None) -> None:
+        if method == TOOLS_LIST_CHANGED:
+            self._tool_change_count += 1
+        call_all(self._change_callbacks, method, uri)
 
     async def handle(
         self, exchange: IncomingExchange, timeout: float | None = None, *, accepts_task: bool = False

@@ -11,7 +11,7 @@ from dovetail.error_context import clip, make_name_hint
 from dovetail.errors import InvalidResult
 from dovetail.log import log
 from dovetail.protocol.client_transport import Headers
-from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
+from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths, read_header_paths
 from dovetail.schemas.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import copy_value
@@ -19,11 +19,21 @@ from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult, Tool
 
 
 class ToolEntry:
-    __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "is_wrapped", "sends_headers", "tool")
+    __slots__ = (
+        "_declared_paths",
+        "_is_compiled",
+        "_validator",
+        "can_repeat",
+        "header_paths",
+        "is_wrapped",
+        "sends_headers",
+        "tool",
+    )
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
+        self._declared_paths = paths if sends_headers else None
         self.sends_headers = sends_headers  # True if arguments are also sent as HTTP headers
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
@@ -37,6 +47,12 @@ class ToolEntry:
         except ValueError:
             # The call is sent without headers, so that the server reports the invalid argument.
             return ()
+
+    def get_declared_paths(self) -> tuple[HeaderPath, ...]:
+        """Return the headers that the definition declares, even if this client sends no headers to the server."""
+        if self._declared_paths is None:
+            self._declared_paths = read_header_paths(self.tool.input_schema)
+        return self._declared_paths
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
         """Check a result against the tool's output schema. Raise InvalidResult if the result does not match."""

@@ -45,6 +45,7 @@ from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.headers import HeaderPath, read_header_paths
 from dovetail.wire.base import Struct, replace
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ToolRecord(Struct, frozen=True, kw_only=True):
     result_request: PolicyRequest  # the policy request for results of the tool
     result_needs_arguments: bool  # True if a rule about results depends on the call's arguments
     limits: ToolLimits
+    header_paths: tuple[HeaderPath, ...]  # the headers in which callers of a gateway repeat arguments
 
 
 class Authorization(Struct, frozen=True, kw_only=True):
@@ -167,6 +169,7 @@ class RequestAuthorizer:
             result_request=result_request,
             result_needs_arguments=needs_arguments(self.policy, result_request),
             limits=self.get_limits(supervisor, name),
+            header_paths=read_header_paths(definition.input_schema),
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:

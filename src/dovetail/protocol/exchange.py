@@ -123,7 +123,8 @@ class IncomingExchange(Exchange, eq=False, weakref=True):
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
-    is_search_call: bool = False  # True if the tool was called with `call_tool`, so no headers mirror its arguments
+    # True if no headers repeat the arguments of the call, or if a mounting server has checked the headers.
+    skips_param_headers: bool = False
     last_progress: float | None = None  # the progress that was sent last
     context: Any = None  # the Context of the running call, or None if no function has used it
 
@@ -179,6 +180,7 @@ class IncomingExchange(Exchange, eq=False, weakref=True):
             ask=self.ask,
             close_stream=self.close_stream,
             parent=self,
+            skips_param_headers=True,
         )
 
     def create_detached(self, task_call: "TaskCall") -> "IncomingExchange":
@@ -202,7 +204,7 @@ class IncomingExchange(Exchange, eq=False, weakref=True):
             size=self.size,
             emit=emit,
             task_call=task_call,
-            is_search_call=self.is_search_call,
+            skips_param_headers=self.skips_param_headers,
         )
 
     def pause(self, now: float) -> None:

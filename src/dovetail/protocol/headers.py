@@ -108,6 +108,17 @@ def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
     return tuple(rows.values())
 
 
+def read_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
+    """Return the header paths of a tool of another server. If an annotation is invalid, return nothing.
+
+    Clients must not use a tool with an invalid annotation, so no client sends these headers.
+    """
+    try:
+        return compile_header_paths(schema)
+    except ValueError:
+        return ()
+
+
 def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
     """Yield a schema and all its subschemas with their paths.
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ServerCapabilities
@@ -67,6 +68,13 @@ class Mountable(Protocol):
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         """Return whether the server has an item with this name or URI."""
+        ...
+
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
+        """Return the headers that repeat arguments of a tool, as this caller knows the tool.
+
+        If the server has no such tool, return nothing. Raise MCPError if the definition of the tool cannot be read.
+        """
         ...
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:

@@ -95,8 +95,13 @@ class ItemHandlers:
             arguments = {}
         elif type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
-        if tool.headers and _mirrors_arguments(exchange):
-            check_param_headers(tool.headers, arguments, exchange.headers or {})
+        if (
+            tool.headers
+            and exchange.headers is not None
+            and exchange.caller.is_stateless
+            and not exchange.skips_param_headers
+        ):
+            check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
         try:
             if tool.task is not None:
@@ -345,16 +350,6 @@ class ItemHandlers:
                 f"the function did not repeat its input requests {', '.join(unreached_keys)}. "
                 "The function runs again from the top after each response and must make the same input requests"
             )
-
-
-def _mirrors_arguments(exchange: IncomingExchange) -> bool:
-    """Return whether the client repeats arguments of the tool in headers."""
-    return (
-        exchange.headers is not None
-        and exchange.caller.is_stateless
-        and exchange.parent is None
-        and not exchange.is_search_call
-    )
 
 
 def _build_required_result(exchange: IncomingExchange, exc: BaseException) -> Result | None:

@@ -140,7 +140,7 @@ class ToolSearch:
             if name in SEARCH_TOOL_NAMES:
                 raise ToolNotFound(name)
             exchange.params = original_params | {"name": name, "arguments": arguments}
-            exchange.is_search_call = True
+            exchange.skips_param_headers = True
             switch = self._find_task_switch()
             try:
                 if switch is not None and name in switch.tools:

@@ -5,6 +5,7 @@ It accepts unknown members, duplicate names and invalid UTF-8. It limits the dep
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -189,6 +190,14 @@ def drop_repeated_members(raw: bytes) -> bytes:
         return msgspec.json.encode(_members_decoder.decode(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.encode(to_plain(raw))
+
+
+def set_members(raw: bytes, members: Mapping[str, Any]) -> bytes:
+    """Set members of an encoded JSON object. All other members stay as they are."""
+    try:
+        return msgspec.json.encode({**_members_decoder.decode(raw), **members})
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.encode({**to_plain(raw), **members})
 
 
 def copy_value(value: T) -> T:

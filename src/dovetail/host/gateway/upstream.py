@@ -34,6 +34,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange, convert_params
+from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.server.tool import build_error_result
@@ -137,6 +138,21 @@ class Upstream:
         supervisor = self._servers.get_for_caller(self.supervisor, principal)
         return ResourceWatch(allowed_uris, await supervisor.subscribe(allowed_uris))
 
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
+        """Return the headers that repeat arguments of a tool. If the policy hides the tool, return nothing."""
+        supervisor = self.supervisor
+        try:
+            supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
+            if supervisor.get_fresh("tool") is None:
+                self._check_visible(supervisor, "tool.call", name)
+            return (await self._catalog.get_record(supervisor, name)).header_paths
+        except (PolicyError, NotFound, NotSupported):
+            return ()  # `handle` reports the reason.
+        except ProtocolError:
+            raise
+        except MCPError as exc:
+            raise self._report_unavailable(supervisor, exc) from None
+
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         """Authorize a request, forward it to the server, and return the result."""
         supervisor = self.supervisor
@@ -188,10 +204,7 @@ class Upstream:
         except (NotFound, NotSupported):
             raise _not_found(exchange) from None
         except MCPError as exc:
-            log.warning("request to %s failed: %s", self.name, exc)
-            raise InternalError(
-                f"the server {self.name} is not available: {self._describe_state(supervisor)}"
-            ) from None
+            raise self._report_unavailable(supervisor, exc) from None
 
     def _wrap_task(
         self,
@@ -218,14 +231,17 @@ class Upstream:
         consent_round = ConsentRound(exchange, self._states, (self.name, self.supervisor.identity))
         return await self._executor.review(authorization, result, partial(self._ask_later, consent_round=consent_round))
 
-    def _describe_state(self, supervisor: ServerSupervisor) -> str:
+    def _report_unavailable(self, supervisor: ServerSupervisor, exc: MCPError) -> InternalError:
+        """Log why the server could not be used, and return the error for the caller."""
+        log.warning("request to %s failed: %s", self.name, exc)
         error_text = (
             str(supervisor.last_error.args[0]).partition("\n")[0]
             if supervisor.last_error is not None and supervisor.last_error.args
             else ""
         )
         state = supervisor.state.replace("_", " ")
-        return f"{state}: {clip(self._secrets.mask(error_text))}" if error_text else state
+        details = f"{state}: {clip(self._secrets.mask(error_text))}" if error_text else state
+        return InternalError(f"the server {self.name} is not available: {details}")
 
     async def _authorize_call(
         self, exchange: IncomingExchange, supervisor: ServerSupervisor, consent_round: ConsentRound

@@ -1,12 +1,13 @@
 """Mounted servers that run in the same process, and the interfaces that mounts use."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import MCPError
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -36,6 +37,7 @@ class MountedItems(Protocol):
     def resolver(self) -> ItemResolver: ...
     def list_local_servers(self) -> "list[MountingServer]": ...
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]: ...
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]: ...
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None: ...
     def watch_resource(
         self, uri: str, principal: Principal | None, origin: str | None
@@ -124,6 +126,13 @@ class LocalServer:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:
             self.server.visibility.check_scopes(kind, name, exchange.caller.principal)
+
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
+        """Return the headers that repeat arguments of a tool of the server, or of a server mounted on it."""
+        if self.server.mounts is not None:
+            return await self.server.mounts.find_header_paths(name, exchange)
+        tool = self.server.registry.tools.get(name)
+        return () if tool is None else tool.headers
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         """Handle a request with the server's handlers and middleware."""

@@ -5,7 +5,7 @@ translates names and URIs between the servers, in requests, lists and the links 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,13 +21,15 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params, make_type_error
+from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, read_filter
+from dovetail.server.mounts.forwarding import check_headers, finish_result
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
-from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
+from dovetail.server.mounts.name_map import NameMap, restore_uri
 from dovetail.server.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
 from dovetail.server.mounts.transforms import (
@@ -35,6 +37,7 @@ from dovetail.server.mounts.transforms import (
     get_inner_argument,
     get_outer_argument,
     is_outer_argument,
+    rename_header_paths,
     restore_arguments,
 )
 from dovetail.server.parameters.signature import InvalidArguments
@@ -384,6 +387,15 @@ class MountedServers:
         if arguments is not None and type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
         mount, transform = tool.mount, tool.transform
+        if (
+            exchange.headers is not None
+            and exchange.caller.is_stateless
+            and not exchange.skips_param_headers
+            # A server in this process checks the headers itself, unless a transform changes the arguments.
+            and (mount.target.is_remote or transform.arguments)
+            and (paths := await mount.target.find_header_paths(tool.inner_name, exchange))
+        ):
+            check_headers(paths, transform, arguments or {}, exchange)
         try:
             inner_arguments = restore_arguments(transform, arguments or {}) if transform.arguments else arguments or {}
         except MCPError as exc:
@@ -397,7 +409,9 @@ class MountedServers:
             result = await mount.target.handle(exchange)
         finally:
             self._end_forwarding(mount, exchange, original_params)
-        result = self._translate_result(result, mount, exchange)
+        if type(result) is ForwardedResult and not self._server.inspects_results and b'"uri"' not in result:
+            return result
+        result = finish_result(result, exchange, mount, self._server)
         if type(result) is ForwardedResult:
             return result
         if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
@@ -434,6 +448,14 @@ class MountedServers:
                 self._known_tools.clear()
             self._known_tools[name] = tool
         return tool
+
+    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
+        """Return the headers that repeat arguments of a tool of this server or of a mounted server."""
+        tool = await self._find_tool(name, exchange)
+        if tool is None:
+            return self._registry.tools[name].headers
+        paths = await tool.mount.target.find_header_paths(tool.inner_name, exchange)
+        return rename_header_paths(tool.transform, paths)
 
     async def _find_output_schema(
         self, mount: Mount, tool_name: str, exchange: IncomingExchange
@@ -508,7 +530,7 @@ class MountedServers:
             result = await mount.target.handle(exchange)
         finally:
             self._end_forwarding(mount, exchange, original_params)
-        return self._translate_result(result, mount, exchange)
+        return finish_result(result, exchange, mount, self._server)
 
     def _end_forwarding(self, mount: Mount, exchange: IncomingExchange, original_params: dict[str, Any]) -> None:
         exchange.params = original_params
@@ -517,14 +539,6 @@ class MountedServers:
         mount.active_exchanges -= 1
         if self._removed_mounts:
             self._stop_if_unused(mount)
-
-    def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
-        if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
-            return parse_result(result, exchange.method) if self._server.inspects_results else result
-        result = rewrite_links(result, exchange.method, mount.name_map)
-        if isinstance(result, bytes) and self._server.inspects_results:
-            return parse_result(result, exchange.method)
-        return result
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
         """Subscribe a client to a resource, and return a function that ends the subscription.

@@ -3,11 +3,12 @@
 In calls, this module restores the original names of renamed arguments and adds the arguments with fixed values.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from dovetail.error_context import clip
 from dovetail.errors import ToolError
+from dovetail.protocol.headers import HeaderPath
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.prompts import Prompt, PromptArgument
 from dovetail.wire.tools import Tool
@@ -160,6 +161,18 @@ def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | N
 def get_inner_argument(transform: Transform, name: str) -> str:
     """Return the name that an argument has on the mounted server."""
     return _get_inner_names(transform.arguments or {}).get(name, name)
+
+
+def rename_header_paths(transform: Transform, paths: Sequence[HeaderPath]) -> Sequence[HeaderPath]:
+    """Return the headers that callers send. An argument with a fixed value has no header."""
+    if not transform.arguments:
+        return paths
+    outer_names = {row.path[0]: get_outer_argument(transform, row.path[0]) for row in paths}
+    return [
+        replace(row, path=(outer_name, *row.path[1:]))
+        for row in paths
+        if (outer_name := outer_names[row.path[0]]) is not None
+    ]
 
 
 def get_argument_names(declaration: Any) -> list[str]:
