@@ -1,16 +1,19 @@
 """The server for the official conformance suite, with all tools, resources and prompts that it looks for.
 
-It is an ordinary server. The suite defines the names and texts, and no function depends on the era.
+It is an ordinary server. The suite defines the names and texts, and no function depends on the era. The environment
+variable CONFORMANCE_PROTOCOL_VERSION names the only version to support, and CONFORMANCE_TASK_STORE the file for tasks.
 """
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from dovetail import (
+    PROTOCOL_VERSIONS,
     AudioContent,
     Context,
     Elicit,
@@ -30,6 +33,7 @@ from dovetail.extensions import TaskConfig, TaskOptions
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 PAUSE = 0.05
+VERSION = os.environ.get("CONFORMANCE_PROTOCOL_VERSION")
 
 
 class Name(Struct):
@@ -44,7 +48,8 @@ app = Server(
     "conformance",
     version="1.0.0",
     instructions="Answers the official conformance suite.",
-    tasks=TaskOptions(store=":memory:"),
+    protocol_versions=[VERSION] if VERSION else PROTOCOL_VERSIONS,
+    tasks=TaskOptions(store=os.environ.get("CONFORMANCE_TASK_STORE", ":memory:")),
 )
 app.add_skills(Path(__file__).parent / "skills")
 
@@ -487,4 +492,6 @@ def _text(content: Any) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Serve the conformance fixture.")
     parser.add_argument("--port", type=int, required=True)
-    app.run("http", host="127.0.0.1", port=parser.parse_args().port, path="/mcp")
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    app.run("http", host="127.0.0.1", port=arguments.port, path="/mcp", workers=arguments.workers)
