@@ -753,6 +753,23 @@ async def test_a_closing_that_is_cancelled_before_it_began_closes_nothing_by_hal
         assert await one.call("go") == "ok"
 
 
+async def test_a_server_that_asks_for_nothing_is_called_once() -> None:
+    script = ScriptedServer("stateless", {"tools/call": {"resultType": "input_required"}})
+    async with serve_on_socket(script) as at, client(at) as one:
+        with pytest.raises(InvalidResult):
+            await one.call_tool("x")
+    assert script.count("tools/call") == 1
+
+
+async def test_codes_without_a_meaning_are_not_retried() -> None:
+    script = ScriptedServer("stateless", {"resources/read": ErrorReply(-32004, "no such thing")})
+    async with serve_on_socket(script) as at, client(at) as one:
+        with pytest.raises(RemoteError) as caught:
+            await one.read("a://t")
+    assert type(caught.value) is RemoteError
+    assert script.count("resources/read") == 1
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a closed loop leaves behind
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None:

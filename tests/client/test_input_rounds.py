@@ -51,6 +51,9 @@ def test_a_state_alone_is_pending_too() -> None:
     [
         {"resultType": "task", "content": []},
         {"resultType": "input_required", "inputRequests": {"a": 5}},
+        {"resultType": "input_required"},
+        {"resultType": "input_required", "inputRequests": {}},
+        {"resultType": "input_required", "content": []},
         {"resultType": "complete", "content": 5},
         {"content": 5},
     ],

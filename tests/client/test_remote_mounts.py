@@ -447,3 +447,17 @@ async def test_a_rate_limit_of_a_mounted_server_keeps_its_code_and_delay() -> No
                 await client.call_tool("far_x")
             assert caught.value.retry_after == 1.5
         await app.stop()
+
+
+@pytest.mark.parametrize("above", [OLD, NEW])
+async def test_a_mounted_server_that_asks_for_nothing_is_called_once(above: str) -> None:
+    script = ScriptedServer("stateless", {"tools/call": {"resultType": "input_required"}})
+    async with serve_on_socket(script) as target:
+        app = Server("near")
+        app.mount(Client(target), "far")
+        async with Client(app, protocol_version=above) as client:
+            with pytest.raises(RemoteError) as caught:
+                await client.call_tool("far_x")
+            assert caught.value.code == -32603
+        await app.stop()
+    assert script.count("tools/call") == 1

@@ -29,7 +29,7 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
-from dovetail.wire.raw_message import decode_body
+from dovetail.wire.raw_message import decode_body, decode_input_request
 
 if TYPE_CHECKING:
     from dovetail.client.client_extensions import ClientExtensions
@@ -92,14 +92,14 @@ def decode_result(
             return added
         if not row.may_require_input:
             raise
-        input_required = decode_body(raw, InputRequiredResult, f"the result of {row.name}")
+        input_required = decode_input_request(raw, row.name)
         if input_required.result_type != INPUT_REQUIRED:
             raise exc from None
         return _build_pending(input_required, row, params, rounds)
     if result.result_type in (None, COMPLETE):
         return result
     if result.result_type == INPUT_REQUIRED and row.may_require_input:
-        return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
+        return _build_pending(decode_input_request(raw, row.name), row, params, rounds)
     if extensions is not None and (added := _decode_added(raw, row, extensions)) is not None:
         return added
     # spec: basic#resulttype

@@ -189,6 +189,7 @@ _DRAFT_NOT_FOUND_CODES: Final = frozenset({-32002, -32003, -32004})
 _UNAUTHORIZED_CODE: Final = -32003
 _RATE_LIMITED_CODES: Final = frozenset({-32004, 429})
 _TOOL_FAILED_CODE: Final = -32002
+_UNDEFINED_CODES: Final = frozenset(range(-32019, -31999)) - {-32002}
 _WORKER_LOST_DATA: Final = {"reason": WORKER_LOST}
 
 
@@ -323,6 +324,9 @@ def is_not_found_message(method: str, message: str) -> bool:
 
 def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
     code = error_object.code
+    # Stateless versions give these codes no meaning, so only the message counts. spec: basic#error-codes
+    if code in _UNDEFINED_CODES and revision is not None and is_stateless(revision):
+        return NotFound if is_not_found_message(method, error_object.message) else RemoteError
     # The newest protocol version has no error code for a missing resource, but the `data` contains the URI.
     # spec: resources#error-handling
     if (

@@ -181,7 +181,19 @@ def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None
         return None
     label = f"the result of {method}"
     is_asking = decode_body(raw, Result, label).result_type == "input_required"
-    return decode_body(raw, InputRequiredResult, label) if is_asking else None
+    return decode_input_request(raw, method) if is_asking else None
+
+
+def decode_input_request(raw: Any, method: str) -> InputRequiredResult:
+    """Decode a result that asks for input. Raise InvalidResult if it has nothing to ask and nothing to send back.
+
+    A client that repeats its request for such a result would send the same request again and again.
+    """
+    # spec: mrtr#inputrequiredresult
+    result = decode_body(raw, InputRequiredResult, f"the result of {method}")
+    if result.result_type == "input_required" and not result.input_requests and result.request_state is None:
+        raise InvalidResult(f"the result of {method} asks for input, but has no inputRequests and no requestState")
+    return result
 
 
 def drop_repeated_members(raw: bytes) -> bytes:
