@@ -186,7 +186,7 @@ def test_work_that_changes_its_task_leaves_no_trace_for_the_next() -> None:
             task = asyncio.current_task()
             assert task is not None
             task.set_name("changed")
-            task.add_done_callback(lambda _: called.append("done"))
+            task.add_done_callback(lambda ended: called.append("cancelled" if ended.cancelled() else "done"))
 
         async def wait() -> None:
             await asyncio.sleep(0)

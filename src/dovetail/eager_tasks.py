@@ -100,8 +100,9 @@ class _StandbyTask:
         try:
             self._awaited = context.run(work.send, None)
         except StopIteration:
-            if task.get_name() != self._name or getattr(task, "_callbacks", None):
-                task.cancel()  # The next coroutine needs a task that nobody has changed.
+            has_changed = task.get_name() != self._name or getattr(task, "_callbacks", None)
+            if has_changed and not self._assigned.done():
+                self._assigned.set_result(None)  # This task ends, and the next coroutine gets another one.
             return True
         finally:
             self._is_lent = False
@@ -128,7 +129,8 @@ class _StandbyTask:
             # The task was cancelled during the coroutine's first step.
             step, value = self._work.throw, exc
         work = self._work
-        assert work is not None
+        if work is None:
+            return
         while True:
             try:
                 awaited = self._context.run(step, value)

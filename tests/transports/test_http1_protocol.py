@@ -2,11 +2,12 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -122,6 +123,23 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._writer.close()
+
+
+class Peer:
+    """A connection that does nothing."""
+
+    deadline, is_done, is_waiting = 0.0, False, True
+
+    def handle_data(self, data: bytes) -> None:
+        pass
+
+    def defer_data(self, data: bytes) -> None:
+        pass
+
+    def take_turn(self) -> None:
+        pass
+
+    handle_timeout = flush = shut_down = abort = take_turn
 
 
 @asynccontextmanager
@@ -392,18 +410,43 @@ async def test_large_requests_behind_each_other_are_answered() -> None:
         assert [await connection.read_response() for _ in range(20)] == [(200, b"/a")] * 20
 
 
-async def test_a_stopping_server_answers_no_request_that_it_has_not_started() -> None:
-    app = Application()
-
+async def test_a_stopping_server_answers_the_requests_of_all_clients() -> None:
     async def drain() -> None:
         pass
 
-    async with serve(app) as (server, port), connect(port) as connection:
-        await connection.write(GET % b"/a" * 3000)
-        await connection.read_response()
-        await server.stop(drain)
-        answers = await connection.read_end()
-        assert answers.count(b"HTTP/1.1 200 OK") < 2999
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            time.sleep(0.003)  # noqa: ASYNC251  A batch of these requests takes several iterations of the event loop.
+            await Application()(scope, receive, send)
+
+    async with serve(app) as (server, port), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(port)) for _ in range(20)]
+        for client in clients:
+            await client.write(GET % b"/a" * 2)
+        assert await clients[0].read_response() == (200, b"/a")  # The server has read all requests.
+        stop = asyncio.create_task(server.stop(drain))
+        assert [await client.read_response() for client in clients] == [(200, b"/a")] * 20
+        await stop
+
+
+async def test_new_data_does_not_delay_other_turns_for_ever() -> None:
+    class BusyPeer(Peer):
+        """A connection that always has new data, and needs a whole iteration of the event loop for it."""
+
+        def take_turn(self) -> None:
+            time.sleep(0.02)
+            group.add_turn(self, is_first=True)
+
+    class WaitingPeer(Peer):
+        def take_turn(self) -> None:
+            had_turn.set_result(None)
+
+    group = ConnectionGroup(cast("Any", None), ServerLimits(), None)
+    had_turn = asyncio.get_running_loop().create_future()
+    group.add_turn(BusyPeer(), is_first=True)
+    group.add_turn(WaitingPeer())
+    async with asyncio.timeout(10):
+        await had_turn
 
 
 # Batches
@@ -412,25 +455,18 @@ async def test_a_stopping_server_answers_no_request_that_it_has_not_started() ->
 async def test_reads_of_many_clients_are_a_batch_with_every_event_loop() -> None:
     """After many reads of one client, the reads of two clients in one iteration are still handled together."""
 
-    class Peer:
-        deadline, is_done, is_waiting = 0.0, False, True
-
+    class BatchPeer(Peer):
         def __init__(self) -> None:
             self.was_in_batch: list[bool] = []
 
         def handle_data(self, data: bytes) -> None:
             self.was_in_batch.append(group.is_in_batch)
 
-        def do_nothing(self) -> None:
-            pass
-
-        take_turn = handle_timeout = flush = shut_down = abort = do_nothing
-
     async def handle(request: Any) -> None:
         pass
 
     group = ConnectionGroup(handle, ServerLimits(), None)
-    peers = [Peer() for _ in range(2)]
+    peers = [BatchPeer() for _ in range(2)]
     for _ in range(100):
         group.receive(peers[0], b"x")
         await asyncio.sleep(0)

@@ -91,6 +91,7 @@ class ConnectionGroup:
         self._first_turns: deque[GroupedConnection] = deque()  # the connections whose data waits for its first turn
         self._turns: deque[GroupedConnection] = deque()  # the connections that wait for another turn
         self._has_scheduled_turns = False
+        self._was_first_turn = False
         self._unflushed: list[GroupedConnection] = []
         self._lone_reads = 0
         # Only uvloop has the same time during a whole iteration, so that reads of the same iteration can be recognized.
@@ -145,7 +146,7 @@ class ConnectionGroup:
         """Call `take_turn` of a connection after the other connections had their turns.
 
         Args:
-            is_first: If True, the turn comes before those of connections that already had one for the same data.
+            is_first: If True, the connection had no turn for this data yet. It waits only for others of this kind.
         """
         (self._first_turns if is_first else self._turns).append(connection)
         self._schedule_turns()
@@ -153,7 +154,7 @@ class ConnectionGroup:
     def _schedule_turns(self) -> None:
         if not self._has_scheduled_turns:
             self._has_scheduled_turns = True
-            self.loop.call_soon(self._run_turns, context=self.context.copy())
+            self.loop.call_soon(self._run_turns)
 
     def _run_turns(self) -> None:
         self._has_scheduled_turns = False
@@ -164,7 +165,9 @@ class ConnectionGroup:
             for _ in range(len(first_turns) + len(turns)):
                 if time.monotonic() >= end:
                     break
-                connection = (first_turns or turns).popleft()
+                # Both kinds of turns alternate, so that neither waits for ever.
+                self._was_first_turn = bool(first_turns) and not (self._was_first_turn and turns)
+                connection = (first_turns if self._was_first_turn else turns).popleft()
                 try:
                     connection.take_turn()
                 except Exception as exc:

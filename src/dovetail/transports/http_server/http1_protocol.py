@@ -51,6 +51,7 @@ class HTTP1Protocol(asyncio.Protocol):
     _is_first_in_piece = True  # True if the next request begins with the first byte of a piece
     _is_size_known = True  # True if `_head_bytes` contains all bytes of the head
     _is_reading_paused = False
+    _is_shutting_down = False
     _is_half_closed = False  # True if the client sends nothing more, but waits for responses
     _linger_bytes = 0  # the number of bytes received while the connection lingers
     _head_bytes = 0
@@ -133,9 +134,10 @@ class HTTP1Protocol(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Close the connection if it is idle. Otherwise close it after the response."""
-        if self.current is None and self.has_more:
-            self._linger()
-        elif self.current is None:
+        self._is_shutting_down = True
+        if self.has_turn:
+            return  # The connection is closed after its next response, or after its turns.
+        if self.current is None:
             self._close()
             if not self._transport.get_write_buffer_size():
                 # Over TLS, the transport waits until the client closes. The shutdown does not wait for idle clients.
@@ -249,10 +251,11 @@ class HTTP1Protocol(asyncio.Protocol):
             self._known_head = None if request.body is None else remember_head(data, request.head, request.body)
         if self._queue:
             self._start_requests()
+        if self._backlog:
+            self._plan_turn()
         if self._is_reading_paused:
             self.update_reading()
         if self._backlog:
-            self._plan_turn()
             return
         if self.state is _HEAD or self.state is _BODY:
             self._check_incomplete(was_reading)
@@ -277,6 +280,9 @@ class HTTP1Protocol(asyncio.Protocol):
             return
         if self._is_half_closed:
             self._close()
+            return
+        if self._is_shutting_down:
+            self.shut_down()
             return
         self.update_reading()
         has_asked = self.current is self._receiving is not earlier_request  # The client may wait for status 100.
@@ -503,7 +509,7 @@ class HTTP1Protocol(asyncio.Protocol):
         if is_full:
             self._transport.pause_reading()
         else:
-            # asyncio would read in the context of the request that runs now.
+            # Otherwise asyncio would keep the context of the request that runs now for the next reads.
             self.server.context.copy().run(self._transport.resume_reading)
 
     # Errors
