@@ -19,9 +19,10 @@ from dovetail.errors import (
 from dovetail.protocol.exchange import NO_CAPABILITIES, IncomingExchange
 from dovetail.protocol.stateless import StatelessProtocol, is_stateless_message
 from dovetail.wire.base import EmptyResult
+from dovetail.wire.codec import convert
 from dovetail.wire.content import TextContent
 from dovetail.wire.input_required import InputRequiredResult
-from dovetail.wire.lifecycle import Implementation
+from dovetail.wire.lifecycle import TASKS_EXTENSION, Implementation
 from dovetail.wire.methods import REQUESTS
 from dovetail.wire.revisions import REVISIONS
 from dovetail.wire.tools import CallToolResult
@@ -173,6 +174,29 @@ def test_the_client_info_comes_from_every_request() -> None:
         assert (client and client.name) == name
     with pytest.raises(InvalidParams, match=CLIENT):
         era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, CLIENT: {"name": "a"}}), None)
+
+
+@pytest.mark.parametrize("extra", [{}, {"icons": [{"src": "https://a.example/i.png"}]}, {"other": {"x": [1]}}])
+def test_a_request_cannot_change_the_client_of_the_next_request(extra: dict[str, Any]) -> None:
+    def admit_as(name: str) -> IncomingExchange:
+        return admit(**{CLIENT: {"name": name, "version": "1"} | json.loads(json.dumps(extra))})
+
+    for _ in range(2):
+        exchange = admit_as("ada")
+        client = exchange.caller.client_info
+        assert client == convert({"name": "ada", "version": "1"} | extra, Implementation)
+        (client.icons or []).clear()
+        exchange.meta[CLIENT]["name"] = "bob"
+    client = admit_as("bob").caller.client_info
+    assert client == convert({"name": "bob", "version": "1"} | extra, Implementation)
+
+
+def test_a_request_cannot_change_the_capabilities_of_the_next_request() -> None:
+    declared = {"extensions": {TASKS_EXTENSION: {}}}
+    extensions = admit(**{CAPABILITIES: declared}).caller.client_capabilities.extensions
+    assert extensions is not None
+    extensions[TASKS_EXTENSION]["on"] = extensions["com.example/admin"] = True
+    assert admit(**{CAPABILITIES: declared}).caller.client_capabilities.extensions == {TASKS_EXTENSION: {}}
 
 
 @pytest.mark.parametrize("level", ["loud", "", "INFO", 3, True, [], {}])

@@ -23,7 +23,7 @@ from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result, replace
-from dovetail.wire.codec import as_raw, convert, encode
+from dovetail.wire.codec import as_raw, convert, decode, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import TASKS_EXTENSION, ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, get_severity
@@ -43,7 +43,6 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _MAX_CACHED_INFO_BYTES: Final = 1024  # Client info above this size is not cached.
 _TASKS_ONLY: Final[dict[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}
-_TASK_CAPABILITIES: Final = ClientCapabilities(extensions={TASKS_EXTENSION: {}})
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -77,8 +76,8 @@ class StatelessProtocol:
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server = server
         self._max_result_bytes = max_result_bytes
-        self._cached_client_info: Any = None
-        self._cached_client: Implementation | None = None
+        # The last client info and the client. They are one value, because several threads may handle requests.
+        self._cached_client: tuple[Any, Implementation | None] = None, None
         self._encode_server_info()
 
     def _encode_server_info(self) -> None:
@@ -110,9 +109,9 @@ class StatelessProtocol:
             if row is not None and row.name_parameter is not None and (row.extension is None or NAME_HEADER in headers):
                 _check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
         level = _read_log_level(meta) if LOG_LEVEL in meta else None
-        caller = Caller(
-            revision, True, _read_capabilities(meta), level, principal, self._read_client(meta.get(CLIENT_INFO))
-        )
+        client_info, cached = meta.get(CLIENT_INFO), self._cached_client
+        client = cached[1] if client_info == cached[0] else self._read_client(client_info)
+        caller = Caller(revision, True, _read_capabilities(meta), level, principal, client)
         if row is None:
             raise MethodNotFound(method)
         if type(token := meta.get(PROGRESS_TOKEN)) is str and len(token) > MAX_ID_BYTES:
@@ -120,18 +119,15 @@ class StatelessProtocol:
         return IncomingExchange(message["id"], method, params, meta, caller, headers)
 
     def _read_client(self, client_info: Any) -> Implementation | None:
-        """Decode the client info. The last result is cached, because consecutive requests usually send the same
-        info.
-        """
-        if client_info == self._cached_client_info:
-            return self._cached_client
-        client = (
-            None
-            if client_info is None
-            else convert(client_info, Implementation, label=CLIENT_INFO, field=f"_meta.{CLIENT_INFO}")
-        )
-        if len(encode(client_info)) <= _MAX_CACHED_INFO_BYTES:
-            self._cached_client_info, self._cached_client = client_info, client
+        """Decode the client info. Cache it, because consecutive requests usually send the same info."""
+        if client_info is None:
+            return None
+        client = convert(client_info, Implementation, label=CLIENT_INFO, field=f"_meta.{CLIENT_INFO}")
+        encoded_info = encode(client_info)
+        # Middleware may change the client info of a request, so the cache has a copy. Icons are a list that middleware
+        # may change too, so a client with icons is not cached.
+        if client.icons is None and len(encoded_info) <= _MAX_CACHED_INFO_BYTES:
+            self._cached_client = decode(encoded_info), client
         return client
 
     def seal(self, exchange: IncomingExchange, result: Result | bytes) -> bytes:
@@ -194,12 +190,12 @@ def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value:
 
 def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     value = meta.get(CLIENT_CAPABILITIES)
-    if value == {}:
-        return NO_CAPABILITIES
-    if value == _TASKS_ONLY:  # This case is common, because our clients declare tasks by default.
-        return _TASK_CAPABILITIES
     if type(value) is not dict:
         raise _make_meta_error(CLIENT_CAPABILITIES, f"_meta must contain {CLIENT_CAPABILITIES}")
+    if not value:
+        return NO_CAPABILITIES
+    if value == _TASKS_ONLY:  # This case is common, because our clients declare tasks by default.
+        return replace(NO_CAPABILITIES, extensions={TASKS_EXTENSION: {}})
     return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES, field=f"_meta.{CLIENT_CAPABILITIES}")
 
 
