@@ -1,7 +1,9 @@
 """Test principals: an identifier and the claims beside it."""
 
 import copy
+import operator
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -85,6 +87,64 @@ def test_a_copy_is_the_same_principal(principal: Principal) -> None:
     for other in (copy.copy(principal), copy.deepcopy(principal), pickle.loads(pickle.dumps(principal))):  # noqa: S301
         assert (type(other), other) == (Principal, principal)
         assert all(getattr(other, name) == getattr(principal, name) for name in Principal.__slots__)
+
+
+CHANGES: list[Callable[[Any], object]] = [
+    lambda claims: claims.update(role="admin"),
+    lambda claims: claims.setdefault("admin", True),
+    lambda claims: claims.pop("role"),
+    lambda claims: claims.popitem(),
+    lambda claims: claims.clear(),
+    lambda claims: operator.setitem(claims, "role", "admin"),
+    lambda claims: operator.delitem(claims, "role"),
+    lambda claims: claims.__ior__({"role": "admin"}),
+    lambda claims: operator.setitem(claims["realm"], "roles", ["admin"]),
+    lambda claims: claims["realm"]["roles"].append("admin"),
+    lambda claims: claims["realm"]["roles"].extend(["admin"]),
+    lambda claims: claims["realm"]["roles"].insert(0, "admin"),
+    lambda claims: claims["realm"]["roles"].remove("a"),
+    lambda claims: claims["realm"]["roles"].pop(),
+    lambda claims: claims["realm"]["roles"].clear(),
+    lambda claims: claims["realm"]["roles"].sort(),
+    lambda claims: claims["realm"]["roles"].reverse(),
+    lambda claims: operator.setitem(claims["realm"]["roles"], 0, "admin"),
+    lambda claims: operator.delitem(claims["realm"]["roles"], 0),
+    lambda claims: claims["realm"]["roles"].__iadd__(["admin"]),
+    lambda claims: claims["realm"]["roles"].__imul__(0),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_claims_are_read_only(change: Callable[[Any], object]) -> None:
+    claims: dict[str, Any] = {"role": "user", "realm": {"roles": ["a", "b"]}}
+    principal = Principal("ada", claims=claims)
+    copies = [principal, copy.deepcopy(principal), pickle.loads(pickle.dumps(principal)), replace_scopes(principal, [])]  # noqa: S301
+    for same in copies:
+        with pytest.raises(TypeError):
+            change(same.claims)
+        assert same.claims == claims
+    change(copy.deepcopy(principal.claims))
+    claims["realm"]["roles"].append("admin")
+    assert principal.claims["realm"]["roles"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["subject", "issuer", "client_id", "scopes", "claims", "expires_at", "other"])
+def test_attributes_are_read_only(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(Principal("ada"), name, None)
+
+
+async def test_claims_can_be_returned() -> None:
+    app = Server("x")
+
+    @app.tool
+    def claims(ctx: Context) -> dict[str, Any]:
+        assert ctx.principal is not None
+        return dict(ctx.principal.claims)
+
+    caller = Caller("2026-07-28", True, principal=Principal("ada", claims={"a": {"b": [1]}}))
+    exchange = IncomingExchange(1, "tools/call", {"name": "claims"}, {}, caller)
+    assert to_plain(await get_dispatcher(app).handle(exchange))["structuredContent"] == {"a": {"b": [1]}}
 
 
 async def test_it_can_be_returned_as_the_text_it_is() -> None:

@@ -1,18 +1,63 @@
 """The authenticated identity of a caller.
 
 A principal is a string that is unique for each caller and never changes. Sessions, encrypted states and limits
-compare principals as plain strings. A principal also has scopes, claims and an expiry time.
+compare principals as plain strings. A principal also has scopes, claims and an expiry time. Several requests can share
+a principal, so it is read-only.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, NoReturn, Self, TypeAlias, TypeVar, cast
 
 SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the syntax of a scope. RFC 6749, section 3.3
 
 
+class _ReadOnlyDict(dict[str, Any]):
+    """A dict that cannot be changed. Unlike a mapping proxy, it can be encoded as JSON. A copy is a plain dict."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class _ReadOnlyList(list[Any]):
+    """A list that cannot be changed. A copy is a plain list."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def _refuse_change(*_args: Any, **_options: Any) -> NoReturn:
+    raise TypeError("the claims of a principal cannot be changed. Change a copy: copy.deepcopy(principal.claims)")
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
+    setattr(_ReadOnlyDict, _name, _refuse_change)
+for _name in ("__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend", "insert", "pop"):
+    setattr(_ReadOnlyList, _name, _refuse_change)
+for _name in ("remove", "reverse", "sort"):
+    setattr(_ReadOnlyList, _name, _refuse_change)
+
+
+def _make_read_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return _ReadOnlyDict({name: _make_read_only(member) for name, member in members.items()})
+    if isinstance(value, list):
+        return _ReadOnlyList(map(_make_read_only, cast("list[Any]", value)))
+    return value
+
+
+_NO_CLAIMS: Final = _ReadOnlyDict()
+
+
 class Principal(str):
     """The authenticated identity of a caller. It is a string that is unique for each issuer and subject.
+
+    A principal is read-only, because several requests can share it. This includes its claims.
 
     With an issuer, the string contains the issuer, `#` and the subject. Without an issuer, the string is only the
     subject, which should then not contain `#`.
@@ -50,14 +95,21 @@ class Principal(str):
             raise ValueError("a principal requires a subject or a client_id")
         if issuer is not None:
             check_issuer(issuer)
-        principal = super().__new__(cls, _build_key(subject, issuer, client_id or ""))
-        principal.subject = subject or client_id or ""
-        principal.issuer = issuer
-        principal.client_id = client_id
-        principal.scopes = _read_scopes(scopes)
-        principal.claims = dict(claims or {})
-        principal.expires_at = expires_at
-        return principal
+        return _create_principal(
+            cls,
+            _build_key(subject, issuer, client_id or ""),
+            subject or client_id or "",
+            issuer,
+            client_id,
+            _read_scopes(scopes),
+            dict(claims) if claims else _NO_CLAIMS,
+            expires_at,
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in Principal.__slots__:
+            raise AttributeError(f"{name} of a principal cannot be changed. Create a new Principal(...)")
+        super().__setattr__(name, value)
 
     def is_expired(self, now: float) -> bool:
         """Return whether the credentials have expired at the time `now`. Times are in seconds since 1970."""
@@ -65,11 +117,35 @@ class Principal(str):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `copy` and `pickle` need the fields, because the fields cannot be computed from the text.
-        state = {name: getattr(self, name) for name in Principal.__slots__}
-        return str.__new__, (type(self), str(self)), (None, state)
+        fields = self.subject, self.issuer, self.client_id, self.scopes, self.claims, self.expires_at
+        return _create_principal, (type(self), str(self), *fields)
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"
+
+
+_P = TypeVar("_P", bound=Principal)
+_set_field: Final = object.__setattr__
+
+
+def _create_principal(
+    cls: type[_P],
+    text: str,
+    subject: str,
+    issuer: str | None,
+    client_id: str | None,
+    scopes: frozenset[str],
+    claims: Mapping[str, Any],
+    expires_at: float | None,
+) -> _P:
+    principal = str.__new__(cls, text)
+    _set_field(principal, "subject", subject)
+    _set_field(principal, "issuer", issuer)
+    _set_field(principal, "client_id", client_id)
+    _set_field(principal, "scopes", scopes)
+    _set_field(principal, "claims", claims if type(claims) is _ReadOnlyDict else _make_read_only(claims))
+    _set_field(principal, "expires_at", expires_at)
+    return principal
 
 
 # A function that receives the headers of an HTTP request, with names in lower case.
@@ -79,11 +155,16 @@ Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal
 
 def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
     """Return a copy of a principal with other scopes."""
-    import copy  # Few servers need this module.
-
-    changed = copy.copy(principal)
-    changed.scopes = _read_scopes(scopes)
-    return changed
+    return _create_principal(
+        type(principal),
+        str(principal),
+        principal.subject,
+        principal.issuer,
+        principal.client_id,
+        _read_scopes(scopes),
+        principal.claims,
+        principal.expires_at,
+    )
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
