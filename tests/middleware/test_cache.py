@@ -10,9 +10,12 @@ from dovetail import Client, Context, Server, testing
 from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
 from dovetail.middleware import ResponseCache
-from dovetail.protocol.exchange import Caller, IncomingExchange
+from dovetail.protocol.exchange import Caller, Exchange, IncomingExchange
+from dovetail.protocol.middleware import CallNext
 from dovetail.server.server import get_dispatcher
+from dovetail.wire.content import TextContent
 from dovetail.wire.revisions import NEWEST_REVISION
+from dovetail.wire.tools import CallToolResult
 
 
 def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> IncomingExchange:
@@ -132,6 +135,26 @@ async def test_what_is_kept_reads_like_what_was_computed() -> None:
 
     async with Client(app, protocol_version="2025-06-18") as client:
         assert await client.call_tool("numbers", {}) == await client.call_tool("numbers", {})
+
+
+async def test_each_caller_gets_a_separate_copy() -> None:
+    async def stamp(exchange: Exchange, call_next: CallNext) -> object:
+        result = await call_next(exchange)
+        if isinstance(result, CallToolResult):
+            result.content.append(TextContent(text="stamped"))
+            result.structured_content["numbers"].append(9)
+        return result
+
+    app = Server("stamped", middleware=[stamp, ResponseCache(["numbers"], shared=True)])
+
+    @app.tool
+    async def numbers() -> dict[str, list[int]]:
+        return {"numbers": [1, 2]}
+
+    async with Client(app) as client:
+        results = [await client.call_tool("numbers") for _ in range(3)]
+    assert [len(result.content) for result in results] == [2, 2, 2]
+    assert [result.structured_content for result in results] == [{"numbers": [1, 2, 9]}] * 3
 
 
 async def test_a_changed_item_is_not_served_from_the_cache() -> None:

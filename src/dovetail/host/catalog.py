@@ -5,10 +5,17 @@ A name in a catalog always refers to the same item. The order of the items depen
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from dovetail.error_context import clip, find_similar, suggest_match
-from dovetail.host.catalog_item import CatalogEntry, Definition, ServerDefinitions, estimate_tokens, get_item_name
+from dovetail.host.catalog_item import (
+    CatalogEntry,
+    Definition,
+    ServerDefinitions,
+    copy_entries,
+    estimate_tokens,
+    get_item_name,
+)
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.host.supervisor import ServerSupervisor
@@ -22,7 +29,7 @@ from dovetail.host.tool_formats import (
     to_openai_tools,
 )
 from dovetail.server.search_index import SearchIndex
-from dovetail.wire.base import Struct
+from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode_canonical
 
 __all__ = ["Catalog", "CatalogEntry", "ServerDefinitions"]
@@ -145,7 +152,23 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _index(self) -> SearchIndex:
+        original = self.__dict__.get("_original")
+        if original is not None:
+            return original._index  # All copies share one index, because it takes long to build.
         return SearchIndex([tool.definition for tool in self.tools], [one.server for one in self.tools])
+
+
+def copy_catalog(catalog: Catalog) -> Catalog:
+    """Return a copy with separate definitions, so that the caller may change them."""
+    copied = replace(
+        catalog,
+        tools=copy_entries(catalog.tools),
+        resources=copy_entries(catalog.resources),
+        resource_templates=copy_entries(catalog.resource_templates),
+        prompts=copy_entries(catalog.prompts),
+    )
+    cast("dict[str, Any]", copied.__dict__)["_original"] = catalog
+    return copied
 
 
 def _merge_entries(

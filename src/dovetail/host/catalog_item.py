@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from dovetail.wire.base import Struct
+from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.prompts import Prompt
+from dovetail.wire.raw_message import copy_value
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
 
@@ -33,6 +34,11 @@ class CatalogEntry(Struct, frozen=True, kw_only=True):
     model_name: str  # the name that models see
     definition: Any  # the definition that the server sent
     tokens: int = 0  # the estimated number of tokens of the definition
+
+
+def copy_entries(entries: tuple[CatalogEntry, ...]) -> tuple[CatalogEntry, ...]:
+    """Copy entries with their definitions, so that the caller may change them."""
+    return tuple(replace(entry, definition=copy_value(entry.definition)) for entry in entries)
 
 
 def estimate_tokens(definition: Definition) -> int:

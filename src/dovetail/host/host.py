@@ -18,8 +18,8 @@ from dovetail.errors import ConsentDeferred, MCPError
 from dovetail.host.audit_log import AuditLog, attach_audit_log
 from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRecord
 from dovetail.host.caller_clients import CredentialsProvider
-from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import CatalogEntry
+from dovetail.host.catalog import Catalog, copy_catalog
+from dovetail.host.catalog_item import CatalogEntry, copy_entries
 from dovetail.host.config.config_files import check_level
 from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, apply_settings, describe_config
@@ -346,19 +346,19 @@ class Host:
 
     async def list_tools(self) -> tuple[CatalogEntry, ...]:
         """Return the tools of all servers. Names are unique, and the order is stable."""
-        return (await self._catalog.fetch("tool")).tools
+        return copy_entries((await self._catalog.fetch("tool")).tools)
 
     async def list_resources(self) -> tuple[CatalogEntry, ...]:
         """Return the resources of all servers."""
-        return (await self._catalog.fetch("resource")).resources
+        return copy_entries((await self._catalog.fetch("resource")).resources)
 
     async def list_resource_templates(self) -> tuple[CatalogEntry, ...]:
         """Return the resource templates of all servers."""
-        return (await self._catalog.fetch("resource template")).resource_templates
+        return copy_entries((await self._catalog.fetch("resource template")).resource_templates)
 
     async def list_prompts(self) -> tuple[CatalogEntry, ...]:
         """Return the prompts of all servers."""
-        return (await self._catalog.fetch("prompt")).prompts
+        return copy_entries((await self._catalog.fetch("prompt")).prompts)
 
     async def list_skills(self) -> "tuple[HostSkill, ...]":
         """Return the skills of the user and of all servers. No file of a skill is fetched."""
@@ -395,8 +395,8 @@ class Host:
         """
         catalog = await self._catalog.fetch("tool", "resource", "resource template", "prompt")
         if max_tokens is not None and catalog.tokens > max_tokens:
-            return create_search_catalog(catalog)
-        return catalog
+            catalog = create_search_catalog(catalog)
+        return copy_catalog(catalog)
 
     @overload
     async def call(

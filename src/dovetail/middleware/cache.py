@@ -12,9 +12,10 @@ from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import encode_canonical
+from dovetail.wire.codec import encode, encode_canonical
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.raw_message import decode_body
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.tools import CallToolResult
 
@@ -24,7 +25,8 @@ CacheKey = tuple[str, str, bytes]
 class _CachedResult(Struct):
     name: str
     expires_at: float
-    result: Any
+    encoded: bytes  # The result is stored encoded, so that each caller gets a separate copy and may change it.
+    result_type: type[Any]
     wraps: bool
 
 
@@ -86,7 +88,7 @@ class ResponseCache:
             # Another task may have removed the entry.
             with contextlib.suppress(KeyError):
                 self._cached.move_to_end(key)
-            return cached.result
+            return decode_body(cached.encoded, cached.result_type, "result")
         change_count = self._change_count
         result = await call_next(exchange)
         is_cacheable = (
@@ -97,7 +99,7 @@ class ResponseCache:
         # If the server reported a change during the call, the result may be outdated.
         if is_cacheable and change_count == self._change_count:
             wraps = isinstance(exchange, IncomingExchange) and exchange.wraps
-            self._store(key, _CachedResult(name, monotonic() + self._ttl, result, wraps))
+            self._store(key, _CachedResult(name, monotonic() + self._ttl, encode(result), type(result), wraps))
         return result
 
     def _is_cached(self, method: str, name: str) -> bool:

@@ -74,10 +74,7 @@ class PageCache:
         page = cached_pages.pages.get(key)
         if page is None:
             visible_items = {name: item for name, item in items.items() if name not in hidden} if hidden else items
-            result = self._build_page(exchange.method, cursor, visible_items, field, result_type, cache_hint)
-            if not exchange.caller.is_stateless:
-                result = downgrade.downgrade_result(exchange.caller.protocol_version, exchange.method, result)
-            page = encode(result)
+            page = self._encode_page(exchange, cursor, visible_items, field, result_type, cache_hint)
             cached_pages.put(key, page)
         return page
 
@@ -88,25 +85,29 @@ class PageCache:
         field: str,
         result_type: ResultFactory,
         cache_hint: CacheHint,
-    ) -> Result:
+    ) -> bytes:
         """Build a page of a list that must not be cached, because it differs between callers."""
         cursor = convert(exchange.params, PaginatedParams).cursor
-        return self._build_page(exchange.method, cursor, items, field, result_type, cache_hint)
+        return self._encode_page(exchange, cursor, items, field, result_type, cache_hint)
 
-    def _build_page(
+    def _encode_page(
         self,
-        method: str,
+        exchange: IncomingExchange,
         cursor: str | None,
         items: Mapping[str, Any],
         field: str,
         result_type: ResultFactory,
         cache_hint: CacheHint,
-    ) -> Result:
-        names = list(items)
+    ) -> bytes:
+        """Encode one page. Middleware gets bytes, so that it cannot change the definitions of the server."""
+        names, method = list(items), exchange.method
         start = find_page_start(method, cursor, names, self._max_cursor_bytes)
         end = len(names) if self._page_size is None else start + self._page_size
         next_cursor = encode_cursor(method, names[end - 1]) if end < len(names) else None
         declarations = [items[name].declaration for name in names[start:end]]
-        return result_type(
+        result = result_type(
             **{field: declarations}, next_cursor=next_cursor, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope
         )
+        if not exchange.caller.is_stateless:
+            result = downgrade.downgrade_result(exchange.caller.protocol_version, method, result)
+        return encode(result)

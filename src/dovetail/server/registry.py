@@ -412,8 +412,11 @@ class Registry:
         return [lint_tool(tool, profiles) for tool in self.tools.values()]
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of this server. The capabilities of mounted servers are not included."""
-        declared = self.declared_capabilities
+        """Return the capabilities of this server. The capabilities of mounted servers are not included.
+
+        Each caller gets a separate copy and may change it.
+        """
+        declared = convert(to_plain(self.declared_capabilities), ServerCapabilities)
         return replace(
             declared,
             logging=declared.logging or {},

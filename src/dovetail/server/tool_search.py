@@ -91,7 +91,7 @@ class ToolSearch:
     def __init__(
         self,
         list_tools: Callable[[IncomingExchange], Awaitable[Mapping[str, Tool]]],
-        build_page: Callable[[IncomingExchange, "Mapping[str, ListedTool]", str, type[Result]], Result],
+        build_page: Callable[[IncomingExchange, "Mapping[str, ListedTool]", str, type[Result]], bytes],
         find_task_switch: Callable[[], TaskSwitch | None],
     ) -> None:
         self._list_tools = list_tools  # Returns the tools that a caller may see, by their public names.

@@ -43,7 +43,6 @@ _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
 # If this many calls have become tasks and still run, further calls stay in the foreground.
 _MAX_SWITCHED_CALLS: Final = 1_000
-_REQUIRED_CAPABILITY: Final = {"extensions": {TASKS_EXTENSION: {}}}
 
 HandleInBackground = Callable[[IncomingExchange], Coroutine[Any, Any, Result | bytes]]
 OpenRoundState = Callable[[IncomingExchange], RequestState]
@@ -72,7 +71,7 @@ class ToolTask:
             return None
         if not self._tasks.is_declared(exchange):
             if self.config.required and _is_direct(exchange):
-                raise MissingClientCapability(_REQUIRED_CAPABILITY)
+                raise MissingClientCapability({"extensions": {TASKS_EXTENSION: {}}})
             return None
         worker = self._tasks.get_worker()
         if worker is None or self.config.after is not None:

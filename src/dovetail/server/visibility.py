@@ -250,7 +250,7 @@ class Visibility:
 
     def build_page(
         self, exchange: IncomingExchange, items: Mapping[str, Any], field: str, result_type: type[Result]
-    ) -> Result:
+    ) -> bytes:
         """Return one page of a list for this caller only. Shared caches must not store the page."""
         cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)

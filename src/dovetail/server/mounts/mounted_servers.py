@@ -239,11 +239,11 @@ class MountedServers:
                 tools=combined.tools or mounted.tools,
                 resources=combined.resources or mounted.resources,
                 prompts=combined.prompts or mounted.prompts,
-                completions=combined.completions if combined.completions is not None else mounted.completions,
+                completions=combined.completions if mounted.completions is None else combined.completions or {},
             )
         return combined
 
-    async def _list_page(self, exchange: IncomingExchange) -> Result:
+    async def _list_page(self, exchange: IncomingExchange) -> bytes:
         kind, field, result_type = _LIST_METHODS[exchange.method]
         access_rules = self._registry.access_rules
         if access_rules is not None and access_rules.has_unchecked_names:

@@ -48,7 +48,7 @@ _ACKNOWLEDGE_TIMEOUT_S: Final = 1.0
 _CHANGED: Final = "session-changed"
 _APPLIED: Final = "session-applied"
 
-_RETRY_HEADERS: Final = [(b"retry-after", b"1")]
+_RETRY_HEADERS: Final = ((b"retry-after", b"1"),)
 
 
 class SessionRecords:
