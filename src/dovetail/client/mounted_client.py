@@ -6,6 +6,7 @@ requests are rejected.
 """
 
 import asyncio
+import contextvars
 import secrets
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -331,6 +332,7 @@ class MountedClient:
         self._input_filter = input_filter
         self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
+        self._context = contextvars.copy_context()  # A request may start to listen, but must not pass on its context.
         self._has_no_changes = False
         self._tool_change_count = 0  # the number of times that the server has reported a change of its tools
         self._listed_change_count = 0  # the number of changes before the tools were listed for `find_header_paths`
@@ -393,7 +395,9 @@ class MountedClient:
         """
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
-            self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
+            self._listen_task = loop.create_task(
+                self._watch_lists(is_repeated=previous_task is not None), context=self._context.copy()
+            )
 
     async def stop(self) -> None:
         self._parked_calls.clear()
@@ -447,7 +451,7 @@ class MountedClient:
         if not accepted_uris:
             await subscription.aclose()
             raise NotSupported("the server refused the subscription to these resources")
-        task = asyncio.get_running_loop().create_task(self._forward_changes(subscription))
+        task = asyncio.get_running_loop().create_task(self._forward_changes(subscription), context=self._context.copy())
         return ResourceWatch(accepted_uris, task.cancel)  # pyright: ignore[reportArgumentType]
 
     async def _watch_lists(self, *, is_repeated: bool) -> None:

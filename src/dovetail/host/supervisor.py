@@ -5,6 +5,7 @@ server stay available.
 """
 
 import asyncio
+import contextvars
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -57,6 +58,7 @@ class ServerSupervisor:
         mask: Callable[[Any], Any] = lambda value: value,
         input_filter: InputFilter | None = None,
         change_callbacks: dict[object, ChangeCallback] | None = None,
+        context: contextvars.Context | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -67,6 +69,8 @@ class ServerSupervisor:
         self.shared = False
         self.screen = input_filter  # a function that checks the server's input requests to gateway callers
         self._create_client = create_client
+        # The server lives longer than the request that starts it, so its tasks must not use the request's context.
+        self._context = contextvars.copy_context() if context is None else context
         self._emit = emit
         self._authorize_start = authorize_start  # a function that raises an error if the server must not start
         self._find_start_obstacle = find_start_obstacle  # returns the reason why the server cannot start, or ""
@@ -108,6 +112,7 @@ class ServerSupervisor:
             mask=self._mask,
             input_filter=self.screen,
             change_callbacks=self._change_callbacks,
+            context=self._context,
         )
 
     def __repr__(self) -> str:
@@ -150,7 +155,9 @@ class ServerSupervisor:
         start_task = self._start_task
         if start_task is None or start_task.done():
             self._check_startable()
-            start_task = self._start_task = asyncio.get_running_loop().create_task(self._start())
+            start_task = self._start_task = asyncio.get_running_loop().create_task(
+                self._start(), context=self._context.copy()
+            )
             start_task.add_done_callback(log_failure)
         return await self._await_shared(start_task)
 
@@ -472,7 +479,7 @@ class ServerSupervisor:
         idle_timeout = self.settings.idle_timeout
         if idle_timeout is not None and not self.use_count and self.client is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(
-                idle_timeout, lambda: self.spawn(self._stop_if_idle())
+                idle_timeout, lambda: self.spawn(self._stop_if_idle()), context=self._context
             )
 
     async def _stop_if_idle(self) -> None:
@@ -517,7 +524,9 @@ class ServerSupervisor:
         self.forwarder = None
         if client is not None:
             get_session(client).on_connection = None
-            task = asyncio.get_running_loop().create_task(self._close_client(client, mounted_client))
+            task = asyncio.get_running_loop().create_task(
+                self._close_client(client, mounted_client), context=self._context.copy()
+            )
             self._close_tasks.add(task)
             task.add_done_callback(self._close_tasks.discard)
 
@@ -534,8 +543,8 @@ class ServerSupervisor:
             log.warning("error while stopping %s: %s", self.name, exc)
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        """Run a coroutine as a task. The task is cancelled when the server stops."""
-        task = asyncio.get_running_loop().create_task(coroutine)
+        """Run a coroutine as a task, in the context of the server. The task is cancelled when the server stops."""
+        task = asyncio.get_running_loop().create_task(coroutine, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
         return task

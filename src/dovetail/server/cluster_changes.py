@@ -5,6 +5,7 @@ the log is not available, they hear it later. A call that publishes a change is 
 """
 
 import asyncio
+import contextvars
 import itertools
 from collections.abc import Callable
 from typing import Final
@@ -76,7 +77,7 @@ class ClusterChanges:
         if loop is not None:
             self.last_number = next(self._numbers)
             try:
-                loop.call_soon_threadsafe(self._enqueue, kind, body)
+                loop.call_soon_threadsafe(self._enqueue, kind, body, context=contextvars.Context())
             except RuntimeError:
                 self._loop = None  # The event loop is closed.
 

@@ -6,6 +6,7 @@ cannot stop the server or affect another call: the dispatcher catches all except
 """
 
 import asyncio
+import contextvars
 import os
 import time
 from collections import Counter
@@ -120,6 +121,7 @@ class Dispatcher:
         self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
         self._cluster_lock = asyncio.Lock()
+        self._context = contextvars.copy_context()  # the context of a lifespan that a request opens
         self._warns_of_local_changes = self._has_warned_of_local_change = False
         # These attributes are None if the server is not in a cluster.
         self._call_places: CallPlaces | None = None
@@ -483,8 +485,11 @@ class Dispatcher:
         own_capabilities = self.registry.capabilities()
         return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
 
-    async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop. Call `stop` with the same `user` to close it."""
+    async def start(self, user: object = None, context: contextvars.Context | None = None) -> None:
+        """Open the lifespan in the running event loop. Call `stop` with the same `user` to close it.
+
+        The lifespan runs in `context`, or else in the context of this call.
+        """
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()
@@ -499,7 +504,7 @@ class Dispatcher:
             if self.mounts is not None:
                 await self.mounts.start()
             if self._has_lifespan:
-                await self._get_lifespan_run(state).wait_until_ready()
+                await self._get_lifespan_run(state, context or contextvars.copy_context()).wait_until_ready()
         except BaseException:
             await self._release_user(state, self if user is None else user)
             raise
@@ -539,10 +544,13 @@ class Dispatcher:
             cluster, build_key("subscriptions", self.name), limits.max_subscriptions_per_principal
         )
 
-    def _get_lifespan_run(self, state: LoopState) -> LifespanRun:
+    def _get_lifespan_run(self, state: LoopState, context: contextvars.Context | None = None) -> LifespanRun:
+        """Return the open lifespan, or open it. A lifespan lives longer than a request, so it has another context."""
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
-            run = state.lifespan_run = LifespanRun(self._lifespan, self._extension_lifespans, self.name)
+            run = state.lifespan_run = LifespanRun(
+                self._lifespan, self._extension_lifespans, self.name, self._context if context is None else context
+            )
         return run
 
     def _add_lifespan(self, lifespan: Lifespan) -> None:
@@ -964,7 +972,7 @@ class Dispatcher:
     def _start_sweeping(self, state: LoopState) -> None:
         if not state.is_sweeping:
             state.is_sweeping = True
-            state.loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
+            state.loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state, context=contextvars.Context())
 
     def _sweep_overdue(self, state: LoopState) -> None:
         """Stop all calls that take too long.

@@ -5,6 +5,7 @@ One task enters and exits the context manager, because some context managers req
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import os
@@ -80,7 +81,13 @@ class LifespanRun:
     `extension_lifespans` may become longer while the server runs. `open_added` then opens the new ones.
     """
 
-    def __init__(self, lifespan: Lifespan | None, extension_lifespans: Sequence[Lifespan], name: str) -> None:
+    def __init__(
+        self,
+        lifespan: Lifespan | None,
+        extension_lifespans: Sequence[Lifespan],
+        name: str,
+        context: contextvars.Context,
+    ) -> None:
         self.value: Any = None
         self.is_open = False
         self.failure: BaseException | None = None  # the exception that the startup raised
@@ -94,7 +101,7 @@ class LifespanRun:
         self._has_started = False
         self._is_ending = False
         self._wake_event = asyncio.Event()
-        self._task = loop.create_task(self._run())
+        self._task = loop.create_task(self._run(), context=context.copy())
 
     def open_added(self) -> None:
         """Open the lifespans of extensions that were added to a running server. New requests wait for them."""

@@ -6,6 +6,7 @@ versions of all watched tasks.
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Callable, Collection, Generator
 from typing import TypeAlias
 
@@ -121,7 +122,7 @@ class _LoopWatchers:
     def _schedule_poll(self) -> None:
         if self._poll_interval_s is not None and self._watchers and not self._is_polling:
             self._is_polling = True
-            self._loop.call_later(self._poll_interval_s, self._poll)
+            self._loop.call_later(self._poll_interval_s, self._poll, context=contextvars.Context())
 
     def _poll(self) -> None:
         if not self._watchers:

@@ -1,6 +1,7 @@
 """Mounted servers that run in the same process, and the interfaces that mounts use."""
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,7 +61,7 @@ class MountingServer(Protocol):
     @property
     def inspects_results(self) -> bool: ...
 
-    async def start(self, user: object = None) -> None: ...
+    async def start(self, user: object = None, context: contextvars.Context | None = None) -> None: ...
     async def stop(self, user: object = None) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes: ...
@@ -90,10 +91,12 @@ class LocalServer:
     def __init__(self, server: MountingServer) -> None:
         self.name = server.name
         self.server = server
+        # A request may start the server, which then lives longer than the request.
+        self._context = contextvars.copy_context()
 
     async def start(self) -> None:
         try:
-            await self.server.start(self)
+            await self.server.start(self, self._context)
         except (MCPError, asyncio.CancelledError):
             raise
         except Exception as exc:

@@ -5,6 +5,7 @@ temporary session for each request.
 """
 
 import asyncio
+import contextvars
 import secrets
 from collections import OrderedDict
 from functools import partial
@@ -191,7 +192,7 @@ class MemorySessions:
             delay = min(
                 _SWEEP_INTERVAL_S, limits.initialize_timeout / 2, limits.session_idle_timeout / 2, limits.replay_ttl / 2
             )
-            self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop)
+            self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop, context=contextvars.Context())
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """End the sessions that have expired, and the sessions of closed event loops."""

@@ -6,6 +6,7 @@ each request. A `HandshakeSession` is one worker's copy of a session, with the c
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -298,7 +299,7 @@ class SharedSessions:
     def _schedule_sweep(self) -> None:
         limits = self._limits
         delay = min(_SWEEP_INTERVAL_S, limits.session_idle_timeout / 4, limits.replay_ttl / 2)
-        self._sweep_timer = asyncio.get_running_loop().call_later(delay, self._sweep)
+        self._sweep_timer = asyncio.get_running_loop().call_later(delay, self._sweep, context=contextvars.Context())
 
     def _sweep(self) -> None:
         """Drop the copies of sessions that were not used for a while, and extend the life of sessions in use."""

@@ -4,6 +4,7 @@ Targets are due in the order in which they were added, so thousands of streams n
 """
 
 import asyncio
+import contextvars
 from typing import Protocol
 
 
@@ -42,7 +43,8 @@ class SharedTimer:
     def _start_timer(self, loop: asyncio.AbstractEventLoop, due_at: float) -> DueTimes:
         self._drop_closed_loops()
         due_times = self._due_times_by_loop[loop] = {}
-        loop.call_at(due_at, self._handle_due, loop, due_times)
+        # The timer serves all targets, so it must not use the context of the request that starts it.
+        loop.call_at(due_at, self._handle_due, loop, due_times, context=contextvars.Context())
         return due_times
 
     def _drop_closed_loops(self) -> None:
