@@ -36,6 +36,14 @@ async def test_each_caller_has_its_own_and_always_the_same() -> None:
     assert ada.settings.idle_timeout  # and it is closed when it is not used
 
 
+async def test_tokens_with_different_scopes_or_clients_have_their_own() -> None:
+    found = per_caller([])
+    principals = [Principal("ada"), Principal("ada", scopes=["admin"]), Principal("ada", client_id="app")]
+    assert len({id(found.get_server(principal)) for principal in principals}) == 3
+    renewed = Principal("ada", scopes=["admin"], claims={"jti": "2"}, expires_at=5.0)
+    assert found.get_server(renewed) is found.get_server(principals[1])
+
+
 async def test_a_caller_without_identity_or_credentials_is_refused() -> None:
     found = per_caller([])
     with pytest.raises(PolicyError):

@@ -4,12 +4,12 @@ A client is never shared, so no caller sees the data or the session of another c
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import Principal, as_principal
 from dovetail.wire.base import replace
 
 _IDLE_TIMEOUT_S: Final = 900.0  # the seconds after which an unused client is closed
@@ -20,8 +20,15 @@ _MAX_CALLERS: Final = 256
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
+CallerKey: TypeAlias = tuple[str, str | None, frozenset[str]]  # the principal, its client ID and its scopes
+
+
 class CallerClients:
-    """The clients of one server, one for each gateway caller."""
+    """The clients of one server, one for each gateway caller.
+
+    A user may have several tokens, and the credentials may depend on the client and the scopes of a token. Tokens that
+    differ in these points therefore have separate clients.
+    """
 
     def __init__(
         self, shared_server: ServerSupervisor, create_client: Callable[..., Any], credentials: CredentialsProvider
@@ -29,7 +36,7 @@ class CallerClients:
         self._shared_server = shared_server
         self._create_client = create_client
         self._credentials = credentials
-        self._servers_by_caller: dict[str, ServerSupervisor] = {}
+        self._servers_by_caller: dict[CallerKey, ServerSupervisor] = {}
 
     @property
     def servers(self) -> tuple[ServerSupervisor, ...]:
@@ -43,8 +50,9 @@ class CallerClients:
                 PolicyError(f"the server {self._shared_server.name} requires authentication"),
                 server=self._shared_server.name,
             )
-        server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        self._servers_by_caller[str(principal)] = server
+        key = _build_caller_key(principal)
+        server = self._servers_by_caller.pop(key, None) or self._create_server(principal)
+        self._servers_by_caller[key] = server
         return server
 
     def _create_server(self, principal: Any) -> ServerSupervisor:
@@ -67,3 +75,8 @@ class CallerClients:
                 return
             if server.asleep:
                 del self._servers_by_caller[caller]
+
+
+def _build_caller_key(principal: Any) -> CallerKey:
+    caller = as_principal(principal)
+    return str(caller), caller.client_id, caller.scopes
