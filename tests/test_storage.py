@@ -244,6 +244,30 @@ def test_a_database_that_cannot_be_used_is_named(tmp_path: Path, kind: str) -> N
             OPENERS[kind](path)
 
 
+@pytest.mark.parametrize(
+    ("code", "is_about_access"),
+    [
+        (sqlite3.SQLITE_PERM, True),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, True),
+        (sqlite3.SQLITE_CANTOPEN, True),
+        (sqlite3.SQLITE_IOERR_WRITE, False),
+        (sqlite3.SQLITE_FULL, False),
+    ],
+)
+def test_only_a_database_that_cannot_be_written_gets_advice_about_access(
+    tmp_path: Path, code: int, is_about_access: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        error = sqlite3.OperationalError("SQLite's reason")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr("dovetail.storage._enable_wal", fail)
+    with pytest.raises(OSError, match="SQLite's reason") as caught:
+        open_database(tmp_path / "database", "CREATE TABLE t (a)", ())
+    assert ("writable" in str(caught.value)) is is_about_access
+
+
 @pytest.mark.parametrize("use", [SharedDatabase.use_reader, SharedDatabase.use_writer, SharedDatabase.change])
 def test_a_database_that_is_damaged_later_is_named(tmp_path: Path, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "database"

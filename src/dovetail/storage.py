@@ -36,7 +36,8 @@ _DATABASE_TIMEOUT_S: Final = 5.0
 _MAX_CHECKED_BYTES: Final = 100_000_000
 # The primary error codes of SQLite. The sqlite3 module is imported only if it is needed.
 _DAMAGE_CODES: Final = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
-_UNUSABLE_CODES: Final = (3, 8, 10, 13, 14)  # SQLITE_PERM, _READONLY, _IOERR, _FULL, _CANTOPEN
+_NOT_WRITABLE_CODES: Final = (3, 8, 14)  # SQLITE_PERM, _READONLY, _CANTOPEN
+_UNUSABLE_CODES: Final = (10, 13, *_NOT_WRITABLE_CODES)  # SQLITE_IOERR, SQLITE_FULL
 _MAX_FIRST_LINE_BYTES: Final = 64 * 1024
 _VERSION_KEY: Final = "version"
 _OPEN_LOCK: Final = threading.Lock()
@@ -424,9 +425,11 @@ def _report_unusable(path: str | Path) -> Generator[None]:
     try:
         yield
     except Exception as exc:
-        if _get_sqlite_code(exc) in _UNUSABLE_CODES:
-            raise OSError(f"cannot use {path}: {exc}. The file and its folder must be writable") from None
-        raise
+        code = _get_sqlite_code(exc)
+        if code not in _UNUSABLE_CODES:
+            raise
+        hint = ". The file and its folder must be writable" if code in _NOT_WRITABLE_CODES else ""
+        raise OSError(f"cannot use {path}: {exc}{hint}") from None
 
 
 def _get_sqlite_code(exc: Exception) -> int | None:

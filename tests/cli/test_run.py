@@ -215,6 +215,33 @@ def test_a_lifespan_that_fails_is_shown_as_python_shows_it(
     assert "dovetail" not in said.stderr.replace(str(tmp_path), "")
 
 
+OCCUPIED = """
+import socket
+from contextlib import asynccontextmanager
+from dovetail import Server
+
+@asynccontextmanager
+async def lifespan():
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        await Server("inner").serve("http", port=occupied.getsockname()[1])
+        yield
+
+app = Server("outer", lifespan=lifespan)
+"""
+
+
+def test_an_error_of_the_system_in_a_lifespan_is_shown_with_the_line_of_the_user(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    file = tmp_path / "occupied.py"
+    file.write_text(OCCUPIED, encoding="utf-8")
+    result = subprocess.run(
+        [*OURS, "run", str(file)], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert result.returncode == 3
+    assert f'File "{file}", line 9, in lifespan' in result.stderr
+
+
 STORED_FILES = {
     "tasks": """
 from dovetail.extensions import TaskConfig, TaskOptions

@@ -30,7 +30,7 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
 
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
-_PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(__file__))
+_STORAGE_MODULE: Final = "dovetail.storage"
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
 # All functions with the `contextmanager` decorator share this code object.
@@ -206,7 +206,7 @@ def print_failure(exc: BaseException) -> bool:
     is_start_failure = hasattr(exc, _START_FAILURE_ATTRIBUTE)
     if isinstance(exc, DamagedFile | UnsupportedFileVersion):
         text = f"error: {exc}\n"
-    elif is_start_failure and isinstance(exc, OSError) and _is_raised_by_dovetail(exc):
+    elif is_start_failure and isinstance(exc, OSError) and _is_raised_by_storage(exc):
         text = f"error: {exc if exc.filename is None else f'{exc.filename}: {exc.strerror}'}\n"
     elif is_start_failure:
         text = "".join(traceback.format_exception(_trim_traceback(exc)))
@@ -217,9 +217,8 @@ def print_failure(exc: BaseException) -> bool:
     return True
 
 
-def _is_raised_by_dovetail(exc: BaseException) -> bool:
-    *_, (last_frame, _) = traceback.walk_tb(exc.__traceback__)
-    return last_frame.f_code.co_filename.startswith(_PACKAGE_FOLDER)
+def _is_raised_by_storage(exc: BaseException) -> bool:
+    return any(frame.f_globals.get("__name__") == _STORAGE_MODULE for frame, _ in traceback.walk_tb(exc.__traceback__))
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
