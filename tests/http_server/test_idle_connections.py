@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from dovetail import Client, MCPError
+from dovetail.transports.http_client import http_client
+from dovetail.transports.http_client.http_client import HTTPClient
 from http_server.proxies import PROGRAMS, IdleTimes, run_proxy
-from http_server.raw_connection import RawConnection, run_server
-from http_server.rfc9112_cases import get
+from http_server.raw_connection import run_server
 
 pytestmark = [
     pytest.mark.interop,
@@ -33,8 +34,8 @@ LONG_PAUSES = (*(idle + delta for idle in IDLE_TIMES for delta in (-0.5, -0.05, 
 
 
 @contextlib.contextmanager
-def serve(kind: str, folder: Path, log: Path) -> Iterator[str]:
-    with run_server(folder, limits={"idle_timeout": SERVER_IDLE_S}, log=str(log)) as server:
+def serve(kind: str, folder: Path, log: Path, idle_timeout: float = SERVER_IDLE_S) -> Iterator[str]:
+    with run_server(folder, limits={"idle_timeout": idle_timeout}, log=str(log)) as server:
         if kind == "direct":
             yield f"http://127.0.0.1:{server.port}/mcp"
         else:
@@ -59,16 +60,25 @@ async def call_after_pauses(
     return errors
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_a_client_behind_a_proxy_does_not_trust_the_time_of_the_server(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "connection_count"), [("direct", 1), *((kind, 2) for kind in PROGRAMS)])
+async def test_a_client_behind_a_proxy_does_not_trust_the_time_of_the_server(
+    kind: str, connection_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HAProxy forwards Keep-Alive, but not the Connection header that names it. So the client must check both."""
-    with run_server(tmp_path) as server, run_proxy(kind, tmp_path, server.port) as proxy:
-        connection = RawConnection(proxy.port)
-        connection.send(get(b"/"))
-        (response,) = connection.receive_until(1).responses
-        connection.close()
-    is_named = "keep-alive" in response.headers.get("connection", "")
-    assert not (is_named and "keep-alive" in response.headers)
+    now, dialed_addresses = 1000.0, list[str]()
+    monkeypatch.setattr(http_client, "_get_time", lambda: now)
+
+    def allow_address(address: str) -> bool:
+        dialed_addresses.append(address)
+        return True
+
+    with serve(kind, tmp_path, tmp_path / "calls", idle_timeout=75) as url:
+        client = HTTPClient(address_filter=allow_address, trust_env=False)
+        for _ in range(2):
+            await (await client.fetch("GET", url.replace("/mcp", "/"), [])).read()
+            now += 10
+        await client.close()
+    assert len(dialed_addresses) == connection_count
 
 
 @pytest.mark.parametrize(

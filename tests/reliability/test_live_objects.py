@@ -1,4 +1,4 @@
-"""T08: whether any kind of request leaves objects behind, in both eras, over each transport, at servers and clients."""
+"""T08: whether requests leave objects behind at servers and clients. `CASES` lists the kinds of requests."""
 
 import asyncio
 import logging

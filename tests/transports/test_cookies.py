@@ -110,13 +110,27 @@ def test_a_cookie_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jar.build_header(URL) == b"c=3"
 
 
-def test_the_oldest_cookie_makes_room() -> None:
-    jar = keep(*(f"c{number}=x" for number in range(MAX_COOKIES)))
-    jar.store(b"c0=again\nnew=x", URL)
-    names = [cookie.partition(b"=")[0] for cookie in jar.build_header(URL).split(b"; ")]
-    assert names == [*(b"c%d" % number for number in range(2, MAX_COOKIES)), b"c0", b"new"]
+def test_a_full_jar_keeps_its_cookies() -> None:
+    jar = keep("lb=A", *(f"c{number}=x" for number in range(MAX_COOKIES - 1)))
+    expected = jar.build_header(URL)
+    jar.store(b"new=x\nc0=again", URL)
+    assert jar.build_header(URL) == expected.replace(b"c0=x", b"c0=again")
+    jar.store(b"c0=; max-age=0\nnew=x", URL)
+    assert jar.build_header(URL) == expected.replace(b"c0=x; ", b"") + b"; new=x"
+
+
+def test_the_total_size_of_cookies_is_limited() -> None:
     half = "x" * (MAX_TOTAL_BYTES // 2 - 10)
-    assert keep(f"a={half}", f"b={half}", f"c={half}").build_header(URL) == f"b={half}; c={half}".encode()
+    jar = keep(f"a={half}", f"b={half}", f"c={half}", "d=x", f"d={half}")
+    assert jar.build_header(URL) == f"a={half}; b={half}; d=x".encode()
+
+
+def test_expired_cookies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = keep("lb=A", *(f"c{number}=x; max-age=10" for number in range(MAX_COOKIES - 1)))
+    now = time.time()
+    monkeypatch.setattr(cookies.time, "time", lambda: now + 12)
+    jar.store(b"new=x", URL)
+    assert jar.build_header(URL) == b"lb=A; new=x"
 
 
 # Requests

@@ -206,8 +206,9 @@ async def test_a_connection_is_used_for_as_long_as_the_server_promises(
                 assert server.connection_count == connection_count
 
 
-async def test_the_last_promise_counts(clock: Clock) -> None:
-    headers = [PROMISE % b"timeout=75", b"", PROMISE % b"timeout=10"]
+@pytest.mark.parametrize("unpromised", [b"", b"keep-alive: timeout=75\r\n"])
+async def test_the_last_promise_counts(unpromised: bytes, clock: Clock) -> None:
+    headers = [PROMISE % b"timeout=75", unpromised, PROMISE % b"timeout=75", PROMISE % b"timeout=10"]
 
     async def serve(visit: ServerConnection) -> None:
         for header in headers:
@@ -216,10 +217,10 @@ async def test_the_last_promise_counts(clock: Clock) -> None:
         await visit.wait_closed()
 
     async with run_raw_server(serve) as server, open_client() as client:
-        for pause in (0, 72, 3, 9):
+        for pause, connection_count in ((0, 1), (72, 1), (3, 1), (72, 1), (9, 2), (72, 2), (5, 3)):
             clock.time += pause
             await fetch(client, server.url)
-        assert server.connection_count == 2
+            assert server.connection_count == connection_count
 
 
 async def test_each_connection_is_closed_at_its_own_time() -> None:
@@ -250,7 +251,7 @@ async def test_few_connections_are_kept_for_long(clock: Clock) -> None:
             clock.time += 5
 
 
-async def test_a_guard_keeps_no_promise(clock: Clock) -> None:
+async def test_the_fetcher_of_a_guard_does_not_trust_keep_alive(clock: Clock) -> None:
     fetcher = ServerFetcher()
     async with run_raw_server(reply_to_each(plain_reply(b"", PROMISE % b"timeout=75"))) as server:
         for _ in range(2):
@@ -262,11 +263,18 @@ async def test_a_guard_keeps_no_promise(clock: Clock) -> None:
 
 
 async def test_client_and_server_keep_a_connection_through_a_pause(clock: Clock) -> None:
-    async with serve() as (server, port), open_client() as client:
-        for pause in (30, 72, 1):
+    client_addresses: set[Any] = set()
+
+    async def remember_client(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            client_addresses.add(tuple(scope["client"]))
+        await application(scope, receive, send)
+
+    async with serve(remember_client) as (_, port), open_client() as client:
+        for pause, connection_count in ((30, 1), (72, 1), (74, 1), (0, 2)):
             await fetch(client, f"http://127.0.0.1:{port}/")
             clock.time += pause
-            assert server.connection_count == 1
+            assert len(client_addresses) == connection_count
 
 
 async def test_the_system_probes_idle_connections() -> None:

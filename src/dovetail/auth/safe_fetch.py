@@ -123,7 +123,7 @@ class ServerFetcher:
             self._fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES),
                 idle_timeout=_IDLE_TIMEOUT_S,
-                max_idle_timeout=_IDLE_TIMEOUT_S,
+                trusts_keep_alive=False,
             )
         return await send_request(self._fetcher, request)
 
@@ -136,7 +136,7 @@ class ServerFetcher:
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,
                 idle_timeout=_IDLE_TIMEOUT_S,
-                max_idle_timeout=_IDLE_TIMEOUT_S,
+                trusts_keep_alive=False,
                 trust_env=False,
             )
         return await send_request(self._filtered_fetcher, HTTPRequest("GET", action.url))

@@ -28,17 +28,15 @@ class Cookie(NamedTuple):
 
 
 class CookieJar:
-    """The cookies of one origin. If the jar is full, the cookie that was set first is dropped."""
+    """The cookies of one origin. If the jar is full, new cookies are ignored, so that a balancer's first one stays."""
 
     def __init__(self) -> None:
-        self.cookies: dict[tuple[bytes, bytes], Cookie] = {}  # by name and path, in the order in which they were set
+        self.cookies: dict[tuple[bytes, bytes], Cookie] = {}  # by name and path, in the order in which they were added
 
     def store(self, headers: bytes, url: str) -> None:
         """Store the cookies in the Set-Cookie headers of a response from this URL. Ignore invalid cookies."""
         for header in headers.split(COOKIE_SEPARATOR):
             self._store_cookie(header, url)
-        while len(self.cookies) > MAX_COOKIES or self._count_bytes() > MAX_TOTAL_BYTES:
-            del self.cookies[next(iter(self.cookies))]
 
     def build_header(self, url: str) -> bytes:
         """Return the value of the Cookie header for a request to this URL, or b"" if there are no cookies for it."""
@@ -64,15 +62,15 @@ class CookieJar:
         path = attributes.get(b"path", b"")
         if not path.startswith(b"/"):
             path = _get_path(url).rpartition(b"/")[0] or b"/"
-        if len(name) + len(value) + len(path) > MAX_TOTAL_BYTES:
-            return
-        expires_at = _find_expiry(attributes)
-        self.cookies.pop((name, path), None)
-        if expires_at > time.time():
-            self.cookies[name, path] = Cookie(value, expires_at)
+        cookies = self.cookies | {(name, path): Cookie(value, _find_expiry(attributes))}
+        now = time.time()
+        cookies = {key: cookie for key, cookie in cookies.items() if cookie.expires_at > now}
+        if len(cookies) <= MAX_COOKIES and _count_bytes(cookies) <= MAX_TOTAL_BYTES:
+            self.cookies = cookies
 
-    def _count_bytes(self) -> int:
-        return sum(len(name) + len(path) + len(cookie.value) for (name, path), cookie in self.cookies.items())
+
+def _count_bytes(cookies: dict[tuple[bytes, bytes], Cookie]) -> int:
+    return sum(len(name) + len(path) + len(cookie.value) for (name, path), cookie in cookies.items())
 
 
 def _find_expiry(attributes: dict[bytes, bytes]) -> float:

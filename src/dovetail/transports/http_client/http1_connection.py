@@ -285,7 +285,7 @@ class HTTP1Connection(asyncio.Protocol):
         "_is_corrupt",
         "_is_paused",
         "_is_reusable",
-        "_keep_alive_header",
+        "_keep_alive_headers",
         "_loop",
         "_on_done",
         "_on_lost",
@@ -308,7 +308,7 @@ class HTTP1Connection(asyncio.Protocol):
         self.limits = limits
         self.idle_until = 0.0  # the time at which the pool closes the idle connection
         self.idle_limit_s: float | None = None  # how long the server keeps it open at least, if the server says so
-        self._keep_alive_header: bytes | None = None
+        self._keep_alive_headers: tuple[bytes | None, bytes | None] = (None, None)
         self._loop = loop
         self._on_done = on_done
         self._on_lost = on_lost
@@ -456,9 +456,9 @@ class HTTP1Connection(asyncio.Protocol):
         if encoding is not None and encoding.lower() != b"chunked":
             self._reject(InvalidHTTPResponse("The response has a transfer encoding other than chunked"))
         self._is_reusable = parser.should_keep_alive()
-        keep_alive_header = response.headers.get(b"keep-alive")
-        if keep_alive_header != self._keep_alive_header:  # Servers repeat the same header in each response.
-            self._keep_alive_header = keep_alive_header
+        keep_alive_headers = response.headers.get(b"keep-alive"), response.headers.get(b"connection")
+        if keep_alive_headers != self._keep_alive_headers:  # Servers repeat the same headers in each response.
+            self._keep_alive_headers = keep_alive_headers
             self.idle_limit_s = _find_idle_limit(response.headers)
         self._reads_until_eof = encoding is None and b"content-length" not in response.headers
         try:

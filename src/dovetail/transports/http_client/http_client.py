@@ -55,6 +55,7 @@ RESERVED_HEADERS = {
 }  # fmt: skip
 # The number of idle connections to an origin that stay open for as long as the server promises.
 _MAX_LONG_IDLE_CONNECTIONS = 8
+_MAX_IDLE_TIMEOUT_S = 300.0
 # This clock includes the time during which the machine is suspended. After that, servers have closed their connections.
 _get_time: Callable[[], float] = (
     partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -104,9 +105,9 @@ class HTTPClient:
         trust_env: bool = True,
         connect_timeout: float = 10.0,
         # Idle connections are closed after this time, because uvicorn and Node would close them after five seconds.
-        # If a server promises to keep them open for another time, the promise counts, up to `max_idle_timeout`.
+        # A server can promise another time. A longer one counts only with `trusts_keep_alive`.
         idle_timeout: float = 4.0,
-        max_idle_timeout: float = 300.0,
+        trusts_keep_alive: bool = True,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
         # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
@@ -118,7 +119,7 @@ class HTTPClient:
         self._trust_env = trust_env
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
-        self._max_idle_timeout = max_idle_timeout
+        self._trusts_keep_alive = trusts_keep_alive
         self._limits = limits or FetchLimits()
         self._routes: dict[tuple[str, str], Route] = {}
         self._valid_header_names: set[bytes] = set()
@@ -342,8 +343,8 @@ class HTTPClient:
         idle = self._idle_connections.setdefault(self._origins[connection], [])
         timeout = self._idle_timeout
         if connection.idle_limit_s is not None:
-            is_kept_longer = len(idle) < _MAX_LONG_IDLE_CONNECTIONS
-            timeout = min(connection.idle_limit_s, self._max_idle_timeout if is_kept_longer else timeout)
+            is_kept_longer = self._trusts_keep_alive and len(idle) < _MAX_LONG_IDLE_CONNECTIONS
+            timeout = min(connection.idle_limit_s, _MAX_IDLE_TIMEOUT_S if is_kept_longer else timeout)
         connection.idle_until = _get_time() + timeout
         idle.append(connection)
         if self._sweep_timer is None or connection.idle_until < self._sweep_at:

@@ -98,12 +98,11 @@ class ConnectionGroup:
         self._has_iteration_time = self.loop.time() == self.loop.time()
         self.lone_reader: GroupedConnection | None = None  # the connection whose data is handled at once
         self._last_read_at = -1.0
-        self.keep_alive_timeout = limits.idle_timeout
         # A client learns how long an idle connection stays open. Connection names the header, so that proxies drop it.
         seconds = int(limits.idle_timeout)
         self.keep_alive = b"connection: keep-alive\r\nkeep-alive: timeout=%d\r\n" % seconds if seconds else b""
         self._set_date()
-        timeouts = (limits.header_timeout, limits.body_timeout, self.keep_alive_timeout)
+        timeouts = (limits.header_timeout, limits.body_timeout, limits.idle_timeout)
         self._sweep_interval = max(_MIN_SWEEP_INTERVAL_S, min(_MAX_SWEEP_INTERVAL_S, *timeouts))
         self._is_sweep_scheduled = False
 

@@ -161,7 +161,7 @@ class HTTP1Protocol(asyncio.Protocol):
         elif has_unread_input(self._transport):  # A request arrived while the event loop was busy.
             self.deadline = self.server.loop.time()
         elif has_unread_output(self._transport):
-            self._handle_stall(f"{self.server.keep_alive_timeout:g} s (idle_timeout)")
+            self._handle_stall(f"{self.server.limits.idle_timeout:g} s (idle_timeout)")
         else:
             self._close()
 
@@ -261,7 +261,7 @@ class HTTP1Protocol(asyncio.Protocol):
             self._check_incomplete(was_reading)
         elif self.state is _IDLE and self.current is None and self.deadline == inf:
             # The client had its response before it sent the body.
-            self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
+            self.deadline = self.server.loop.time() + self.server.limits.idle_timeout
 
     def take_turn(self) -> None:
         """Continue with the requests that wait for a turn."""
@@ -491,7 +491,7 @@ class HTTP1Protocol(asyncio.Protocol):
             if self._is_reading_paused:
                 self.update_reading()
             if request.is_body_complete and self.state is _IDLE:  # The deadline of the next request continues.
-                self.deadline = self.server.loop.time() + self.server.keep_alive_timeout
+                self.deadline = self.server.loop.time() + self.server.limits.idle_timeout
 
     def update_reading(self) -> None:
         """Stop reading while data waits for a turn, for the parser or for the application. Otherwise read on.
