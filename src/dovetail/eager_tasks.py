@@ -4,7 +4,7 @@ Most requests are answered without waiting. A task and a loop iteration for each
 of the call. The first step of a coroutine therefore runs immediately, inside a standby task, so
 `asyncio.current_task()`, timeouts, task groups and cancellation work as usual. If the coroutine waits, the standby task
 continues it and ends when the coroutine ends. Otherwise the standby task is used for the next coroutine, unless the
-coroutine has changed the task. Each coroutine starts with the same context variables, and cannot see those of others.
+coroutine has changed the task. Each coroutine runs in a separate context.
 
 asyncio documents how such extensions can enter a task:
 https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
@@ -23,18 +23,20 @@ class EagerTaskStarter:
     """Starts coroutines immediately, without waiting for the event loop.
 
     Args:
-        context: The context variables with which each coroutine starts. By default, there are none.
+        context: The context variables with which each coroutine starts. By default, these are the variables of the
+            code that calls `start`. Pass a context if this code may run for somebody else.
     """
 
     def __init__(self, context: contextvars.Context | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.Context() if context is None else context
+        self._context = context
         self._standby: _StandbyTask | None = None
         self._user_count = 0
 
     def start(self, work: Work) -> asyncio.Task[None]:
         """Start a coroutine and return its task."""
-        standby, context = self._standby, self._context.copy()
+        standby = self._standby
+        context = contextvars.copy_context() if self._context is None else self._context.copy()
         if standby is not None and standby.run_first_step(work, context):
             return standby.task
         self._prepare()

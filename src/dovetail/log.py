@@ -87,7 +87,11 @@ def log_and_suppress(*types: type[BaseException]) -> Generator[None]:
 
 
 def _log_swallowed(exc: BaseException) -> None:
-    log.debug("continued after an error: %s", type(exc).__name__, exc_info=exc)
+    """Log the type and the place of an exception. Its message may contain secrets of a server."""
+    place, frame = "unknown place", exc.__traceback__
+    while frame is not None:
+        place, frame = f"{frame.tb_frame.f_code.co_qualname}:{frame.tb_lineno}", frame.tb_next
+    log.debug("continued after an error: %s in %s", type(exc).__name__, place)
 
 
 class OwnText(str):

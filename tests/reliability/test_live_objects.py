@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from live_objects import count_live_objects, create_counted_server
-from request_kinds import HTTP_KINDS, KINDS, REVISIONS, SOCKET_KINDS, Kind, RequestKinds, connect
+from live_requests import HTTP_KINDS, KINDS, REVISIONS, SOCKET_KINDS, Kind, RequestKinds, connect
 
 from client.full_server import TESTS, run_target, server_command
 from dovetail import Client, Server

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import MiB, Target, record_measurement, run_program
 from live_objects import create_server_with_short_timers
-from request_kinds import HTTP_KINDS, REVISIONS, RequestKinds, connect
+from live_requests import HTTP_KINDS, REVISIONS, RequestKinds, connect
 
 from client.full_server import server_command
 

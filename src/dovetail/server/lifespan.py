@@ -279,7 +279,7 @@ class LoopState:
         self.large_bytes_by_origin: Counter[str | None] = Counter()
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
-        self.starter = EagerTaskStarter()
+        self.starter = EagerTaskStarter(contextvars.Context())
         self.is_sweeping = False
         self.users: set[object] = set()  # the objects that have started the server and have not stopped it yet
         self.lifespan_run: LifespanRun | None = None

@@ -63,6 +63,7 @@ class DuplexServer:
         principal: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
         buffer: ResponseBuffer | None = None,
+        context: contextvars.Context | None = None,
     ) -> None:
         self._service = service
         self._buffer = buffer
@@ -82,7 +83,7 @@ class DuplexServer:
         self._client_requests = ClientRequests()
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
-        self._starter = EagerTaskStarter(contextvars.copy_context())
+        self._starter = EagerTaskStarter(context)
         self._introductions: set[asyncio.Task[None]] = set()  # the running tasks that answer `initialize`
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}

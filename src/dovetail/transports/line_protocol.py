@@ -4,6 +4,7 @@ The server writes all responses of one loop iteration at once. spec: stdio
 """
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -63,6 +64,7 @@ class LineProtocol(asyncio.Protocol):
             principal=principal,
             on_shutdown=self._end_after_shutdown,
             buffer=self._budget,
+            context=contextvars.copy_context(),  # Reading may continue in the context of a request.
         )
         self.done: asyncio.Future[None] = self._loop.create_future()
 

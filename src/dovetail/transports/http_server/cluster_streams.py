@@ -3,6 +3,7 @@
 A client can resume each stream at any worker.
 """
 
+import contextvars
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -143,5 +144,5 @@ class ClusterStreams:
 
     def _get_starter(self) -> EagerTaskStarter:
         if self._starter is None:
-            self._starter = EagerTaskStarter()
+            self._starter = EagerTaskStarter(contextvars.Context())
         return self._starter

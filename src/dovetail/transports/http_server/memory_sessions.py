@@ -285,7 +285,7 @@ class MemorySessions:
             for other_loop in tuple(self._starters):
                 if other_loop.is_closed():
                     self._starters.pop(other_loop, None)
-            starter = self._starters[loop] = EagerTaskStarter()
+            starter = self._starters[loop] = EagerTaskStarter(contextvars.Context())
         return starter
 
     async def end_streams(self) -> None:
