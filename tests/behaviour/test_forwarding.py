@@ -35,6 +35,7 @@ from dovetail import (
     Transform,
     rule,
 )
+from dovetail.client import mounted_client
 from driver import STATELESS, Peer, connect, serve, stop_process
 from raw_http import TIMEOUT_S, HttpServerAddress
 from scripted_server import ErrorReply, ScriptedServer, serve_over_http, tool_definition
@@ -276,18 +277,39 @@ async def test_a_call_of_an_unlisted_tool_is_forwarded() -> None:
 @requirement("forward.headers")
 @pytest.mark.parametrize("target", ["mount", "gateway"])
 async def test_many_calls_need_one_list(target: str) -> None:
+    """Callers can invent names, so calls of unknown and unusable tools must not cause more lists."""
     listed = tool_definition(inputSchema={"type": "object", "properties": {"region": REGION}})
-    script = ScriptedServer(reactions={"tools/list": {"tools": [listed], "resultType": "complete"}})
+    invalid = tool_definition(
+        "invalid", inputSchema={"type": "object", "properties": {"a": REGION | {"type": "array"}}}
+    )
+    script = ScriptedServer(reactions={"tools/list": {"tools": [listed, invalid], "resultType": "complete"}})
     async with serve_over_http(script) as url, forwarding(target, url) as app, connect(app, "http") as peer:
-        name = {"mount": "x_echo", "gateway": "x__echo"}[target]
-        for _ in range(5):
-            assert text(await call_with(peer, name, {"region": "eu"}, "eu")) == "ok"
-            await expect_mismatch(call_with(peer, name, {"region": "eu"}, "us"))
-    assert script.count("tools/call") == 5
+        prefix = {"mount": "x_", "gateway": "x__"}[target]
+        for number in range(5):
+            assert text(await call_with(peer, f"{prefix}echo", {"region": "eu"}, "eu")) == "ok"
+            await expect_mismatch(call_with(peer, f"{prefix}echo", {"region": "eu"}, "us"))
+            for name in ("invalid", "hidden", f"hidden{number}"):
+                call = call_with(peer, prefix + name, {}, None)
+                if target == "mount":
+                    assert text(await call) == "ok"
+                else:
+                    assert (await expect_error(call)).code == -32602
+    assert script.count("tools/call") == (20 if target == "mount" else 5)
     assert script.count("tools/list") == 1
-    assert [
-        headers["mcp-param-region"] for _, headers in script.heads if headers.get("mcp-method") == "tools/call"
-    ] == ["eu"] * 5
+    assert [headers["mcp-param-region"] for _, headers in script.heads if "mcp-param-region" in headers] == ["eu"] * 5
+
+
+@requirement("forward.headers")
+async def test_a_tool_that_was_added_without_a_notification_is_checked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounted_client, "_UNKNOWN_TOOL_LIST_S", 0.0)
+    tools: list[Any] = []
+    script = ScriptedServer("handshake", {"tools/list": lambda _: {"tools": tools}})
+    async with serve_over_http(script) as url, forwarding("mount", url) as app, connect(app, "http") as peer:
+        assert text(await call_with(peer, "x_new", {"region": "eu"}, "us")) == "ok"
+        tools.append(tool_definition("new", inputSchema={"type": "object", "properties": {"region": REGION}}))
+        await expect_mismatch(call_with(peer, "x_new", {"region": "eu"}, "us"))
+        assert text(await call_with(peer, "x_new", {"region": "eu"}, "eu")) == "ok"
+    assert script.count("tools/list") == 2
 
 
 @requirement("forward.headers")

@@ -322,6 +322,16 @@ async def test_a_server_that_missed_a_short_limit_is_waited_for_again() -> None:
     await environment.member.stop()
 
 
+async def test_a_list_that_is_not_cached_is_fetched_once_for_each_use() -> None:
+    script = ScriptedServer()
+    async with serve_on_socket(script) as target, asyncio.timeout(TIMEOUT_S):
+        environment = Environment(lambda: Client(target), list_ttl=0.0)
+        for count in (1, 2, 3):
+            assert set(await environment.member.current("tool")) == {"echo"}
+            assert script.count("tools/list") == count
+        await environment.member.stop()
+
+
 async def test_a_name_with_several_definitions_is_logged_once_for_each_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -79,6 +79,9 @@ ANSWER_TIMEOUT_S: Final = 600.0  # A caller must answer within this many seconds
 # such questions are not sent to other callers.
 _ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
+# Callers can invent names, so unknown names cause at most one list in this many seconds. If a server adds a tool
+# without a notification, calls of the tool are forwarded without a check of their headers until the next list.
+_UNKNOWN_TOOL_LIST_S: Final = 60.0
 _REQUEST_KEY: Final = "q"
 _BINDING_CHARS: Final = 64  # the length of a digest in hexadecimal digits
 
@@ -336,6 +339,7 @@ class MountedClient:
         self._has_no_changes = False
         self._tool_change_count = 0  # the number of times that the server has reported a change of its tools
         self._listed_change_count = 0  # the number of changes before the tools were listed for `find_header_paths`
+        self._list_again_at = 0.0  # the earliest time to list the tools because of an unknown name
         self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
@@ -422,15 +426,20 @@ class MountedClient:
 
     async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
         """Return the headers that repeat arguments of a tool. List the tools if the definition may be outdated."""
-        entries, change_count = self._request_sender.tool_index.entries, self._tool_change_count
-        if name not in entries or change_count != self._listed_change_count:
+        index, change_count = self._request_sender.tool_index, self._tool_change_count
+        if (
+            not index.is_complete
+            or change_count != self._listed_change_count
+            or (name not in index.entries and asyncio.get_running_loop().time() >= self._list_again_at)
+        ):
             try:
                 await self.start()
                 await self.list_items("tool", exchange)
             except MCPError as exc:
                 raise self._convert_error(exc, exchange) from None
             self._listed_change_count = change_count
-        entry = entries.get(name)
+            self._list_again_at = asyncio.get_running_loop().time() + _UNKNOWN_TOOL_LIST_S
+        entry = index.entries.get(name)
         return () if entry is None else entry.get_declared_paths()
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:

@@ -99,6 +99,7 @@ class ToolIndex:
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
         self.stale_names: frozenset[str] = frozenset()  # the tools whose definitions may be outdated
+        self.is_complete = False  # True if all tools were listed on this connection
 
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
@@ -111,6 +112,7 @@ class ToolIndex:
         """
         if is_complete:
             self.stale_names = frozenset()
+            self.is_complete = True
         usable_tools: list[Tool] = []
         for tool in tools:
             entry = self.entries.get(tool.name)
@@ -133,10 +135,12 @@ class ToolIndex:
     def mark_stale(self) -> None:
         self.stale_names = self.stale_names.union(self.entries)
         self.entries.clear()
+        self.is_complete = False
 
     def clear(self) -> None:
         self.entries.clear()
         self.stale_names = frozenset()
+        self.is_complete = False
 
 
 class NameIndex:

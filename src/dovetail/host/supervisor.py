@@ -415,10 +415,11 @@ class ServerSupervisor:
 
     async def current(self, kind: ItemKind) -> Mapping[str, Any]:
         """Return the current items of a kind. Fetch them if they may have changed."""
-        for _ in range(_MAX_LIST_ATTEMPTS):  # A list that changed during the request is fetched again.
-            if self.get_fresh(kind) is not None:
-                break
-            await self._fetch_list(kind)
+        if self.get_fresh(kind) is None:
+            for _ in range(_MAX_LIST_ATTEMPTS):
+                await self._fetch_list(kind)
+                if kind in self._list_cache.fetched_at:  # The list did not change during the request.
+                    break
         return self.known[kind]
 
     async def _fetch_list(self, kind: ItemKind) -> dict[str, Any]:
