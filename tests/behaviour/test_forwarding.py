@@ -233,6 +233,27 @@ async def test_headers_repeat_the_arguments_that_a_transform_shows(is_remote: bo
 
 
 @requirement("forward.headers")
+@pytest.mark.parametrize("transforms", [None, {"run": Transform(arguments={"plain": ArgTransform(value="x")})}])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "remote"])
+async def test_each_attempt_of_middleware_is_checked(transforms: Any, is_remote: bool) -> None:
+    """Middleware may call a tool again with other arguments, which the headers do not repeat."""
+    ran: list[str] = []
+    inner, app = regions(ran), Server("outer")
+    app.mount(Client(inner) if is_remote else inner, "x", transforms=transforms)
+
+    @app.middleware
+    async def call_twice(exchange: Any, call_next: Any) -> Any:
+        if exchange.method == "tools/call":
+            await call_next(exchange)
+            exchange.params = exchange.params | {"arguments": {"region": "us"}}
+        return await call_next(exchange)
+
+    async with connect(app, "http") as peer:
+        await expect_mismatch(call_with(peer, "x_run", {"region": "eu"}, "eu"))
+    assert ran == ["eu"]
+
+
+@requirement("forward.headers")
 @pytest.mark.parametrize("target", ["mount", "gateway"])
 async def test_a_changed_definition_applies_to_the_next_call(target: str) -> None:
     upstream = Server("changing")

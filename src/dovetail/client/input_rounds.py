@@ -29,13 +29,12 @@ from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
-from dovetail.wire.raw_message import decode_body, decode_input_request
+from dovetail.wire.raw_message import decode_body, decode_input_required
 
 if TYPE_CHECKING:
     from dovetail.client.client_extensions import ClientExtensions
 
 COMPLETE = "complete"
-INPUT_REQUIRED = "input_required"
 TASK = "task"
 
 # A function that returns the client's extensions. It imports the code for tasks only when it is called.
@@ -87,19 +86,16 @@ def decode_result(
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
-    except InvalidResult as exc:
+    except InvalidResult:
         if extensions is not None and (added := _decode_added(raw, row, extensions)) is not None:
             return added
-        if not row.may_require_input:
+        if not row.may_require_input or (input_required := decode_input_required(raw, row.name)) is None:
             raise
-        input_required = decode_input_request(raw, row.name)
-        if input_required.result_type != INPUT_REQUIRED:
-            raise exc from None
         return _build_pending(input_required, row, params, rounds)
     if result.result_type in (None, COMPLETE):
         return result
-    if result.result_type == INPUT_REQUIRED and row.may_require_input:
-        return _build_pending(decode_input_request(raw, row.name), row, params, rounds)
+    if row.may_require_input and (input_required := decode_input_required(raw, row.name)) is not None:
+        return _build_pending(input_required, row, params, rounds)
     if extensions is not None and (added := _decode_added(raw, row, extensions)) is not None:
         return added
     # spec: basic#resulttype

@@ -123,7 +123,7 @@ class IncomingExchange(Exchange, eq=False, weakref=True):
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
     parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
-    # True if no headers repeat the arguments of the call, or if a mounting server has checked the headers.
+    # True if `headers` do not repeat the arguments in `params`, because a server in this process has set `params`.
     skips_param_headers: bool = False
     last_progress: float | None = None  # the progress that was sent last
     context: Any = None  # the Context of the running call, or None if no function has used it

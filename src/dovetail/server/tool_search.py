@@ -135,7 +135,7 @@ class ToolSearch:
         async def handle_call(exchange: IncomingExchange) -> Any:
             if exchange.params.get("name") != CALL_TOOL:
                 return await call_tool(exchange)
-            original_params = exchange.params
+            original_params, skips_param_headers = exchange.params, exchange.skips_param_headers
             name, arguments = parse_inner_call(read_arguments(original_params))
             if name in SEARCH_TOOL_NAMES:
                 raise ToolNotFound(name)
@@ -147,7 +147,7 @@ class ToolSearch:
                     return await switch.call(exchange, call_tool)
                 return await call_tool(exchange)
             finally:
-                exchange.params = original_params
+                exchange.params, exchange.skips_param_headers = original_params, skips_param_headers
 
         return handle_call
 

@@ -175,24 +175,21 @@ def may_ask_for_input(raw: bytes) -> bool:
     return _INPUT_REQUIRED_MARKER in raw or (_ASCII_ESCAPE in raw and _ESCAPED_LETTER.search(raw) is not None)
 
 
-def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None:
-    """Decode a result that asks for input. Return None for any other result."""
-    if not may_ask_for_input(raw):
+def decode_input_required(raw: Any, method: str) -> InputRequiredResult | None:
+    """Decode a result that asks for input. Return None for any other result.
+
+    Raise InvalidResult if the result has nothing to ask and nothing to send back. A client that repeats its request for
+    such a result would send the same request again and again.
+    """
+    if isinstance(raw, bytes) and not may_ask_for_input(raw):
         return None
     label = f"the result of {method}"
-    is_asking = decode_body(raw, Result, label).result_type == "input_required"
-    return decode_input_request(raw, method) if is_asking else None
-
-
-def decode_input_request(raw: Any, method: str) -> InputRequiredResult:
-    """Decode a result that asks for input. Raise InvalidResult if it has nothing to ask and nothing to send back.
-
-    A client that repeats its request for such a result would send the same request again and again.
-    """
+    if decode_body(raw, Result, label).result_type != "input_required":
+        return None
     # spec: mrtr#inputrequiredresult
-    result = decode_body(raw, InputRequiredResult, f"the result of {method}")
-    if result.result_type == "input_required" and not result.input_requests and result.request_state is None:
-        raise InvalidResult(f"the result of {method} asks for input, but has no inputRequests and no requestState")
+    result = decode_body(raw, InputRequiredResult, label)
+    if not result.input_requests and result.request_state is None:
+        raise InvalidResult(f"{label} asks for input, but has no inputRequests and no requestState")
     return result
 
 

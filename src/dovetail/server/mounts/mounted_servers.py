@@ -387,10 +387,11 @@ class MountedServers:
         if arguments is not None and type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
         mount, transform = tool.mount, tool.transform
+        skips_param_headers = exchange.skips_param_headers
         if (
             exchange.headers is not None
             and exchange.caller.is_stateless
-            and not exchange.skips_param_headers
+            and not skips_param_headers
             # A server in this process checks the headers itself, unless a transform changes the arguments.
             and (mount.target.is_remote or transform.arguments)
             and (paths := await mount.target.find_header_paths(tool.inner_name, exchange))
@@ -404,13 +405,14 @@ class MountedServers:
             await mount.target.start()
             exchange.mount_path += (self._server.name, mount.name_map.prefix)
         exchange.params = original_params | {"name": tool.inner_name, "arguments": inner_arguments}
+        if transform.arguments:
+            exchange.skips_param_headers = True
         mount.active_exchanges += 1
         try:
             result = await mount.target.handle(exchange)
         finally:
+            exchange.skips_param_headers = skips_param_headers
             self._end_forwarding(mount, exchange, original_params)
-        if type(result) is ForwardedResult and not self._server.inspects_results and b'"uri"' not in result:
-            return result
         result = finish_result(result, exchange, mount, self._server)
         if type(result) is ForwardedResult:
             return result
