@@ -19,7 +19,7 @@ from dovetail.cluster.local_database import LocalDatabase
 from dovetail.errors import DamagedFile
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host import FileConsent
-from dovetail.protocol.task_record import TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskUnreadable
 from dovetail.server.state_stores import SQLiteStateStore
 from dovetail.storage import (
     SharedDatabase,
@@ -290,7 +290,7 @@ async def test_a_task_file_that_is_damaged_later_is_named(tmp_path: Path) -> Non
     data[4096:] = b"\xff" * (len(data) - 4096)
     path.write_bytes(data)
     for call in (lambda: store.get("task-7"), lambda: store.create(make_record())):
-        with pytest.raises(TaskStoreUnavailable, match=re.escape(str(path))):
+        with pytest.raises(TaskUnreadable, match=re.escape(str(path))):
             await call()
     await store.close()
 

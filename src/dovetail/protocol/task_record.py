@@ -29,7 +29,11 @@ class TaskStoreUnavailable(Exception):
     """Raised if a task store cannot be read or written at the moment, or if a record is unreadable."""
 
 
-class TaskEncrypted(TaskStoreUnavailable):
+class TaskUnreadable(TaskStoreUnavailable):
+    """Raised if a task store or a record is damaged or has a newer format. Waiting does not help."""
+
+
+class TaskEncrypted(TaskUnreadable):
     """Raised if a record is encrypted with a key that the task store does not have."""
 
 
@@ -154,7 +158,7 @@ def decode_record(data: bytes) -> TaskRecord:
     except msgspec.DecodeError as exc:
         with suppress(msgspec.DecodeError):
             _check_format(_format_decoder.decode(data).format)
-        raise TaskStoreUnavailable(f"the record of a task is damaged: {exc}") from None
+        raise TaskUnreadable(f"the record of a task is damaged: {exc}") from None
     record = encoded.record
     if encode(encoded) == data:
         return record
@@ -164,7 +168,7 @@ def decode_record(data: bytes) -> TaskRecord:
 
 def _check_format(format_version: int) -> None:
     if format_version != RECORD_FORMAT:
-        raise TaskStoreUnavailable(
+        raise TaskUnreadable(
             f"a task has the format version {format_version}, but this version of dovetail supports only "
             f"{RECORD_FORMAT}. Update dovetail"
         )

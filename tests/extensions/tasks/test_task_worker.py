@@ -17,7 +17,7 @@ from dovetail.errors import InvalidParams
 from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.extensions.tasks.task_worker import LeaseLost, TaskRun, TaskWorker, WorkerOptions
-from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStoreUnavailable, TaskUnreadable, is_final
 from dovetail.protocol.task_rules import WORKER_LOST, answer_requests, report_progress, request_cancel, save_once_value
 from dovetail.protocol.task_store import TaskEngine, TaskStore, change_task
 from dovetail.wire.base import replace
@@ -168,13 +168,19 @@ async def test_the_outcome_is_stored_when_the_store_is_usable_again(
     assert (record.status, failures) == ("completed", [])
 
 
-class Outage:
-    """A store whose writes fail while `is_on` is True, as if the disk was full."""
+WRITES = ("create", "change", "claim", "renew", "expire")
+READS = ("get", "list_due")
 
-    def __init__(self, store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+
+class Outage:
+    """A store whose writes fail while `is_on` is True, as if the disk was full. Its reads can fail, too."""
+
+    def __init__(
+        self, store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...] = WRITES
+    ) -> None:
         self.is_on = False
         self.failed_names: list[str] = []
-        for name in ("create", "change", "claim", "renew", "expire"):
+        for name in names:
             monkeypatch.setattr(store, name, self._wrap(name, getattr(store, name)))
         monkeypatch.setattr("dovetail.extensions.tasks.task_worker._STORE_RETRY_DELAY_S", 0.001)
 
@@ -201,7 +207,7 @@ async def test_an_outcome_survives_an_outage_that_is_longer_than_its_lease(
     async with serve(store, function, WorkerOptions(lease_seconds=lease_seconds, due_interval=0.01)) as engine:
         id = await submit(store, engine)
         await wait_until(lambda: outage.is_on)
-        # This is longer than the lease of the task, and than the time for which an outcome was stored.
+        # The outage is longer than the lease of the task.
         await asyncio.sleep(2 * lease_seconds)
         record = await store.get(id)
         assert record is not None
@@ -212,10 +218,14 @@ async def test_an_outcome_survives_an_outage_that_is_longer_than_its_lease(
     assert (record.status, record.result, record.attempt) == ("completed", RESULT, 1)
 
 
+@pytest.mark.parametrize(
+    ("names", "failed_name"),
+    [(("claim",), "claim"), (WRITES, "expire"), (READS, "list_due"), (WRITES + READS, "list_due")],
+)
 async def test_a_worker_waits_for_the_outcomes_of_others_after_an_outage(
-    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], failed_name: str
 ) -> None:
-    outage, searches = Outage(store, monkeypatch), 0
+    outage, searches = Outage(store, monkeypatch, names), 0
     list_due = store.list_due
 
     async def count_searches(*args: Any) -> list[str]:
@@ -230,16 +240,116 @@ async def test_a_worker_waits_for_the_outcomes_of_others_after_an_outage(
     outage.is_on = True
 
     async def function(run: TaskRun) -> dict[str, Any]:
-        raise AssertionError
+        assert run.record.id != record.id
+        return RESULT
 
-    async with serve(store, function):
-        await wait_until(lambda: "claim" in outage.failed_names)
+    async with serve(store, function) as engine:
+        await wait_until(lambda: failed_name in outage.failed_names)
         outage.is_on, seen = False, searches
+        await engine.submit(record.id)  # An engine may deliver the ID at any time.
         await wait_until(lambda: searches > seen + 3)
         found = await store.get(record.id)
         assert found is not None
         assert (found.status, found.lease) == ("working", lease)
-    assert outage.failed_names.count("claim") == 1
+        new_record = make_record()
+        await store.create(new_record)
+        assert (await wait_for_end(store, new_record.id)).status == "completed"
+
+
+async def test_a_task_of_a_lost_worker_is_taken_over_some_time_after_an_outage(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(store, monkeypatch, WRITES + READS)
+    record = make_record(phase="running", attempt=1, lease=TaskLease(holder="other", expires_at=time.time() - 1))
+    await store.create(record)
+    outage.is_on = True
+    async with serve(store, run_nothing, WorkerOptions(lease_seconds=0.1, due_interval=0.01)):
+        await wait_until(lambda: "list_due" in outage.failed_names)
+        outage.is_on = False
+        found = await wait_for_end(store, record.id)
+    assert (found.status, found.status_message) == ("failed", WORKER_LOST)
+
+
+def has_error(caplog: pytest.LogCaptureFixture) -> bool:
+    return any(record.levelname == "ERROR" for record in caplog.records)
+
+
+async def test_an_outcome_that_is_lost_with_the_lease_is_logged(
+    store: SQLiteTaskStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def function(run: TaskRun) -> dict[str, Any]:
+        assert await store.claim(run.record.id, "other", time.time() + 31, 30.0) is None
+        return RESULT
+
+    async with serve(store, function) as engine:
+        record = await wait_for_end(store, await submit(store, engine))
+        await wait_until(lambda: has_error(caplog))
+    assert (record.status, record.result) == ("failed", None)
+
+
+async def test_an_outcome_whose_write_is_cancelled_is_logged(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_writing = asyncio.Event()
+
+    async def hang(record: TaskRecord) -> TaskRecord:
+        is_writing.set()
+        await asyncio.Event().wait()
+        return record
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        monkeypatch.setattr(store, "change", hang)
+        return RESULT
+
+    async with serve(store, function) as engine:
+        await submit(store, engine)
+        await is_writing.wait()
+    assert has_error(caplog)
+
+
+async def test_an_outcome_does_not_wait_for_a_damaged_store(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, runs = store.change, 0
+
+    async def fail_first(record: TaskRecord) -> TaskRecord:
+        if runs == 1:
+            raise TaskUnreadable("damaged")
+        return await change(record)
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        nonlocal runs
+        runs += 1
+        return RESULT
+
+    monkeypatch.setattr(store, "change", fail_first)
+    async with serve(store, function, max_concurrency=1) as engine:
+        await submit(store, engine)
+        second_id = await submit(store, engine)
+        assert (await wait_for_end(store, second_id)).status == "completed"
+    assert has_error(caplog)
+
+
+async def test_a_task_fails_if_its_outcome_cannot_be_stored_after_a_long_outage(
+    store: SQLiteTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.extensions.tasks.task_worker._STORE_RETRY_DELAY_S", 0.001)
+    change, errors, lease_seconds = store.change, [ValueError("a bug"), TaskStoreUnavailable("locked")], 0.2
+
+    async def fail_first(record: TaskRecord) -> TaskRecord:
+        if errors:
+            await asyncio.sleep(2 * lease_seconds)
+            raise errors.pop()
+        return await change(record)
+
+    async def function(run: TaskRun) -> dict[str, Any]:
+        monkeypatch.setattr(store, "change", fail_first)
+        return RESULT
+
+    async with serve(store, function, WorkerOptions(lease_seconds=lease_seconds, due_interval=0.01)) as engine:
+        record = await wait_for_end(store, await submit(store, engine))
+    assert (record.status, record.error and record.error.code, errors) == ("failed", -32603, [])
+    assert record.status_message != WORKER_LOST
 
 
 async def test_a_worker_ends_although_an_outcome_cannot_be_stored(

@@ -24,7 +24,7 @@ from dovetail.cluster.redis_server_check import check_server, find_clock_problem
 from dovetail.log import ThrottledLog, log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.shared_state import SharedStateUnavailable
-from dovetail.protocol.task_record import TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskStoreUnavailable, TaskUnreadable
 from dovetail.protocol.task_store import TaskStoreFull
 
 _MAX_COMMANDS: Final = 500  # the maximum number of commands that wait for a reply. Further ones wait for these.
@@ -125,7 +125,7 @@ class RedisTaskLink:
 def _convert_error(message: str) -> Exception:
     if _FORMAT_ERROR in message:
         version = message.partition(_FORMAT_ERROR)[2].split()[0]
-        return TaskStoreUnavailable(
+        return TaskUnreadable(
             f"the tasks in Redis have the format version {version}, which this version of dovetail does not support. "
             "Update dovetail"
         )

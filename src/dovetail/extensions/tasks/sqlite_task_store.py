@@ -23,7 +23,7 @@ from dovetail.errors import DamagedFile
 from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import ThrottledLog
-from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.protocol.task_record import TaskLease, TaskRecord, TaskStatus, TaskStoreUnavailable, TaskUnreadable
 from dovetail.protocol.task_rules import UNFINISHED_RETENTION_S, claim_task, compute_due_at
 from dovetail.protocol.task_store import DEFAULT_LIMITS, TaskConflict, TaskLimits, TaskStoreFull
 from dovetail.storage import Migrations, SharedDatabase, get_data_dir, make_private_dir
@@ -271,7 +271,8 @@ class SQLiteTaskStore:
     def _translate_error(self, error: Exception) -> Exception:
         """Convert an error of SQLite to TaskStoreUnavailable. For example, the file is locked or the disk is full."""
         if isinstance(error, sqlite3.Error | DamagedFile):
-            return TaskStoreUnavailable(f"the task store {self._path} cannot be used: {error}")
+            error_type = TaskUnreadable if isinstance(error, DamagedFile) else TaskStoreUnavailable
+            return error_type(f"the task store {self._path} cannot be used: {error}")
         return error
 
     def _create(self, database: sqlite3.Connection, record: TaskRecord, limits: TaskLimits) -> None:
@@ -341,7 +342,7 @@ class SQLiteTaskStore:
     ) -> TaskRecord | None:
         try:
             current = self._select(database, id)
-        except TaskStoreUnavailable as exc:
+        except TaskUnreadable as exc:
             # Another process may have the key for this task. The delay keeps this process from trying it all the time.
             self._unreadable_warning.log("cannot run a task: %s", exc)
             database.execute(_DELAY, (now + _UNREADABLE_DELAY_S, id))

@@ -6,6 +6,7 @@ cancels the function and stores nothing.
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from dovetail.errors import InternalError, ProtocolError
 from dovetail.extensions.tasks.task_slots import NoStartLimits, StartLimits, TaskSlots, acquire_all, release_all
 from dovetail.log import ThrottledLog, log, log_and_suppress
-from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, is_final
+from dovetail.protocol.task_record import TaskRecord, TaskStoreUnavailable, TaskUnreadable, is_final
 from dovetail.protocol.task_rules import (
     SERVER_STOPPED,
     ask_client,
@@ -232,31 +233,36 @@ class TaskRun:
     async def _store_outcome(self, edit: Edit) -> None:
         """Store the outcome. While the store cannot be used, for example because the disk is full, try again.
 
-        If the server stops or the store has a bug, give up after `lease_seconds`.
+        If the server has stopped the function, or the store has a bug, give up after `lease_seconds`. If the store is
+        damaged, or if the server stops while the outcome waits, give up at once.
         """
-        deadline = time.monotonic() + self._options.lease_seconds
-        while True:
-            try:
-                await self.try_change(edit)
-            except LeaseLost:
-                return
-            except TaskStoreUnavailable as exc:
-                problem, can_wait = exc, not self._is_cancelled()
-                _outcome_warning.log("the outcome of a task cannot be stored yet: %s", exc)
-            except Exception as exc:
-                problem, can_wait = exc, False
-                log.error("the outcome of a task cannot be stored", exc_info=exc)
-                edit = _fail_to_store
-            else:
-                return
-            if not can_wait and time.monotonic() > deadline:
-                log.error("the outcome of a task could not be stored and is lost: %s", problem)
-                return
-            try:
+        lease_seconds = self._options.lease_seconds
+        deadline = time.monotonic() + lease_seconds if self._is_cancelled() else math.inf
+        problem: Exception | str = "the store has not answered"
+        try:
+            while True:
+                try:
+                    await self.try_change(edit)
+                    return
+                except LeaseLost:
+                    problem, deadline = "another worker has the task, or the task has ended", 0.0
+                except TaskUnreadable as exc:
+                    problem, deadline = exc, 0.0
+                except TaskStoreUnavailable as exc:
+                    problem = exc
+                    _outcome_warning.log("the outcome of a task cannot be stored yet: %s", exc)
+                except Exception as exc:
+                    problem = exc
+                    if edit is not _fail_to_store:
+                        log.error("the outcome of a task cannot be stored", exc_info=exc)
+                        edit, deadline = _fail_to_store, min(deadline, time.monotonic() + lease_seconds)
+                if time.monotonic() > deadline:
+                    log.error("the outcome of a task could not be stored and is lost: %s", problem)
+                    return
                 await asyncio.sleep(_STORE_RETRY_DELAY_S)
-            except asyncio.CancelledError:
-                log.error("the outcome of a task could not be stored before the server stopped: %s", problem)
-                raise
+        except asyncio.CancelledError:
+            log.error("the server stopped before the outcome of a task was stored: %s", problem)
+            raise
 
     def _has_lease(self, record: TaskRecord) -> bool:
         return record.lease is not None and record.lease.holder == self.holder
@@ -301,6 +307,7 @@ class TaskWorker:
         self._engine_warning = ThrottledLog()
         self._store_warning = ThrottledLog()
         self._submitted_at: dict[str, float] = {}  # the submit times of tasks that may still wait in the engine
+        self._take_over_from = 0.0  # Before this time, the worker claims no task that has a lease.
 
     def create_holder(self) -> str:
         """Return a new name for the holder of a lease. Each claim needs a new name."""
@@ -346,37 +353,42 @@ class TaskWorker:
         self._waiting_ids.add(id)
         try:
             slots = await self._wait_for_slots(id)
+        except TaskStoreUnavailable as exc:
+            self._handle_outage(exc)
+            return
         finally:
             self._waiting_ids.discard(id)
         if slots is None:
             return
         try:
-            record = await self._claim(id)
+            record = await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
             if record is not None:
                 await self.run_claimed(record, self._function)
+        except TaskStoreUnavailable as exc:
+            self._handle_outage(exc)
         finally:
             release_all(slots)
 
-    async def _claim(self, id: str) -> TaskRecord | None:
-        try:
-            return await self._store.claim(id, self.create_holder(), time.time(), self._options.lease_seconds)
-        except TaskStoreUnavailable as exc:
-            self._store_warning.log("a task cannot be started now: %s", exc)
-        with contextlib.suppress(TaskStoreUnavailable):
-            record = await self._store.get(id)
-            if record is not None and record.lease is not None:
-                # The other worker may be unable to renew its lease for the same reason, and needs time to store its
-                # outcome.
-                self._submitted_at[id] = time.time()
-        return None
+    def _handle_outage(self, exc: TaskStoreUnavailable) -> None:
+        self._store_warning.log("the task store cannot be used now: %s", exc)
+        self._delay_takeovers()
+
+    def _delay_takeovers(self) -> None:
+        """Let the other workers first renew their leases and store their outcomes."""
+        self._take_over_from = time.time() + self._options.lease_seconds
 
     async def _wait_for_slots(self, id: str) -> Sequence[TaskSlots] | None:
-        """Wait until a task can start. Return None if the task does not exist or has ended, or if the server stops."""
+        """Wait until a task can start. Return None if the task does not exist or has ended, or if the server stops.
+
+        Also return None if the task has a lease and the worker must not take over tasks now.
+        """
         try:
             record = await self._store.get(id)
-        except TaskStoreUnavailable:
+        except TaskUnreadable:
             return ()  # `claim` handles records that cannot be read.
         if record is None or is_final(record.status):
+            return None
+        if record.lease is not None and time.time() < self._take_over_from:
             return None
         if record.server != self._server:
             self._engine_warning.log(
@@ -404,26 +416,25 @@ class TaskWorker:
     async def _maintain(self) -> None:
         """Renew leases, submit tasks that are due, and delete expired tasks."""
         interval = min(self._options.due_interval, self._options.lease_seconds / _RENEWALS_PER_LEASE)
-        last_tick, next_renewal, next_expiry, sweep_from = time.time(), 0.0, 0.0, 0.0
+        last_tick, next_renewal, next_expiry = time.time(), 0.0, 0.0
         while True:
             now = time.time()
             if now - last_tick > interval + self._options.lease_seconds / 2:
-                # The machine was asleep or overloaded. First let the other workers renew their leases.
-                sweep_from = now + self._options.lease_seconds
+                self._delay_takeovers()  # The machine was asleep or overloaded.
             elif now < last_tick:  # The clock was set back, so the next times are too far in the future.
-                next_renewal = next_expiry = sweep_from = 0.0
+                next_renewal = next_expiry = self._take_over_from = 0.0
             last_tick = now
             try:
                 if now >= next_renewal:
                     await self._renew(now)
                     next_renewal = now + self._options.lease_seconds / _RENEWALS_PER_LEASE - interval / 2
-                if self._searches and now >= sweep_from:
+                if self._searches:
                     await self._submit_due(now)
-                if now >= next_expiry and now >= sweep_from:
+                if now >= max(next_expiry, self._take_over_from):
                     await self._store.expire(now)
                     next_expiry = now + _EXPIRE_INTERVAL_S
             except TaskStoreUnavailable as exc:
-                self._store_warning.log("the task store cannot be used now: %s", exc)
+                self._handle_outage(exc)
             except Exception as exc:  # A bug in a store must not stop the worker.
                 self._store_warning.log("the task store has failed: %s", exc, exc_info=exc)
             await asyncio.sleep(interval)
