@@ -160,7 +160,8 @@ async def check_authorization_server(path: Path) -> None:
 
 async def check_state(path: Path) -> None:
     state = CallState(SQLiteStateStore(path), "counter", "user", "ada")
-    assert [await state.get("count"), await state.get("old")] == [3, None]
+    # "old" has expired, and the name of "forgotten" has format 1.
+    assert [await state.get(key) for key in ("count", "old", "forgotten")] == [3, None, None]
     await state.set("count", 4)
     assert await state.get("count") == 4
 

@@ -46,8 +46,6 @@ class CallState:
             into: The type to convert the value to. If None, the value is plain JSON.
         """
         data = await self._store.get(self._get_name(key))
-        if data is None and (old_name := self._get_old_name(key)) is not None:
-            data = await self._store.get(old_name)
         if data is None:
             return default
         encoded_value = remove_format(data)
@@ -69,28 +67,12 @@ class CallState:
         if ttl is not None and ttl <= 0:
             raise ValueError(f"ttl must be a positive number of seconds, not {ttl!r}")
         await self._store.set(self._get_name(key), data, self._default_ttl if ttl is None else ttl)
-        if ttl is not None:  # An old value must not reappear when the new value has expired.
-            await self._delete_old(key)
 
     async def delete(self, key: str) -> None:
         """Delete a value. If there is none, do nothing."""
         await self._store.delete(self._get_name(key))
-        await self._delete_old(key)
-
-    async def _delete_old(self, key: str) -> None:
-        if (old_name := self._get_old_name(key)) is not None:
-            await self._store.delete(old_name)
 
     def _get_name(self, key: str) -> str:
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"a key must be a string of 1 to {MAX_KEY_CHARS} characters, not {key!r}")
         return build_key(_NAME_FORMAT, self._server, self._kind, self._owner, key)
-
-    def _get_old_name(self, key: str) -> str | None:
-        """Return the name of a value in format 1, which had no escapes.
-
-        Return None if a value of another owner could have the same name, or if values of this kind expire anyway.
-        """
-        words = self._server.split(" ")
-        is_unique = ":" not in self._server and " " not in self._owner + key and not {"user", "session"} & {*words[1:]}
-        return f"{self._server} user {self._owner} {key}" if is_unique and self._kind == "user" else None
