@@ -504,7 +504,9 @@ def test_less_than_none_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("kind", ["alone", "wrapped", "fallback"])
-async def test_a_server_with_another_secret_key_does_not_start(kind: str, tmp_path: Path) -> None:
+async def test_a_server_with_another_secret_key_does_not_start(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def create_app(secret_key: str) -> Any:
         authority = AuthorizationServer(issuer=HOME, store=tmp_path / "store.db", secret_key=secret_key)
         server = Server("server", auth=authority.verifier())
@@ -516,9 +518,12 @@ async def test_a_server_with_another_secret_key_does_not_start(kind: str, tmp_pa
         async with run_lifespan(app):
             return json.loads((await AsgiRequest(app, "GET", "/jwks").wait_done()).body)["keys"]
 
-    keys = await read_keys(create_app(SECRET))
+    keys, closed_stores = await read_keys(create_app(SECRET)), []
+    close = SQLiteStore.close
+    monkeypatch.setattr(SQLiteStore, "close", lambda store: (closed_stores.append(store), close(store)))
     with pytest.raises(StartupFailed, match="secret_key"):
         await read_keys(create_app("another secret of letters"))
+    assert len(closed_stores) == 1
     assert await read_keys(create_app(SECRET)) == keys
 
 

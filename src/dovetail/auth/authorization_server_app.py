@@ -208,9 +208,7 @@ class AuthorizationServer:
         """
 
         async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
-            if scope["type"] == "lifespan" and (problem := await self._find_key_problem()) is not None:
-                await receive()
-                await send({"type": "lifespan.startup.failed", "message": problem})
+            if scope["type"] == "lifespan" and await self._refuse_wrong_key(receive, send):
                 return
             is_ours = (
                 scope["type"] == "http"
@@ -224,7 +222,8 @@ class AuthorizationServer:
     async def __call__(self, scope: ASGIMessage, receive: Any, send: Any) -> None:
         """Handle an ASGI request."""
         if scope["type"] == "lifespan":
-            await self._handle_lifespan(receive, send)
+            if not await self._refuse_wrong_key(receive, send):
+                await self._handle_lifespan(receive, send)
             return
         if scope["type"] != "http":
             return
@@ -318,23 +317,23 @@ class AuthorizationServer:
 
     async def _handle_lifespan(self, receive: Any, send: Any) -> None:
         while (await receive())["type"] == "lifespan.startup":
-            if (problem := await self._find_key_problem()) is not None:
-                await self.close()
-                await send({"type": "lifespan.startup.failed", "message": problem})
-                return
             await send({"type": "lifespan.startup.complete"})
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _find_key_problem(self) -> str | None:
-        """Return why the secret key is wrong. Return None if it is right, or if the store does not answer now."""
+    async def _refuse_wrong_key(self, receive: Any, send: Any) -> bool:
+        """If the secret key is wrong, refuse to start, close the store and return True."""
         try:
             await self._flow_runner.run(self._token_issuer.load_key(time.time()))
         except WrongSecretKey as exc:
-            return f"authorization server {self._token_issuer.issuer}: {exc}"
+            await self.close()
+            await receive()
+            message = f"authorization server {self._token_issuer.issuer}: {exc}"
+            await send({"type": "lifespan.startup.failed", "message": message})
+            return True
         except StoreUnavailable as exc:
             log.warning("authorization server %s: the store cannot be used now: %s", self._token_issuer.issuer, exc)
-        return None
+        return False
 
     async def close(self) -> None:
         """Close the HTTP connections and the store."""

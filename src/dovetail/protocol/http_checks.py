@@ -14,7 +14,7 @@ from dovetail.errors import InvalidParams, ProtocolError, ServerBusy, URLElicita
 from dovetail.protocol.limits import CallerBusy
 
 _URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
-# The usual names of this machine, which pages and clients may use in Host headers and redirect URIs.
+# The usual names of this machine. Checks that protect users accept only these: Host and Origin headers, and OAuth URLs.
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # Each JSON-RPC error code has an HTTP status.
@@ -246,7 +246,10 @@ def is_safe_url(url: str) -> bool:
 
 
 def is_on_this_machine(host: str) -> bool:
-    """Return whether only this machine can reach a host: localhost, every address that starts with 127, and ::1."""
+    """Return whether only this machine can reach a host.
+
+    This includes `localhost`, names that end with `.localhost`, all addresses that start with 127, and `::1`.
+    """
     if host in LOOPBACK:
         return True
     from ipaddress import ip_address  # imported here, because few servers need it

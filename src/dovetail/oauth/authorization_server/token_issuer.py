@@ -143,8 +143,7 @@ class OAuthTokenIssuer:
 
     def redeem_code(self, code_text: str, now: float) -> Flow[AuthorizationCode | None]:
         """Exchange an authorization code for its grant. If the code was used before, revoke its tokens."""
-        if self._signing_key is None:  # If the key cannot be read, the code stays valid.
-            yield from self.load_key(now)
+        yield from self.get_signing_key(now)  # If the key cannot be read, the code stays valid.
         stored = yield from wait_for(self._store.take("code", hash_secret(code_text), now))
         code = decode_record(stored, AuthorizationCode)
         if code is None:
@@ -174,8 +173,7 @@ class OAuthTokenIssuer:
         The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
         halfway.
         """
-        if self._signing_key is None:  # If the key cannot be read, the refresh token stays valid.
-            yield from self.load_key(now)
+        yield from self.get_signing_key(now)  # If the key cannot be read, the refresh token stays valid.
         while (stored := (yield from self._find_family(old_token, now))) is not None:
             stored_family, family = stored
             family_id, root, secret = old_token.split(".")
