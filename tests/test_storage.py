@@ -16,7 +16,7 @@ import pytest
 
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.cluster.local_database import LocalDatabase
-from dovetail.errors import DamagedFile
+from dovetail.errors import DamagedFile, UnsupportedFileVersion, UnusableFile
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host import FileConsent
 from dovetail.protocol.task_record import TaskUnreadable
@@ -132,16 +132,16 @@ def test_one_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     SharedDocument(document).change(lambda content: content.update(a=1))
     write_private_file(secret, b"x")
     os.close(open_for_append(lines))
-    open_database(database, "CREATE TABLE t (a)", ()).close()
+    open_database(database, "test", "CREATE TABLE t (a)", ()).close()
     monkeypatch.setattr("os.geteuid", lambda: 12345 if os.getuid() != 12345 else 12346)
     monkeypatch.setattr("dovetail.storage._ROOT_USER_ID", -1)
     for path, read in (
         (document, lambda: SharedDocument(document).read()),
         (secret, lambda: read_private_file(secret)),
         (lines, lambda: open_for_append(lines)),
-        (database, lambda: open_database(database, "CREATE TABLE t (a)", ())),
+        (database, lambda: open_database(database, "test", "CREATE TABLE t (a)", ())),
     ):
-        with pytest.raises(PermissionError, match=str(path)):
+        with pytest.raises((PermissionError, UnusableFile), match=str(path)):
             read()
 
 
@@ -181,25 +181,25 @@ def test_a_directory_of_programs_that_others_may_write_is_refused(tmp_path: Path
 @posix
 def test_a_database_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "database"
-    open_database(path, "CREATE TABLE t (a)", ()).close()
+    open_database(path, "test", "CREATE TABLE t (a)", ()).close()
     path.chmod(0o666)
-    with pytest.raises(PermissionError, match="chmod go-w"):
-        open_database(path, "CREATE TABLE t (a)", ())
+    with pytest.raises(UnusableFile, match="chmod go-w"):
+        open_database(path, "test", "CREATE TABLE t (a)", ())
 
 
 @posix
 def test_a_database_that_others_may_read_becomes_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "database"
-    open_database(path, "CREATE TABLE t (a)", ()).close()
+    open_database(path, "test", "CREATE TABLE t (a)", ()).close()
     path.chmod(0o644)
-    open_database(path, "CREATE TABLE t (a)", ()).close()
+    open_database(path, "test", "CREATE TABLE t (a)", ()).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert str(path) in caplog.text
 
 
 def write_damaged_database(path: Path, damage: str) -> None:
     """Create a database of many pages, and damage it."""
-    with closing(open_database(path, "CREATE TABLE t (a)", ())) as database:
+    with closing(open_database(path, "test", "CREATE TABLE t (a)", ())) as database:
         database.executemany("INSERT INTO t VALUES (?)", [("x" * 1000,)] * 1000)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     data = path.read_bytes()
@@ -214,7 +214,7 @@ def write_damaged_database(path: Path, damage: str) -> None:
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
-    "any": lambda path: open_database(path, "CREATE TABLE t (a)", ()),
+    "any": lambda path: open_database(path, "test", "CREATE TABLE t (a)", ()),
     "tasks": SQLiteTaskStore,
     "state": SQLiteStateStore,
     "authorization server": SQLiteStore,
@@ -240,8 +240,85 @@ def test_a_database_that_cannot_be_used_is_named(tmp_path: Path, kind: str) -> N
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o700)
     for path in (folder, folder / "missing" / "database"):
-        with pytest.raises(OSError, match=re.escape(str(path))):
+        with pytest.raises(UnusableFile, match=re.escape(str(path))) as caught:
             OPENERS[kind](path)
+        assert caught.value.path == str(path)
+
+
+@posix
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_directory_and_other_files_keep_their_mode(tmp_path: Path, kind: str) -> None:
+    directory, text, pipe = tmp_path / "data", tmp_path / "notes.txt", tmp_path / "pipe"
+    directory.mkdir()
+    text.write_text("my notes", encoding="utf-8")
+    os.mkfifo(pipe)
+    for path, mode, error in (
+        (directory, 0o755, UnusableFile),
+        (text, 0o644, DamagedFile),
+        (pipe, 0o644, UnusableFile),
+    ):
+        path.chmod(mode)
+        with pytest.raises(error):
+            OPENERS[kind](path)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def execute(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE customers (name)",
+        # Other programs also have tables with these names.
+        "; ".join(f"CREATE TABLE {name} (title)" for name in ("t", "tasks", "state", "kept", "asked", "inbox")),
+        "CREATE TABLE customers (name); PRAGMA user_version = 1",
+        "CREATE TABLE customers (name); PRAGMA user_version = 99",
+        "CREATE VIEW numbers AS SELECT 1",
+    ],
+)
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path, kind: str, script: str) -> None:
+    path = tmp_path / "customers.sqlite"
+    execute(path, script)
+    path.chmod(0o644)
+    before = path.read_bytes(), path.stat().st_mode
+    with pytest.raises(UnusableFile) as caught:
+        OPENERS[kind](path)
+    assert caught.value.path == str(path)
+    assert (path.read_bytes(), path.stat().st_mode) == before
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+@pytest.mark.parametrize("other_kind", OPENERS)
+def test_each_store_needs_its_own_file(tmp_path: Path, kind: str, other_kind: str) -> None:
+    path = tmp_path / "both.sqlite"
+    OPENERS[other_kind](path)
+    if kind == other_kind:
+        OPENERS[kind](path)
+    else:
+        with pytest.raises(UnusableFile):
+            OPENERS[kind](path)
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_an_empty_file_becomes_a_store(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "empty.sqlite"
+    path.touch(0o644)
+    OPENERS[kind](path)
+    assert path.stat().st_size > 0
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_newer_format_may_have_other_columns(tmp_path: Path) -> None:
+    path = tmp_path / "newer.sqlite"
+    execute(path, "CREATE TABLE t (a_renamed); CREATE TABLE added (b); PRAGMA user_version = 2")
+    with pytest.raises(UnsupportedFileVersion):
+        open_database(path, "test", "CREATE TABLE t (a)", ())
 
 
 @pytest.mark.parametrize(
@@ -273,7 +350,7 @@ def test_a_database_that_is_damaged_later_is_named(tmp_path: Path, use: Any, mon
     path = tmp_path / "database"
     write_damaged_database(path, "page")
     monkeypatch.setattr("dovetail.storage._MAX_CHECKED_BYTES", 0)
-    database = SharedDatabase(path, "CREATE TABLE t (a)")
+    database = SharedDatabase(path, "test", "CREATE TABLE t (a)")
     with pytest.raises(DamagedFile) as caught, use(database) as connection:
         connection.execute("SELECT sum(length(a)) FROM t").fetchone()
     assert caught.value.path == str(path)
@@ -426,6 +503,6 @@ def test_a_database_can_be_opened_while_another_process_prepares_it(tmp_path: Pa
         other.execute("BEGIN IMMEDIATE")
         timer = threading.Timer(0.2, other.execute, ["COMMIT"])
         timer.start()
-        with closing(open_database(path, "CREATE TABLE t (a)", ())) as database:
+        with closing(open_database(path, "test", "CREATE TABLE t (a)", ())) as database:
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         timer.join()

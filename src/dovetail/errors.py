@@ -102,6 +102,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedFileVersion",
     "UnsupportedProtocolVersion",
+    "UnusableFile",
     "VersionNegotiationError",
 ]
 
@@ -467,8 +468,7 @@ class UnsupportedFileVersion(MCPError, ValueError):
     """
 
     hint: str | None = (
-        "upgrade dovetail (pip install --upgrade dovetail-mcp), or move the file to another directory to "
-        "start with an empty file"
+        "use a newer version of dovetail, or move the file to another directory to start with an empty file"
     )
 
     def __init__(self, path: object, version: object, supported_version: int) -> None:
@@ -491,6 +491,17 @@ class DamagedFile(MCPError, ValueError):
 
     def __init__(self, path: object) -> None:
         super().__init__(f"{path} is damaged: its content is not valid")
+        self.path = str(path)
+
+
+class UnusableFile(MCPError, OSError):
+    """Raised if a database cannot be used, for example because its path is a directory or the file of another program.
+
+    The file is not changed. `path` is the path of the database.
+    """
+
+    def __init__(self, path: object, message: str) -> None:
+        super().__init__(message)
         self.path = str(path)
 
 

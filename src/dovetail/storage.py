@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dovetail.errors import DamagedFile, UnsupportedFileVersion
+from dovetail.errors import DamagedFile, UnsupportedFileVersion, UnusableFile
 from dovetail.log import log
 from dovetail.wire.codec import encode
 
@@ -41,6 +41,7 @@ _UNUSABLE_CODES: Final = (10, 13, *_NOT_WRITABLE_CODES)  # SQLITE_IOERR, SQLITE_
 _MAX_FIRST_LINE_BYTES: Final = 64 * 1024
 _VERSION_KEY: Final = "version"
 _OPEN_LOCK: Final = threading.Lock()
+_WRITABLE_HINT: Final = "The file and its folder must be writable"
 MEMORY: Final = ":memory:"  # the path of a database that is only in memory
 
 T = TypeVar("T")
@@ -373,32 +374,27 @@ def _parse_document(data: bytes, path: Path) -> Document:
     return document
 
 
-def open_database(path: str | Path, schema: str, migrations: "Migrations[Connection]") -> "Connection":
+def open_database(path: str | Path, kind: str, schema: str, migrations: "Migrations[Connection]") -> "Connection":
     """Open a SQLite database that several processes share. Create or migrate its tables if needed.
 
-    The statements in `schema` are separated by semicolons.
+    The file is not changed before it is known to be empty or a database of this kind. The statements in `schema` are
+    separated by semicolons.
 
     Raises:
-        PermissionError: other users can write the file, so they may have forged it.
-        OSError: the file cannot be created, read or written.
+        UnusableFile: the file cannot be created, read or written, is not a database of this kind, or other users can
+            write it.
         DamagedFile: the file is not a database, or a part of it is damaged.
         UnsupportedFileVersion: a newer version of dovetail wrote the file.
     """
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    file_stat = os.stat(path)
-    _check_writers(file_stat, path)
-    _remove_readers(file_stat, path)
+    file_stat = _create_file(path)
     with report_damage(path), _report_unusable(path):
         database = connect_database(path)
         try:
-            version = _read_database_version(database)
-            # The version is checked before anything is written.
-            if version > _get_version(migrations):
-                raise UnsupportedFileVersion(path, version, _get_version(migrations))
             # For larger files, this check takes too long. Their damage is reported when it is read.
             if file_stat.st_size <= _MAX_CHECKED_BYTES:
                 _check_pages(database, path)
+            version = _check_kind(database, path, kind, schema, _get_version(migrations))
+            _remove_readers(file_stat, path)
             _enable_wal(database)
             if version != _get_version(migrations):
                 _prepare_database(database, path, schema, migrations)
@@ -406,6 +402,31 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
             database.close()
             raise
     return database
+
+
+def _create_file(path: str | Path) -> os.stat_result:
+    """Create a file that only the user can read, unless it exists.
+
+    Raises:
+        UnusableFile: the path is not a regular file, or other users can write it.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        file_stat = os.stat(path)
+    except FileNotFoundError:
+        raise UnusableFile(path, f"cannot create {path}: its folder does not exist. Create the folder first") from None
+    except OSError as exc:
+        raise UnusableFile(path, f"cannot use {path}: {exc.strerror}. {_WRITABLE_HINT}") from None
+    if stat.S_ISDIR(file_stat.st_mode):
+        raise UnusableFile(path, f"{path} is a directory. Pass the path of a file")
+    if not stat.S_ISREG(file_stat.st_mode):
+        raise UnusableFile(path, f"{path} is not a regular file")
+    try:
+        _check_writers(file_stat, path)
+    except PermissionError as exc:
+        raise UnusableFile(path, str(exc)) from None
+    return file_stat
 
 
 @contextlib.contextmanager
@@ -421,15 +442,15 @@ def report_damage(path: str | Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _report_unusable(path: str | Path) -> Generator[None]:
-    """Raise OSError, which names the file, if SQLite cannot open, read or write a database."""
+    """Raise UnusableFile if SQLite cannot open, read or write a database."""
     try:
         yield
     except Exception as exc:
         code = _get_sqlite_code(exc)
         if code not in _UNUSABLE_CODES:
             raise
-        hint = ". The file and its folder must be writable" if code in _NOT_WRITABLE_CODES else ""
-        raise OSError(f"cannot use {path}: {exc}{hint}") from None
+        hint = f". {_WRITABLE_HINT}" if code in _NOT_WRITABLE_CODES else ""
+        raise UnusableFile(path, f"cannot use {path}: {exc}{hint}") from None
 
 
 def _get_sqlite_code(exc: Exception) -> int | None:
@@ -441,6 +462,38 @@ def _get_sqlite_code(exc: Exception) -> int | None:
 def _check_pages(database: "Connection", path: str | Path) -> None:
     if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
         raise DamagedFile(path)
+
+
+def _check_kind(database: "Connection", path: str | Path, kind: str, schema: str, supported_version: int) -> int:
+    """Return the version of a database. Another program or another store may have written the file.
+
+    Raises:
+        UnusableFile: the database has other tables than the ones in `schema`.
+        UnsupportedFileVersion: a newer version of dovetail wrote the database.
+    """
+    version = _read_database_version(database)
+    if _has_tables(database):
+        with contextlib.closing(connect_database(MEMORY)) as example:
+            example.executescript(schema)
+            names = [name for (name,) in example.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            expected = {name: _read_columns(example, name) for name in names}
+        columns = {name: _read_columns(database, name) for name in expected}
+        # A newer version may have changed some of the tables.
+        is_newer = version > supported_version and any(columns.values())
+        if not is_newer and any(expected[name] - columns[name] for name in expected):
+            raise UnusableFile(path, f"{path} is not a {kind} of dovetail. Each store needs its own file")
+    if version > supported_version:
+        raise UnsupportedFileVersion(path, version, supported_version)
+    return version
+
+
+def _has_tables(database: "Connection") -> bool:
+    return database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+
+
+def _read_columns(database: "Connection", table: str) -> set[str]:
+    """Return the names of the columns of a table, or an empty set if the table does not exist."""
+    return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
 def _enable_wal(database: "Connection") -> None:
@@ -462,8 +515,7 @@ def _prepare_database(
     database: "Connection", path: str | Path, schema: str, migrations: "Migrations[Connection]"
 ) -> None:
     database.execute("BEGIN IMMEDIATE")
-    has_tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if has_tables:
+    if _has_tables(database):
         _migrate(path, database, _read_database_version(database) or 1, migrations)
     else:
         # `executescript` would commit the transaction first.
@@ -491,7 +543,7 @@ class SharedDatabase:
     disk when its transaction ends. The path `":memory:"` is a database in memory, which only one process can see.
     """
 
-    def __init__(self, path: str | Path, schema: str, migrations: "Migrations[Connection]" = ()) -> None:
+    def __init__(self, path: str | Path, kind: str, schema: str, migrations: "Migrations[Connection]" = ()) -> None:
         self.is_in_memory = str(path) == MEMORY
         self._path = path
         self._schema = schema
@@ -500,7 +552,7 @@ class SharedDatabase:
         self._inherited_connections: list[Connection] = []
         if not self.is_in_memory:
             # If the file cannot be used, this call raises the error now and not later.
-            open_database(path, schema, migrations).close()
+            open_database(path, kind, schema, migrations).close()
 
     @contextlib.contextmanager
     def use_writer(self) -> "Generator[Connection]":

@@ -1,7 +1,10 @@
 """Test `dovetail run` and `dovetail new`."""
 
+import contextlib
+import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -274,17 +277,45 @@ def test_a_damaged_file_is_named_without_a_traceback(
     assert "Traceback" not in result.stderr
 
 
-def test_a_task_file_that_cannot_be_created_is_named_without_a_traceback(
-    tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize("kind", ["tasks", "state"])
+@pytest.mark.parametrize("problem", ["missing folder", "directory", "other program"])
+def test_a_file_that_cannot_be_a_store_is_named_without_a_traceback(
+    problem: str, kind: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    server = STORED_FILES["tasks"].replace("stored.sqlite", "missing/stored.sqlite")
-    (tmp_path / "server.py").write_text("from dovetail import Server\n" + server, encoding="utf-8")
-    command = [*OURS, "run", "server.py", "--http", "--port", "0"]
-    result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60
-    )
+    path = tmp_path / "missing" / "stored.sqlite" if problem == "missing folder" else tmp_path / "stored.sqlite"
+    if problem == "directory":
+        path.mkdir()
+    elif problem == "other program":
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE customers (name)")
+        path.chmod(0o600)
+    server = STORED_FILES[kind].replace("stored.sqlite", str(path))
+    result = run_in_folder(tmp_path, environment, server)
     assert result.returncode == 3
-    assert result.stderr.splitlines() == ["error: missing/stored.sqlite: No such file or directory"]
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert str(path) in line
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the path must be one that nobody can create")
+def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "file").touch()
+    environment = environment | {"DOVETAIL_HOME": str(tmp_path / "file" / "home")}
+    server = 'app = Server("stored")\napp.tool(lambda: "", name="wait", task=True)'
+    result = run_in_folder(tmp_path, environment, server)
+    assert result.returncode == 3
+    (line,) = result.stderr.splitlines()
+    assert all(name in line for name in (environment["DOVETAIL_HOME"], "DOVETAIL_HOME", "TaskOptions(store="))
+
+
+def run_in_folder(
+    folder: Path, environment: dict[str, str], server: str, *options: str
+) -> subprocess.CompletedProcess[str]:
+    (folder / "server.py").write_text("from dovetail import Server\n" + server, encoding="utf-8")
+    command = [*OURS, "run", "server.py", "--http", "--port", "0", *options]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, cwd=folder, timeout=60
+    )
 
 
 BROKEN = """

@@ -58,7 +58,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | Path) -> None:
         # Reads must not wait for writes, because every request to a protected server reads from the store.
-        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        self._database = SharedDatabase(path, "store of an authorization server", _SCHEMA, _MIGRATIONS)
         self._write_count = 0
 
     @contextlib.contextmanager

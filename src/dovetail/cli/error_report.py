@@ -27,6 +27,7 @@ from dovetail.errors import (
     TransportError,
     Unauthorized,
     UnsupportedFileVersion,
+    UnusableFile,
     VersionNegotiationError,
 )
 from dovetail.protocol.client_messages import get_required_capabilities
@@ -62,7 +63,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 def get_exit_code(exc: MCPError) -> int:
     """Return the exit code of an error."""
     match exc:
-        case NotFound() | NotSupported() | TaskLost() | UnsupportedFileVersion() | DamagedFile():
+        case NotFound() | NotSupported() | TaskLost() | UnsupportedFileVersion() | DamagedFile() | UnusableFile():
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
@@ -106,7 +107,7 @@ def _format_login(exc: AuthError, options: str = "") -> str:
 def describe_listen_error(exc: Exception) -> str:
     """Return the message of an error that may be about the address of a server, with the option that helps."""
     if not isinstance(exc, OSError) or exc.strerror is None or exc.filename is not None:
-        return str(exc)
+        return translate_options(str(exc))
     code, message = exc.errno, exc.strerror
     if code == errno.EADDRINUSE:
         return f"{message}. Stop the other program, or pass --port 0 to use a free port"
@@ -135,6 +136,7 @@ _TRANSLATIONS: Final = tuple(
         (r", or pass HTTPTarget\(url, verify='ca\.pem'\)", ""),
         (r"\ballow_anonymous=True", "--allow-anonymous"),
         (r"^port must", "--port must"),
+        (r"\bUse port= for", "Use --port for"),
         (r"[Pp]ass paste_redirect=", "log in with --paste"),
         (r"pass it with issuer=", "log in with --client-id"),
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from dovetail.cli import error_report
-from dovetail.errors import DamagedFile, UnsupportedFileVersion
+from dovetail.errors import DamagedFile, UnsupportedFileVersion, UnusableFile
 
 _DEFAULT_SERVER_NAMES = ("app", "server", "mcp")
 
@@ -121,7 +121,7 @@ def report_user_errors(module: str | None = None) -> Generator[None]:
     """Print the traceback of an exception in user code and exit. Leave out the frames of dovetail."""
     try:
         yield
-    except (click.ClickException, DamagedFile, UnsupportedFileVersion):
+    except (click.ClickException, DamagedFile, UnsupportedFileVersion, UnusableFile):
         raise
     except Exception as exc:
         if module is not None and isinstance(exc, ModuleNotFoundError) and _is_parent_module(exc.name, module):

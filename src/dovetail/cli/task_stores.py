@@ -1,7 +1,6 @@
 """Find and open the task stores that a command shows. A command never creates a store."""
 
 import contextlib
-import sqlite3
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
@@ -245,13 +244,8 @@ def _open_source(source: _Source) -> OperatorStore:
 
 
 def _check_file(path: Path) -> None:
-    """Raise UsageError if a file is not a task store, so that databases of other programs are not changed."""
-    if not path.is_file():
+    """Raise UsageError if a file does not exist or is empty, because the store would create its tables."""
+    if not path.exists():
         raise click.UsageError(f"file not found: {str(path)!r}")
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            columns = [row[1] for row in database.execute("PRAGMA table_info(tasks)")]
-    except sqlite3.DatabaseError as exc:
-        raise click.UsageError(f"{path} cannot be read as a task store: {exc}") from None
-    if "record" not in columns:
+    if path.stat().st_size == 0:
         raise click.UsageError(f"{path} is not a task store of dovetail")

@@ -71,7 +71,9 @@ class LocalDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = _prepare(open_database(path, _SCHEMA, ()), lock_timeout_s=_LOCK_TIMEOUT_S)
+        self._connection = _prepare(
+            open_database(path, "cluster database", _SCHEMA, ()), lock_timeout_s=_LOCK_TIMEOUT_S
+        )
         _transact(self._connection, _start_epoch)
         _set_lock_timeout(self._connection, 0.0)
         self._file_id = path.stat().st_ino

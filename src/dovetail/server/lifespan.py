@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.errors import DamagedFile, InternalError, ServerBusy, UnsupportedFileVersion
+from dovetail.errors import DamagedFile, InternalError, ServerBusy, UnsupportedFileVersion, UnusableFile
 from dovetail.log import log
 from dovetail.protocol.exchange import WaitingCalls
 
@@ -30,7 +30,6 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
 
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
-_STORAGE_MODULE: Final = "dovetail.storage"
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
 # All functions with the `contextmanager` decorator share this code object.
@@ -203,22 +202,15 @@ def print_failure(exc: BaseException) -> bool:
 
     If dovetail cannot use a stored file, print only the message. Return False for other errors.
     """
-    is_start_failure = hasattr(exc, _START_FAILURE_ATTRIBUTE)
-    if isinstance(exc, DamagedFile | UnsupportedFileVersion):
+    if isinstance(exc, DamagedFile | UnsupportedFileVersion | UnusableFile):
         text = f"error: {exc}\n"
-    elif is_start_failure and isinstance(exc, OSError) and _is_raised_by_storage(exc):
-        text = f"error: {exc if exc.filename is None else f'{exc.filename}: {exc.strerror}'}\n"
-    elif is_start_failure:
+    elif hasattr(exc, _START_FAILURE_ATTRIBUTE):
         text = "".join(traceback.format_exception(_trim_traceback(exc)))
     else:
         return False
     # Several worker processes may share a terminal, so the text is written with one call.
     sys.stderr.write(text)
     return True
-
-
-def _is_raised_by_storage(exc: BaseException) -> bool:
-    return any(frame.f_globals.get("__name__") == _STORAGE_MODULE for frame, _ in traceback.walk_tb(exc.__traceback__))
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:

@@ -82,7 +82,7 @@ class SQLiteStateStore:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        self._database = SharedDatabase(path, "state store", _SCHEMA, _MIGRATIONS)
         self._write_count = 0
 
     async def get(self, name: str) -> bytes | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from dovetail.errors import DamagedFile
+from dovetail.errors import DamagedFile, UnusableFile
 from dovetail.extensions.tasks.record_codec import RecordCodec
 from dovetail.extensions.tasks.task_watchers import TaskWatchers, Versions
 from dovetail.log import ThrottledLog
@@ -89,9 +89,20 @@ def get_default_path(server: str) -> Path:
 
 
 def create_default_path(server: str) -> Path:
-    """Create the folder for a server's task file, and return the path of the file."""
+    """Create the folder for a server's task file, and return the path of the file.
+
+    Raises:
+        UnusableFile: the folder cannot be created.
+    """
     path = get_default_path(server)
-    make_private_dir(path.parent)
+    try:
+        make_private_dir(path.parent)
+    except OSError as exc:
+        raise UnusableFile(
+            path.parent,
+            f"cannot create the folder {path.parent} for tasks: {exc.strerror}. Set DOVETAIL_HOME to a writable "
+            "directory, or pass TaskOptions(store=...)",
+        ) from None
     return path
 
 
@@ -111,7 +122,7 @@ class SQLiteTaskStore:
         secret_keys: Sequence[str | bytes] = (),
         poll_interval: float = 0.05,
     ) -> None:
-        self._database = SharedDatabase(path, _SCHEMA, _MIGRATIONS)
+        self._database = SharedDatabase(path, "task store", _SCHEMA, _MIGRATIONS)
         self._path = str(path)
         self._unreadable_warning = ThrottledLog()
         self._process_lock = threading.Lock()

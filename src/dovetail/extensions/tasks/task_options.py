@@ -37,6 +37,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     """The options for all tasks of a server: `Server(tasks=TaskOptions(...))`. Each option has a default."""
 
     # A task store, the URL of a Redis server, the path of a SQLite file, or ":memory:" to store nothing on disk.
+    # Each store needs its own file.
     # By default, a server over stdio keeps its tasks in memory.
     # An HTTP server uses a SQLite file in the user's data directory. Each server name has its own file.
     # A server with `cluster="redis://..."` uses the same Redis server.

@@ -117,7 +117,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._answer_events: dict[str, asyncio.Event] = {}  # events that wake waiting callers in this process
         self._path = path
-        self._database = open_database(path, _SCHEMA, _MIGRATIONS)
+        self._database = open_database(path, "consent inbox", _SCHEMA, _MIGRATIONS)
         # If close() is never called, the finalizer closes the file.
         weakref.finalize(self, self._database.close)
 
