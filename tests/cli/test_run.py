@@ -308,6 +308,26 @@ def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path, enviro
     assert all(name in line for name in (environment["DOVETAIL_HOME"], "DOVETAIL_HOME", "TaskOptions(store="))
 
 
+@pytest.mark.parametrize(
+    ("host", "options"),
+    [("http://127.0.0.1", []), ("127.0.0.1:8000", ["--workers", "2"]), ("", ["--allow-anonymous"])],
+)
+def test_a_host_that_is_not_an_address_is_refused(
+    host: str, options: list[str], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    result = run_in_folder(tmp_path, environment, 'app = Server("plain")', "--host", host, *options)
+    assert result.returncode == 2
+    assert f"{host!r} is not a host name or an IP address" in result.stderr
+    assert ("--port" in result.stderr) == (host == "127.0.0.1:8000")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "text"])
+def test_an_idle_time_that_is_not_a_time_is_refused(value: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    result = run_in_folder(tmp_path, environment, 'app = Server("plain")', f"--keep-alive={value}")
+    assert result.returncode == 2
+    assert f"must be a number of seconds above 0, not {value}" in result.stderr
+
+
 def run_in_folder(
     folder: Path, environment: dict[str, str], server: str, *options: str
 ) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,12 @@ def test_a_limit_is_not_negative(value: float) -> None:
     assert ServerLimits(max_body_bytes=0).max_body_bytes == 0
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_an_idle_timeout_is_a_number_of_seconds(value: str) -> None:
+    with pytest.raises(ValueError, match=f"idle_timeout must be a number of seconds above 0, not {value}"):
+        ServerLimits(idle_timeout=float(value))
+
+
 def test_limits_are_given_by_name_and_never_change() -> None:
     limits = ServerLimits(max_body_bytes=10)
     assert (limits.max_body_bytes, limits.max_message_bytes) == (10, ServerLimits().max_message_bytes)

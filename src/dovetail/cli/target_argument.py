@@ -40,14 +40,18 @@ class PositiveNumber(click.FloatRange):
 
     name = "float range"
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "seconds") -> None:
         super().__init__(0, min_open=True)
+        self._unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert the value, or fail with a usage error."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not in the range x>0.", param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            self.fail(f"must be a number of {self._unit} above 0, not {value}", param, ctx)
         return number
 
 

@@ -3,6 +3,7 @@
 Sizes are in bytes, and times are in seconds.
 """
 
+from collections.abc import Collection
 from math import inf
 
 from dovetail.errors import ServerBusy
@@ -88,9 +89,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     shutdown_timeout: float = 10.0  # the maximum time between the stop signal and the end of the process
 
     def __post_init__(self) -> None:
-        _check_not_negative(self)
-        if not 0 < self.idle_timeout < inf:
-            raise ValueError(f"the limit idle_timeout must be a number of seconds above 0, not {self.idle_timeout:g}")
+        _check_numbers(self, positive_times=("idle_timeout",))
 
 
 class CallerBusy(ServerBusy):
@@ -131,7 +130,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     close: float = 2.0  # the maximum time for closing an HTTP or socket connection
 
     def __post_init__(self) -> None:
-        _check_not_negative(self)
+        _check_numbers(self)
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
@@ -155,13 +154,15 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     max_reconnect_delay: float = 30.0  # the maximum seconds before a reconnect
 
     def __post_init__(self) -> None:
-        _check_not_negative(self)
+        _check_numbers(self)
 
 
-def _check_not_negative(limits: Struct) -> None:
+def _check_numbers(limits: Struct, positive_times: Collection[str] = ()) -> None:
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"the limit {name} must be a number, not {value!r}")
+        if name in positive_times and not 0 < value < inf:
+            raise ValueError(f"the limit {name} must be a number of seconds above 0, not {value:g}")
         if not value >= 0:
-            raise ValueError(f"the limit {name} must not be negative")
+            raise ValueError(f"the limit {name} must be a number from 0 on, not {value:g}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Unp
 from dovetail.error_context import check_type
 from dovetail.protocol.exchange import Service
 from dovetail.server.exit_codes import CALLS_CUT
-from dovetail.server.server_options import ASGIOptions, Transport, is_authenticator
+from dovetail.server.server_options import ASGIOptions, Transport, check_address, is_authenticator
 
 if TYPE_CHECKING:
     import socket
@@ -395,6 +395,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
     from dovetail.transports.http_server.http_listener import bind_socket
 
     worker_count = count_workers(workers)
+    check_address(host, port)
     inherited = _get_inherited_socket()
     listener = inherited or bind_socket(host, port)
     close_listener = partial(_close_listener, listener, inherited is not None)

@@ -1,6 +1,7 @@
 """Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and functions that check them."""
 
 import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
@@ -100,6 +101,7 @@ _OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
     "unix": ("path", "allow_anonymous"),
     "tcp": ("host", "port", "allow_anonymous"),
 }
+_HOST_NAME: Final = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _REQUIRED_OPTIONS: Final = {"unix": ("path", '"/run/server.sock"'), "tcp": ("port", "9000")}
 
 
@@ -131,12 +133,28 @@ def check_run_options(method: Literal["run", "serve"], transport: str, options: 
         raise TypeError(
             f'the transport "{transport}" requires `{required}`: app.{method}("{transport}", {required}={example})'
         )
-    host = options.get("host", "")
+    check_address(options.get("host", "127.0.0.1"), options.get("port", 0))
+
+
+def check_address(host: Any, port: Any) -> None:
+    """Raise ValueError if a host or a port is not valid. Host names are not looked up."""
     if isinstance(host, str) and host.startswith("["):
         raise ValueError(f"host must be an address without brackets: {host.strip('[]')!r}, not {host!r}")
-    port = options.get("port", 0)
+    if isinstance(host, str) and not _HOST_NAME.fullmatch(host) and not _is_ip_address(host):
+        hint = ". Use port= for the port" if host.count(":") == 1 and "/" not in host else ""
+        raise ValueError(f"{host!r} is not a host name or an IP address{hint}")
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise ValueError(f"port must be an integer from 0 to 65535, not {port!r}")
+
+
+def _is_ip_address(host: str) -> bool:
+    from ipaddress import ip_address  # imported here, because few servers need it
+
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def check_option_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:

@@ -40,7 +40,7 @@ _LOG_REFERENCE_PATTERN: Final = re.compile(r"(?<= has the details under )\S+")  
 @click.option(
     "-d", "--duration", type=PositiveNumber(), default=5.0, show_default=True, help="Stop after this many seconds."
 )
-@click.option("--rate", type=PositiveNumber(), help="Maximum calls per second.")
+@click.option("--rate", type=PositiveNumber("calls per second"), help="Maximum calls per second.")
 @click.pass_context
 def command(
     ctx: click.Context, concurrency: int, requests: int | None, duration: float, rate: float | None, **params: Any

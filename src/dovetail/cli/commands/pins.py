@@ -9,6 +9,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import HostOptions, create_consent, create_host, host_options, print_start_hint
+from dovetail.cli.target_argument import PositiveNumber
 from dovetail.host.consent.definition_changes import format_changes
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host, get_parts
@@ -47,7 +48,9 @@ def list_pins(as_json: bool) -> int:
 
 @command.command("check")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
+@click.option(
+    "--timeout", type=PositiveNumber(), default=30.0, show_default=True, help="Seconds to wait for all servers."
+)
 @_JSON_OPTION
 def check_pins(timeout: float, as_json: bool, **params: Any) -> int:
     """Compare current definitions with the pins.
@@ -81,7 +84,9 @@ def check_pins(timeout: float, as_json: bool, **params: Any) -> int:
 
 @command.command("accept")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
+@click.option(
+    "--timeout", type=PositiveNumber(), default=30.0, show_default=True, help="Seconds to wait for all servers."
+)
 @_JSON_OPTION
 def accept_definitions(timeout: float, as_json: bool, **params: Any) -> int:
     """Pin the current definitions.

@@ -198,8 +198,6 @@ def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload
 
     if is_spawned_worker():
         return False
-    if not 0 <= port < 65536:
-        raise click.UsageError(f"--port must be an integer from 0 to 65535, not {port}")
     if reload:
         raise click.UsageError("--reload cannot be combined with --workers. Use one process while you develop")
     try:

@@ -9,6 +9,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import HostOptions, create_consent, create_host, host_options, print_start_hint
+from dovetail.cli.target_argument import PositiveNumber
 from dovetail.errors import PolicyError
 from dovetail.host.host import Host, get_parts
 from dovetail.host.server_settings import ServerSettings
@@ -19,7 +20,9 @@ _TIMEOUT_REASON = "not ready in time"
 
 @click.command("servers")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
+@click.option(
+    "--timeout", type=PositiveNumber(), default=30.0, show_default=True, help="Seconds to wait for all servers."
+)
 @click.option("--no-start", is_flag=True, help="Show the configuration without starting servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show log messages.")
