@@ -341,7 +341,7 @@ def test_only_a_database_that_cannot_be_written_gets_advice_about_access(
 
     monkeypatch.setattr("dovetail.storage._enable_wal", fail)
     with pytest.raises(OSError, match="SQLite's reason") as caught:
-        open_database(tmp_path / "database", "CREATE TABLE t (a)", ())
+        open_database(tmp_path / "database", "test", "CREATE TABLE t (a)", ())
     assert ("writable" in str(caught.value)) is is_about_access
 
 

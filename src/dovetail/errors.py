@@ -46,6 +46,7 @@ MCPError
 ├── InvalidResult                  a result violates the method or the tool's schema
 │   └── SkillMismatch              a file of a skill differs from the listed size, digest or front matter
 ├── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
+├── UnusableFile                   a stored file cannot be opened or is not a store, also an OSError
 └── DamagedFile                    a stored file cannot be read, also a ValueError
 """
 

@@ -296,7 +296,7 @@ def test_a_file_of_a_newer_version_is_named_and_kept(run: RunCommand, tmp_path: 
         said = run(*words, **at_home, DOVETAIL_HOME=str(tmp_path))
         assert said.code == 2
         assert str(pins) in said.err
-        assert "try: upgrade dovetail" in said.err
+        assert "try: use a newer version of dovetail" in said.err
     assert pins.read_text() == newer
 
 
