@@ -44,11 +44,15 @@ class RequestHead(Struct, frozen=True):
     path: str  # the decoded path
     raw_path: bytes
     query: bytes
-    headers: tuple[Header, ...]  # all headers in the order in which they arrived, with names in lower case
-    fields: Mapping[bytes, bytes]  # the last value of each header
-    has_repeated_names: bool  # True if a header occurs more than once
+    fields: Mapping[bytes, bytes]  # the last value of each header, with names in lower case
+    repeated_headers: tuple[Header, ...] | None  # all headers if a name occurs more than once, otherwise None
     http_version: str
     keep_alive: bool
+
+    @property
+    def headers(self) -> list[Header]:
+        """A new list of all headers. Equal names are in the order in which they arrived."""
+        return list(self.fields.items() if self.repeated_headers is None else self.repeated_headers)
 
     def get_framing(self) -> bytes:
         """Return the header lines that determine the length of the body."""
@@ -119,9 +123,8 @@ class HeadChecker:
             unquote(path) if "%" in path else path,
             raw_path,
             query,
-            tuple(headers),
             MappingProxyType(fields),
-            has_repeated_names,
+            tuple(headers) if has_repeated_names else None,
             version,
             version == "1.1" and keep_alive,
         )
@@ -187,7 +190,7 @@ def remember_head(data: bytes, head: RequestHead, body: bytes) -> KnownHead | No
         or end + len(body) != len(data)
         or b"content-length" not in fields
         or not head.keep_alive
-        or head.has_repeated_names
+        or head.repeated_headers is not None
         or not {b"transfer-encoding", b"expect", b"upgrade"}.isdisjoint(fields)
     ):
         return None

@@ -104,7 +104,7 @@ class HTTP1Request:
         self.path = head.path
         self.raw_path = head.raw_path
         self.keep_alive = head.keep_alive
-        self.unique_headers = None if head.has_repeated_names else head.fields
+        self.unique_headers = head.fields if head.repeated_headers is None else None
         self.server_host = connection.server_host
         self.client_host = connection.client_host if server.proxies is None else self._find_client_host()
 
@@ -113,7 +113,7 @@ class HTTP1Request:
     @property
     def headers(self) -> Headers:
         """All headers, with names in lower case."""
-        return list(self.head.headers)
+        return self.head.headers
 
     @property
     def http_version(self) -> str:
