@@ -83,8 +83,8 @@ $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
 	@touch $@
 
 # The conformance suite contains the official schemas.
-$(SPEC_STAMP): tests/extract_schemas.py $(NODE_STAMP)
-	$(BIN)/python tests/extract_schemas.py node_modules/@modelcontextprotocol/conformance/dist/index.js .spec
+$(SPEC_STAMP): tests/support/extract_schemas.py $(NODE_STAMP)
+	$(BIN)/python tests/support/extract_schemas.py node_modules/@modelcontextprotocol/conformance/dist/index.js .spec
 	@touch $@
 
 $(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAMP)
@@ -108,10 +108,10 @@ quick: check ## Run the checks and the fast unit tests (two minutes)
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
 
 matrix: $(TEST_STAMP) ## Run the unit tests on each installed Python, 3.11 to 3.14
-	$(BIN)/python tests/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
+	$(BIN)/python tests/support/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
 
 lowest: $(TEST_STAMP) ## Run the unit tests with the lowest versions of the dependencies
-	$(BIN)/python tests/matrix.py --lowest 3.11 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
+	$(BIN)/python tests/support/matrix.py --lowest 3.11 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
 
 conform: setup ## Run the official conformance suite and print every finding
 	$(BIN)/python tests/conformance/run.py

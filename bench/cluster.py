@@ -31,8 +31,8 @@ sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
 from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network  # noqa: E402
 from cluster.raw_client import HANDSHAKE, ConnectionPool, RawSession, Response  # noqa: E402
-from cluster.redis_servers import RedisServer  # noqa: E402
 from cluster.server_pool import LOOPBACK, Address, Machine, ServerPool, find_free_ports, run_servers  # noqa: E402
+from support.redis_servers import RedisServer  # noqa: E402
 
 NEWEST = "2026-07-28"
 META = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import official_schemas
+from support import official_schemas
 
 # No deadline: examples may be slow on a busy machine, and other tests measure time. Under CI the examples are the same
 # each time, so that a failure is caused by the change. Other runs use new examples.

@@ -16,9 +16,9 @@ RunPytest = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def project(root: Path, tmp_path: Path) -> Path:
     """Create a checkout with only the configuration of the tests."""
-    (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "official_schemas.py", "extract_schemas.py"):
-        shutil.copy(root / "tests" / name, tmp_path / "tests")
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    for name in ("conftest.py", "support/official_schemas.py", "support/extract_schemas.py"):
+        shutil.copy(root / "tests" / name, tmp_path / "tests" / name)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import pytest
 Run = Callable[..., tuple[int, list[str], str]]
 
 PROGRAM = """
-from official_schemas import each_schema, has_schema, load_schema, needs_examples, needs_schema
+from support.official_schemas import each_schema, has_schema, load_schema, needs_examples, needs_schema
 
 @each_schema(["2024-11-05", "2025-11-25", "2026-07-28"])
 def test_by_revision(revision):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from auth.guarded_server import GuardedServer, User, run_guarded_server
+from support.guarded_server import GuardedServer, User, run_guarded_server
 
 
 @pytest.fixture

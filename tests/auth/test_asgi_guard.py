@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from auth.live_server import serve_app
 from dovetail import Client, Context, Server
 from dovetail.auth import (
     AuthorizationServer,
@@ -23,8 +22,8 @@ from dovetail.errors import InsufficientScope, Unauthorized
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
 from dovetail.transports import operator_log
-from oauth.fake_issuer import Issuer, current_claims
-from transports.fake_service import (
+from support.fake_issuer import Issuer, current_claims
+from support.fake_service import (
     INITIALIZED,
     LATEST_HANDSHAKE,
     AsgiRequest,
@@ -36,6 +35,7 @@ from transports.fake_service import (
     stateless_request,
     wait_until,
 )
+from support.live_server import serve_app
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 LOCAL = "http://localhost:8000/mcp"

@@ -18,7 +18,6 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from auth.live_server import serve_app
 from dovetail import Client, Context, Server, storage
 from dovetail.auth import (
     AuthorizationServer,
@@ -42,7 +41,8 @@ from dovetail.protocol.sealer import Sealer
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_server.asgi import StartupFailed, run_lifespan
 from dovetail.wire.codec import encode
-from transports.fake_service import AsgiRequest
+from support.fake_service import AsgiRequest
+from support.live_server import serve_app
 
 HOME = "http://localhost:8000"
 SECRET = "a secret of many letters"

@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from auth.guarded_server import (
+from dovetail import Client, MCPError, Timeouts
+from dovetail.auth import BearerAuth, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth
+from dovetail.auth.authorizer import OAuthAuthorizer, create_authorizer
+from dovetail.auth.token_stores import FileTokenStore, MemoryTokenStore
+from dovetail.errors import Forbidden, HTTPStatusError, LoginFailed, Unauthorized
+from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.transports.http_client.http_client import HTTPClient
+from dovetail.transports.http_client.remote_server import RemoteServer, create_http_client
+from support.guarded_server import (
     TIMEOUT_S,
     GuardedServer,
     HttpReply,
@@ -27,14 +35,6 @@ from auth.guarded_server import (
     run_guarded_server,
     wait_until,
 )
-from dovetail import Client, MCPError, Timeouts
-from dovetail.auth import BearerAuth, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth
-from dovetail.auth.authorizer import OAuthAuthorizer, create_authorizer
-from dovetail.auth.token_stores import FileTokenStore, MemoryTokenStore
-from dovetail.errors import Forbidden, HTTPStatusError, LoginFailed, Unauthorized
-from dovetail.oauth.login.saved_login import SavedLogin
-from dovetail.transports.http_client.http_client import HTTPClient
-from dovetail.transports.http_client.remote_server import RemoteServer, create_http_client
 
 # Logging in
 
@@ -670,7 +670,7 @@ async def _hold(store: FileTokenStore) -> None:
 
 
 async def test_paste(place: GuardedServer) -> None:
-    from auth.guarded_server import http_get
+    from support.guarded_server import http_get
 
     asked: list[str] = []
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from auth.browser import Browser, open_browser
-from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings
-from auth.live_server import serve_app
 from dovetail import Client, Context, Server
 from dovetail.auth import AuthorizationServer, Guard
 from dovetail.errors import LoginFailed
+from support.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings
+from support.live_server import serve_app
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 

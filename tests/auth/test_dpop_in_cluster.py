@@ -18,8 +18,8 @@ from dovetail.oauth.challenge import parse_challenge
 from dovetail.oauth.guard.dpop import DPoPChecker, NonceRequired
 from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import SharedStateUnavailable
-from oauth.fake_issuer import ISSUER, Issuer
-from transports.fake_service import AsgiRequest, start_post, stateless_request
+from support.fake_issuer import ISSUER, Issuer
+from support.fake_service import AsgiRequest, start_post, stateless_request
 
 KEYS = ["a key with enough bytes", "an older key of the workers"]
 URL = "https://mcp.example/mcp"

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from auth.guarded_server import http_get
 from dovetail.auth.loopback_listener import LoopbackListener, open_listener
 from dovetail.errors import LoginFailed
+from support.guarded_server import http_get
 
 
 async def opened(redirect_uri: str | None = None, state: str | None = "s") -> tuple[LoopbackListener, str]:

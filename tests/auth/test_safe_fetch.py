@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from auth.guarded_server import GuardedServer, HttpReply
 from dovetail.auth import safe_fetch
 from dovetail.auth.safe_fetch import SafeFetcher, is_local_host, is_public_address
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.transports.http_client.http_client import HTTPClient
+from support.guarded_server import GuardedServer, HttpReply
 
 
 class Recorder:

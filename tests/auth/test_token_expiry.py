@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from auth.live_server import serve_app
 from dovetail import Client, Context, Server
 from dovetail.auth import BearerAuth, Guard, JWTVerifier, Principal, StaticTokenVerifier
 from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier
-from oauth.fake_issuer import Issuer, current_claims, run_flow
-from transports.fake_service import (
+from support.fake_issuer import Issuer, current_claims, run_flow
+from support.fake_service import (
     INITIALIZED,
     LATEST_HANDSHAKE,
     TIMEOUT_S,
@@ -23,6 +22,7 @@ from transports.fake_service import (
     start_post,
     stateless_request,
 )
+from support.live_server import serve_app
 
 SOON = 1.0
 EVERYTHING = {"toolsListChanged": True}

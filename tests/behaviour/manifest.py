@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS
+from support.driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS
 
 HERE = Path(__file__).parent
 F = TypeVar("F", bound=Callable[..., Any])

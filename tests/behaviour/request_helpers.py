@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import RemoteError
-from driver import Peer
+from support.driver import Peer
 
 # A valid image of one pixel and a valid sound of one sample.
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="

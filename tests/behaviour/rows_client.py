@@ -1,7 +1,7 @@
 """Requirements on the client."""
 
 from behaviour.manifest import PUBLISHED, Requirement
-from driver import DRAFT, HANDSHAKE, STATELESS
+from support.driver import DRAFT, HANDSHAKE, STATELESS
 
 SOCKET = ("tcp",)
 HTTP = ("http",)

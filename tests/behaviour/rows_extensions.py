@@ -1,7 +1,7 @@
 """Requirements on extensions of the protocol."""
 
 from behaviour.manifest import ALL_HTTP, SESSION_REVISIONS, Requirement
-from driver import STATELESS
+from support.driver import STATELESS
 
 ROWS = (
     Requirement(

@@ -1,7 +1,7 @@
 """Requirements on what a server offers: tools, resources, prompts, completion, logging, progress, lists and changes."""
 
 from behaviour.manifest import PUBLISHED, SESSION_REVISIONS, Requirement
-from driver import DRAFT, HANDSHAKE, STATELESS
+from support.driver import DRAFT, HANDSHAKE, STATELESS
 
 CHEAP = ("memory", "pipe")  # for what no transport can change
 BOTH = ("memory", "http")

@@ -1,7 +1,7 @@
 """Requirements on servers that forward requests: mounts, proxies and gateways."""
 
 from behaviour.manifest import PUBLISHED, SESSION_REVISIONS, Requirement
-from driver import STATELESS
+from support.driver import STATELESS
 
 ROWS = (
     Requirement(

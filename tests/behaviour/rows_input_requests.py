@@ -1,7 +1,7 @@
 """Requirements on input requests, request state, subscriptions and mirrored headers."""
 
 from behaviour.manifest import SESSION_REVISIONS, Requirement
-from driver import DRAFT, STATELESS
+from support.driver import DRAFT, STATELESS
 
 CHEAP = ("memory", "pipe")
 STREAMED = ("memory", "pipe", "sse", "http")

@@ -1,7 +1,7 @@
 """Requirements on errors, on what surrounds a request, and on the life of a server."""
 
 from behaviour.manifest import PUBLISHED, Requirement
-from driver import DRAFT, STATELESS
+from support.driver import DRAFT, STATELESS
 
 BOTH = ("memory", "http")
 STREAMED = ("memory", "pipe", "sse", "http")

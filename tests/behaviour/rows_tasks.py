@@ -1,7 +1,7 @@
 """Requirements on durable tasks."""
 
 from behaviour.manifest import ALL_HTTP, Requirement
-from driver import STATELESS
+from support.driver import STATELESS
 
 _TRANSPORTS = ("memory", "pipe", "http")
 

@@ -10,7 +10,7 @@ from behaviour.manifest import (
     STREAM_TRANSPORTS,
     Requirement,
 )
-from driver import DRAFT
+from support.driver import DRAFT
 
 DUPLEX = ("memory", "pipe", "sse")
 BOTH = ("2025-11-25", STATELESS)  # one revision of each era

@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import Any
 
-from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
 from dovetail import ServerLimits
-from driver import STATELESS, Peer, connect
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, text
+from support.driver import STATELESS, Peer, connect
+from support.raw_http import TIMEOUT_S
 
 
 def member(id: int | str | None, method: str, params: Any = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call
 from dovetail import CacheHint, Context, Server
-from driver import connect
+from support.driver import connect
 
 PROMPT = {"name": "prompt", "arguments": {"kind": "a"}}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context
 from dovetail.errors import ConnectionLost
-from driver import CLIENT, DRAFT, STATELESS, Peer, Pending, connect
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import CLIENT, DRAFT, STATELESS, Peer, Pending, connect
+from support.raw_http import TIMEOUT_S
 
 
 async def barrier(peer: Peer) -> None:

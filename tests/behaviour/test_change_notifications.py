@@ -7,8 +7,8 @@ from collections.abc import Callable
 from behaviour.manifest import requirement
 from behaviour.request_helpers import list_names
 from dovetail import Server
-from driver import STATELESS, Peer, connect, connect_again
-from list_capabilities import ALL_LISTS
+from support.driver import STATELESS, Peer, connect, connect_again
+from support.list_capabilities import ALL_LISTS
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"

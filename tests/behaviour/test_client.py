@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from client.scripted_http_server import run_scripted_server
-from client.sticky_balancer import StickyBalancer
 from dovetail import Client, ClientLimits
 from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError, VersionNegotiationError
 from dovetail.types import DiscoverResult, Root, ServerCapabilities
-from driver import STATELESS
-from scripted_server import (
+from support.driver import STATELESS
+from support.scripted_http_server import run_scripted_server
+from support.scripted_server import (
     CAPABILITIES,
     LATEST_HANDSHAKE,
     ErrorReply,
@@ -28,6 +27,7 @@ from scripted_server import (
     serve_over_http,
     text_result,
 )
+from support.sticky_balancer import StickyBalancer
 
 META = "io.modelcontextprotocol/"
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error
 from dovetail import Completion, Server
-from driver import connect
+from support.driver import connect
 
 CITIES = ["Oslo", "Osaka", "Odessa", "Rome"]
 

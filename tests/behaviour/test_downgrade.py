@@ -5,7 +5,7 @@ from typing import Any
 from behaviour.manifest import requirement
 from behaviour.request_helpers import PNG, WAV, call
 from dovetail import AudioContent, Icon, ImageContent, PromptMessage, ResourceLink, Server
-from driver import DRAFT, STATELESS, connect
+from support.driver import DRAFT, STATELESS, connect
 
 ICONS = [Icon(src="https://example.com/i.png")]
 LINK = ResourceLink(uri="file:///a.txt", name="a", title="The letter A", icons=ICONS)

@@ -4,10 +4,10 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context, Server
-from driver import DRAFT, connect
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import DRAFT, connect
 
 
 @dataclass

@@ -14,7 +14,7 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import call, error_text, expect_error, text
 from dovetail import CallToolResult, Context, RemoteError, Server, ServerLimits, TextContent
 from dovetail.errors import ProtocolError
-from driver import STATELESS, connect
+from support.driver import STATELESS, connect
 
 REFERENCE = re.compile(r"\b[0-9a-f]{8}\b")
 PRIVATE = "password is hunter2"

@@ -11,7 +11,7 @@ from dovetail import Server, ServerLimits
 from dovetail.errors import InvalidParams
 from dovetail.extensions import Extension, Params, Result, WireStruct
 from dovetail.middleware import CallNext, Exchange
-from driver import STATELESS, Peer, connect
+from support.driver import STATELESS, Peer, connect
 
 HELLO = "com.example/hello"
 SAY = "com.example/hello/say"

@@ -36,9 +36,9 @@ from dovetail import (
     rule,
 )
 from dovetail.client import mounted_client
-from driver import STATELESS, Peer, connect, serve, stop_process
-from raw_http import TIMEOUT_S, HttpServerAddress
-from scripted_server import ErrorReply, ScriptedServer, serve_over_http, tool_definition
+from support.driver import STATELESS, Peer, connect, serve, stop_process
+from support.raw_http import TIMEOUT_S, HttpServerAddress
+from support.scripted_server import ErrorReply, ScriptedServer, serve_over_http, tool_definition
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 REGION = {"type": "string", "x-mcp-header": "Region"}

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from behaviour.manifest import SESSION_REVISIONS, requirement
 from behaviour.request_helpers import expect_error, text
 from dovetail import Server
-from driver import Peer, connect
+from support.driver import Peer, connect
 
 
 def mirrored(name: str) -> Meta:

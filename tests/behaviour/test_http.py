@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from behaviour import programs
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from certificates import write_certificate
 from dovetail import Context, Server, ServerLimits
 from dovetail.errors import InsufficientScope, ProtocolError, ServerBusy
-from driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
-from raw_http import TIMEOUT_S, HttpServerAddress, Response
+from support.certificates import write_certificate
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
+from support.raw_http import TIMEOUT_S, HttpServerAddress, Response
 
 
 async def post(peer: Peer, message: dict[str, Any], **headers: str | None) -> Any:

@@ -32,8 +32,8 @@ from dovetail.errors import URLElicitationRequired
 from dovetail.wire.content import ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
-from driver import DRAFT, STATELESS, connect
-from mentions import mentions
+from support.driver import DRAFT, STATELESS, connect
+from support.mentions import mentions
 
 ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {"listChanged": True}}
 MODEL = {"role": "assistant", "model": "m-1", "stopReason": "endTurn"}

@@ -4,12 +4,12 @@ import asyncio
 import json
 from typing import Any
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context, Icon, Server
 from dovetail.errors import NotSupported
-from driver import CLIENT, HANDSHAKE, Peer, connect
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import CLIENT, HANDSHAKE, Peer, connect
+from support.raw_http import TIMEOUT_S
 
 
 @requirement("life.initialize")

@@ -12,7 +12,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, text
 from dovetail import Client, Context, Server
-from driver import STATELESS, Peer, connect, connect_again
+from support.driver import STATELESS, Peer, connect, connect_again
 
 
 def server(steps: list[str]) -> Server:

@@ -6,7 +6,7 @@ from typing import Any
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
-from driver import STATELESS, Peer, connect, connect_again
+from support.driver import STATELESS, Peer, connect, connect_again
 
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 MESSAGE = "notifications/message"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from behaviour.manifest import requirements
-from driver import REVISIONS, TRANSPORTS
+from support.driver import REVISIONS, TRANSPORTS
 
 HERE = Path(__file__).parent
 ANCHORS = HERE.parent / "architecture" / "anchors.txt"

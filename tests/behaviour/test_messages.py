@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
 from dovetail import ServerLimits
 from dovetail.errors import RemoteError
-from driver import DRAFT, STATELESS, Peer, connect
+from support.controlled_server import ControlledServer, call_params, text
+from support.driver import DRAFT, STATELESS, Peer, connect
 
 NOT_JSON = {
     "cut-off": b'{"jsonrpc":"2.0","id":1,"method":"ping"',

@@ -9,8 +9,8 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error, text
 from dovetail import CallToolResult, Context, Server, TextContent, ToolError
 from dovetail.errors import InvalidParams
-from driver import STATELESS, connect
-from list_capabilities import ALL_LISTS
+from support.driver import STATELESS, connect
+from support.list_capabilities import ALL_LISTS
 
 
 def server(**options: Any) -> Server:

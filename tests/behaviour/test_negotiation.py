@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Server
 from dovetail.types import ServerCapabilities
 from dovetail.wire.methods import METHODS
-from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, Peer, connect
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, Peer, connect
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

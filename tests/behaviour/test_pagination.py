@@ -8,7 +8,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error, list_names
 from dovetail import Server
-from driver import connect
+from support.driver import connect
 
 METHODS = {
     "tools/list": "tools",

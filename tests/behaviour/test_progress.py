@@ -8,7 +8,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
-from driver import DRAFT, STATELESS, connect
+from support.driver import DRAFT, STATELESS, connect
 
 PROGRESS = "notifications/progress"
 

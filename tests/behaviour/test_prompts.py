@@ -19,7 +19,7 @@ from dovetail import (
     TextContent,
     ToolError,
 )
-from driver import DRAFT, connect
+from support.driver import DRAFT, connect
 
 
 def server() -> Server:

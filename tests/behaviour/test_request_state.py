@@ -8,7 +8,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error, text
 from dovetail import Context, Server, ServerLimits
-from driver import connect, connect_again
+from support.driver import connect, connect_again
 
 ASKED = {"elicitation": {}}
 CALL: dict[str, Any] = {"name": "pay", "arguments": {"amount": 5, "to": {"a": 1, "b": 2}}}

@@ -8,7 +8,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error
 from dovetail import Annotations, Server
-from driver import STATELESS, connect
+from support.driver import STATELESS, connect
 
 
 def server() -> Server:

@@ -9,7 +9,7 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error, list_names, text
 from dovetail import Annotations, Context, Icon, ResourceContents, Server, ServerLimits, ToolError
 from dovetail.errors import NotSupported, ResourceNotFound
-from driver import STATELESS, connect
+from support.driver import STATELESS, connect
 
 ANNOTATIONS = {"audience": ["user"], "priority": 1.0, "lastModified": "2025-01-12T15:00:58Z"}
 

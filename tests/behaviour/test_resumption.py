@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
 from dovetail import Context, ServerLimits
-from driver import Peer, Pending, connect, connect_again
-from raw_http import TIMEOUT_S, Event, Response
+from support.controlled_server import ControlledServer, call_params, text
+from support.driver import Peer, Pending, connect, connect_again
+from support.raw_http import TIMEOUT_S, Event, Response
 
 
 def numbers(events: list[Event]) -> list[Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context, Server, ServerLimits
 from dovetail.errors import ConnectionLost
 from dovetail.server.server import get_dispatcher
-from driver import CLIENT, DRAFT, HANDSHAKE, STATELESS, Peer, connect, connect_again
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import CLIENT, DRAFT, HANDSHAKE, STATELESS, Peer, connect, connect_again
+from support.raw_http import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
@@ -281,7 +281,7 @@ async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> 
 async def test_what_expired_is_swept_away() -> None:
     app = ControlledServer(limits=ServerLimits(session_idle_timeout=0.3, session_lifetime=1.0)).app
     endpoint = app.asgi()
-    from driver import serve_asgi
+    from support.driver import serve_asgi
 
     async with serve_asgi(endpoint, get_dispatcher(app).limits) as web:
         peer = Peer("http", "2025-11-25", {}, {})
@@ -408,7 +408,7 @@ async def test_a_version_header_must_name_the_version_of_the_session(revision: s
 async def test_the_stateless_era_opens_no_session() -> None:
     app = ControlledServer().app
     endpoint = app.asgi()
-    from driver import serve_asgi
+    from support.driver import serve_asgi
 
     async with serve_asgi(endpoint, get_dispatcher(app).limits) as web:
         peer = Peer("http", STATELESS, {}, {})

@@ -6,7 +6,7 @@ from pathlib import Path
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error
 from dovetail import Server
-from driver import connect
+from support.driver import connect
 
 MANIFEST = "---\nname: pdf\ndescription: Read PDF files.\nreleased: 2026-01-01\n---\n\nBody.\n"
 ROOT = "skill://acme/pdf"

@@ -4,11 +4,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 
-from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
 from dovetail import Context, Server, ServerLimits
-from driver import connect, serve
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, text
+from support.driver import connect, serve
+from support.raw_http import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = {"content-type": "application/json"}

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from behaviour import programs
-from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.socket_server import serve_socket
-from driver import STATELESS, connect, spawn, stop_process
-from raw_http import TIMEOUT_S
+from support import run_server
+from support.controlled_server import ControlledServer, call_params, text
+from support.driver import STATELESS, connect, spawn, stop_process
+from support.raw_http import TIMEOUT_S
 
 END_WITHIN = 5.0  # two seconds are promised; the machine may be busy
-CHILD = Path(programs.__file__).parents[1] / "run_server.py"
+CHILD = Path(run_server.__file__)
 
 NOISE = ("printing", "printing_in_a_thread", "descriptor", "original", "child", "child_of_a_thread")
 STATES = ("idle", "waiting", "stubborn", "blocking", "loop_blocking")

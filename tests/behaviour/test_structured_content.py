@@ -13,7 +13,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, error_text, text
 from dovetail import CallToolResult, Server, TextContent
-from driver import STATELESS, connect
+from support.driver import STATELESS, connect
 
 
 @dataclass

@@ -10,8 +10,8 @@ from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
 from dovetail.errors import ConnectionLost
 from dovetail.server.server import get_dispatcher
-from driver import STATELESS, Peer, Pending, connect
-from list_capabilities import ALL_LISTS, declare_lists
+from support.driver import STATELESS, Peer, Pending, connect
+from support.list_capabilities import ALL_LISTS, declare_lists
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"

@@ -7,7 +7,7 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error
 from dovetail import Context, Server
 from dovetail.extensions import TaskOptions
-from driver import STATELESS, connect
+from support.driver import STATELESS, connect
 
 TASKS = "io.modelcontextprotocol/tasks"
 DECLARED: dict[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {}}

@@ -22,8 +22,8 @@ from dovetail import (
     ToolError,
 )
 from dovetail.server.server import get_dispatcher
-from driver import DRAFT, STATELESS, connect, connect_again
-from list_capabilities import ONLY_TOOLS
+from support.driver import DRAFT, STATELESS, connect, connect_again
+from support.list_capabilities import ONLY_TOOLS
 
 ICON = {"src": "https://example.com/hammer.png", "mimeType": "image/png", "sizes": ["48x48"], "theme": "dark"}
 HINTS = {"title": "Hammer!", "readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}

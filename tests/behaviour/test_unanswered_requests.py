@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context, ServerLimits
 from dovetail.errors import ConnectionLost
-from driver import Peer, Pending, connect, connect_again
-from raw_http import TIMEOUT_S
+from support.controlled_server import ControlledServer, call_params, expect_error, text
+from support.driver import Peer, Pending, connect, connect_again
+from support.raw_http import TIMEOUT_S
 
 ASKED = {"elicitation": {}}
 KINDS = pytest.mark.parametrize("tool", ["ask", "ask_in_a_thread"])

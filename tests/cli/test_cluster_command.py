@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.recorder import Recorder
-from cluster.redis_servers import RedisServer
 from dovetail.cli.main import cli
 from dovetail.cluster import Cluster
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S, HistoryLost, SharedState
+from support.redis_servers import RedisServer
 
 
 @pytest.fixture

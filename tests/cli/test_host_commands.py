@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent.models.provider_server import ProviderServer, ScriptedReply
 from cli.command_process import TIMEOUT_S, UNSAFE_CHARACTERS, RunCommand, ServerProcess
 from cli.terminal import open_terminal
 from dovetail import Client
@@ -19,7 +18,8 @@ from dovetail.cli.commands import chat
 from dovetail.cli.host_setup import is_gateway
 from dovetail.host.config.server_entry import ServerConfig
 from dovetail.testing import ScriptedModel
-from host.polling import wait_until
+from support.polling import wait_until
+from support.provider_server import ProviderServer, ScriptedReply
 
 HOSTED = Path(__file__).with_name("hosted_server.py")
 GOOD = {"command": sys.executable, "args": [str(HOSTED)]}

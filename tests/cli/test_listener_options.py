@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from certificates import write_certificate
 from cli.command_process import SAMPLE_SERVER, TIMEOUT_S, RunCommand, RunSeries
 from dovetail import Client, HTTPTarget
+from support.certificates import write_certificate
 
 LOGGING_SERVER = """
 import logging

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from certificates import write_certificate
 from cli.command_process import SAMPLE_SERVER, RunCommand, RunSeries
+from support.certificates import write_certificate
 
 VALID = """
 from dovetail import Server

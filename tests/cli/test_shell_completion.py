@@ -14,7 +14,7 @@ from cli.command_process import RunCommand
 from cli.terminal import open_terminal
 from dovetail.cli.commands.shell_completion import SCRIPTS
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from extensions.tasks.task_records import make_record
+from support.task_records import make_record
 
 Complete = Callable[..., list[str]]
 

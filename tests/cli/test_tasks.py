@@ -23,7 +23,7 @@ from dovetail.protocol.task_rules import ask_client, complete_task, fail_task, r
 from dovetail.protocol.task_store import change_task
 from dovetail.storage import make_private_dir
 from dovetail.wire.input_required import InputRequest
-from extensions.tasks.task_records import make_record
+from support.task_records import make_record
 
 KEY = "the secret key of a test server"
 QUESTION = InputRequest(method="elicitation/create", params={"message": "Really?"})

@@ -10,12 +10,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.redis_servers import RedisServer
 from dovetail.cli.main import cli
 from dovetail.extensions import RedisTaskStore
 from dovetail.protocol.task_rules import complete_task
 from dovetail.protocol.task_store import change_task
-from extensions.tasks.task_records import make_record
+from support.redis_servers import RedisServer
+from support.task_records import make_record
 
 PROGRAM = """
 from dovetail import Server

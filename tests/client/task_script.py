@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain, repeat
 from typing import Any
 
-from scripted_server import CAPABILITIES, STATELESS, SUBSCRIPTION, ScriptedServer, create_notification
-from scripted_server import text_result as create_text_result
+from support.scripted_server import CAPABILITIES, STATELESS, SUBSCRIPTION, ScriptedServer, create_notification
+from support.scripted_server import text_result as create_text_result
 
 TASKS = "io.modelcontextprotocol/tasks"
 TIME = "2026-10-01T12:00:00Z"

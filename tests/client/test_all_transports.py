@@ -6,18 +6,6 @@ from typing import Any
 
 import pytest
 
-from client.full_server import (
-    DRAFT,
-    ERA_CASES,
-    FAST_TRANSPORT_CASES,
-    NEWEST_HANDSHAKE,
-    SLOW_TRANSPORT_CASES,
-    STATELESS,
-    TRANSPORTS,
-    Seat,
-    connect_client,
-    wait_for_record,
-)
 from dovetail import (
     ClientLimits,
     ElicitationCancelled,
@@ -29,8 +17,20 @@ from dovetail import (
 )
 from dovetail.errors import ConnectionLost, InputRequestError, NotFound, NotSupported, RequestTimeout
 from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
-from mentions import values
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
+from support.full_server import (
+    DRAFT,
+    ERA_CASES,
+    FAST_TRANSPORT_CASES,
+    NEWEST_HANDSHAKE,
+    SLOW_TRANSPORT_CASES,
+    STATELESS,
+    TRANSPORTS,
+    Seat,
+    connect_client,
+    wait_for_record,
+)
+from support.mentions import values
 
 everywhere = pytest.mark.parametrize(("way", "revision"), FAST_TRANSPORT_CASES)
 eras = pytest.mark.parametrize(("way", "revision"), ERA_CASES)

@@ -14,15 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from client.full_server import (
-    NEWEST_HANDSHAKE,
-    STATELESS,
-    TESTS,
-    connect_client,
-    create_full_server,
-    run_target,
-    server_command,
-)
 from dovetail import (
     Client,
     ClientLimits,
@@ -47,8 +38,18 @@ from dovetail.errors import (
 from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.process.reaper import reaper
 from dovetail.types import ClientCapabilities
-from mentions import mentions, values
-from scripted_server import (
+from support.fake_service import run_pending_callbacks, wait_until
+from support.full_server import (
+    NEWEST_HANDSHAKE,
+    STATELESS,
+    TESTS,
+    connect_client,
+    create_full_server,
+    run_target,
+    server_command,
+)
+from support.mentions import mentions, values
+from support.scripted_server import (
     ERAS,
     SILENCE,
     ErrorReply,
@@ -61,7 +62,6 @@ from scripted_server import (
     text_result,
     tool_definition,
 )
-from transports.fake_service import run_pending_callbacks, wait_until
 
 QUICK = Timeouts(connect=2, discover=0.3, initialize=3, call=3, request=3)
 both = pytest.mark.parametrize("era", ERAS)

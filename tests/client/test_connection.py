@@ -9,8 +9,9 @@ import pytest
 from dovetail import Client, ClientLimits, TextContent, Timeouts
 from dovetail.client.client import get_session
 from dovetail.errors import InputRequestError, InvalidResult
-from mentions import mentions, values
-from scripted_server import (
+from support.fake_service import wait_until
+from support.mentions import mentions, values
+from support.scripted_server import (
     ERAS,
     Messages,
     ScriptedServer,
@@ -22,7 +23,6 @@ from scripted_server import (
     serve_over_http,
     text_result,
 )
-from transports.fake_service import wait_until
 
 PATIENT = Timeouts(connect=5, discover=5, initialize=60, call=600, request=600)
 

@@ -9,9 +9,9 @@ import pytest
 
 from dovetail import Client, ClientLimits, Icon, Server, Timeouts, testing
 from dovetail.errors import ConnectionLost, OutcomeUnknown, ProcessStartError, RequestTimeout
-from mentions import mentions
-from scripted_server import CLOSE, SILENCE, STATELESS, ErrorReply, ScriptedServer, serve_on_socket
-from testing.calculator import app
+from support.calculator import app
+from support.mentions import mentions
+from support.scripted_server import CLOSE, SILENCE, STATELESS, ErrorReply, ScriptedServer, serve_on_socket
 
 VICTIM = Path(__file__).parents[1] / "reliability" / "killable_server.py"
 LATE = Path(__file__).parent / "slow_start_server.py"

@@ -7,9 +7,9 @@ import pytest
 
 from dovetail import Client, ClientLimits, Timeouts
 from dovetail.errors import RequestTimeout
-from mentions import mentions
-from scripted_server import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket, serve_over_http
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
+from support.mentions import mentions
+from support.scripted_server import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket, serve_over_http
 
 PROGRAM = "from dovetail import Server; Server('both').run()  # {}"
 SOON = ClientLimits(reconnect_delay=0.01)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.client.deadlines import MAX_TIMEOUT_S, DeadlineTimer, RequestDeadline
-from mentions import mentions
+from support.mentions import mentions
 
 
 async def wait(clocks: DeadlineTimer, id: int, clock: RequestDeadline) -> str:

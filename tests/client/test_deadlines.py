@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.client.deadlines import MAX_TIMEOUT_S, RequestDeadline
-from mentions import mentions
+from support.mentions import mentions
 
 
 class Timeless:

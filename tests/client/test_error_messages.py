@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
 from dovetail import Client, CommandTarget, MCPError, RequestAwaitingInput, Server, SyncClient, Timeouts, ToolError
 from dovetail.errors import ConnectError, NotSupported, ProcessStartError, RequestTimeout
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import describe_request
 from dovetail.wire.raw_message import ErrorObject
-from mentions import mentions, values
-from scripted_server import ErrorReply as Refusal
-from scripted_server import ScriptedServer, serve_on_socket
+from support.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
+from support.mentions import mentions, values
+from support.scripted_server import ErrorReply as Refusal
+from support.scripted_server import ScriptedServer, serve_on_socket
 
 ERAS = [STATELESS, NEWEST_HANDSHAKE]
 QUICK = Timeouts(initialize=0.3, discover=0.1)

@@ -16,7 +16,7 @@ from dovetail.wire.codec import to_plain
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.roots import Root
-from mentions import mentions
+from support.mentions import mentions
 
 SCHEMA = {
     "type": "object",

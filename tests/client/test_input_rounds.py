@@ -11,7 +11,7 @@ from dovetail import CallToolResult, Client, RequestAwaitingInput
 from dovetail.client.input_rounds import build_resume_params, decode_result
 from dovetail.errors import InvalidResult
 from dovetail.wire.methods import METHODS
-from scripted_server import ScriptedServer, serve_on_socket
+from support.scripted_server import ScriptedServer, serve_on_socket
 
 CALL, LIST = METHODS["tools/call"], METHODS["tools/list"]
 QUESTION = {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {"type": "object"}}}

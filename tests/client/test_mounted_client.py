@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from client.full_server import run_target
 from dovetail import Client, Context, Server
 from dovetail.auth import Principal
 from dovetail.client.client import mount_client
@@ -17,6 +16,7 @@ from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
+from support.full_server import run_target
 
 OLD, NEW = "2025-06-18", "2026-07-28"
 ASKABLE = ClientCapabilities(elicitation=ElicitationCapability(form={}))

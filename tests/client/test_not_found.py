@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client
 from dovetail import Client, RemoteError, Server, ToolError
 from dovetail.errors import NotFound, NotSupported
 from dovetail.protocol.client_messages import create_error
 from dovetail.wire.raw_message import ErrorObject
-from mentions import mentions, values
-from scripted_server import ErrorReply as Refusal
-from scripted_server import ScriptedServer, serve_on_socket
+from support.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client
+from support.mentions import mentions, values
+from support.scripted_server import ErrorReply as Refusal
+from support.scripted_server import ScriptedServer, serve_on_socket
 
 URI = "note://nowhere"
 

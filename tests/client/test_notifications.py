@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
-from client.scripted_http_server import (
+from dovetail import Client, Timeouts
+from dovetail.client.client import get_session
+from support.fake_service import wait_until
+from support.mentions import mentions
+from support.scripted_http_server import (
     ACCEPTED,
     EVENTS,
     REFUSED,
@@ -17,11 +21,7 @@ from client.scripted_http_server import (
     encode_reply,
     run_scripted_server,
 )
-from dovetail import Client, Timeouts
-from dovetail.client.client import get_session
-from mentions import mentions
-from scripted_server import Messages, ScriptedServer, serve_on_socket, text_result
-from transports.fake_service import wait_until
+from support.scripted_server import Messages, ScriptedServer, serve_on_socket, text_result
 
 URI = "city://Oslo"
 

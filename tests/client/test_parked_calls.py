@@ -10,7 +10,7 @@ from dovetail.client.mounted_client import ParkedCalls
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.wire.input_required import InputRequiredResult
-from transports.fake_service import run_pending_callbacks
+from support.fake_service import run_pending_callbacks
 
 CALL = "tools/call"
 MADE: list[IncomingExchange] = []

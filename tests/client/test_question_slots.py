@@ -9,7 +9,7 @@ from dovetail import Client, Context, Server, testing
 from dovetail.client.question_slots import QuestionOwner, QuestionSlots
 from dovetail.errors import ServerBusy
 from server import direct_client
-from transports.fake_service import run_pending_callbacks
+from support.fake_service import run_pending_callbacks
 
 
 async def test_the_caller_with_the_most_questions_loses_its_oldest() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from client.full_server import TESTS, server_command
 from dovetail import Client, ClientLimits, MCPError, RemoteError, Server, Timeouts, ToolAnnotations
 from dovetail.client.reconnect import Reconnector
 from dovetail.errors import (
@@ -22,8 +21,10 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.server.server import get_dispatcher
-from driver import serve, serve_asgi
-from scripted_server import (
+from support.driver import serve, serve_asgi
+from support.fake_service import wait_until
+from support.full_server import TESTS, server_command
+from support.scripted_server import (
     CAPABILITIES,
     CLOSE,
     ERAS,
@@ -42,7 +43,6 @@ from scripted_server import (
     text_result,
     tool_definition,
 )
-from transports.fake_service import wait_until
 
 QUICK = Timeouts(connect=2, discover=0.3, initialize=5, call=5, request=5)
 LISTEN = "subscriptions/listen"

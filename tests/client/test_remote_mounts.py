@@ -13,8 +13,15 @@ from dovetail.client.client import mount_client
 from dovetail.errors import NotFound, RateLimited, Unauthorized
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
-from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
-from transports.fake_service import run_pending_callbacks, wait_until
+from support.fake_service import run_pending_callbacks, wait_until
+from support.scripted_server import (
+    SUBSCRIPTION,
+    ErrorReply,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    serve_on_socket,
+)
 
 LISTEN = "subscriptions/listen"
 OLD, NEW = "2025-06-18", "2026-07-28"

@@ -13,7 +13,8 @@ from dovetail.client.subscription import CHANGE_KINDS, ReconnectingSubscription
 from dovetail.client.targets import ResolvedTarget
 from dovetail.errors import NotSupported
 from dovetail.wire.subscriptions import SubscriptionFilter
-from scripted_server import (
+from support.fake_service import wait_until
+from support.scripted_server import (
     SILENCE,
     STREAM_HEAD,
     ScriptedServer,
@@ -24,7 +25,6 @@ from scripted_server import (
     serve_on_socket,
     serve_over_http,
 )
-from transports.fake_service import wait_until
 
 TOOLS = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from client.full_server import TESTS, create_full_server, run_target
 from dovetail import Client, ClientLimits, Server, SyncClient, ToolError
 from dovetail.client.client import get_session
 from dovetail.client.sync_client import get_client
 from dovetail.errors import InputRequestError
 from dovetail.extensions import Skill, SyncSkill
+from support.full_server import TESTS, create_full_server, run_target
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from client.full_server import TESTS, create_full_server, run_target
 from dovetail import Client, ClientLimits, CommandTarget, HTTPTarget, Server, SyncClient, Timeouts
 from dovetail.auth import BearerAuth
 from dovetail.client.targets import resolve_target
 from dovetail.errors import ProcessStartError
 from dovetail.transports.memory import MemoryClient
-from mentions import mentions, values
+from support.full_server import TESTS, create_full_server, run_target
+from support.mentions import mentions, values
 
 MORTAL = str(TESTS / "client" / "crashing_server.py")
 
@@ -321,7 +321,7 @@ def test_an_entry_in_the_form_of_another_host(entry: dict[str, Any]) -> None:
 
 
 async def test_headers_of_an_entry_and_of_the_call_come_together() -> None:
-    from scripted_server import ScriptedServer, serve_over_http
+    from support.scripted_server import ScriptedServer, serve_over_http
 
     scripted = ScriptedServer()
     async with serve_over_http(scripted) as at:

@@ -36,7 +36,7 @@ from dovetail.extensions import SyncTaskHandle, TaskHandle, TaskUpdate
 from dovetail.middleware import CallNext, Exchange
 from dovetail.testing import serve
 from dovetail.types import CallToolResult, TextContent
-from scripted_server import (
+from support.scripted_server import (
     CLOSE,
     ErrorReply,
     Messages,

@@ -37,7 +37,7 @@ from dovetail.errors import (
 )
 from dovetail.middleware import CallNext, Exchange
 from dovetail.types import CallToolResult
-from scripted_server import (
+from support.scripted_server import (
     CLOSE,
     RST,
     ErrorReply,

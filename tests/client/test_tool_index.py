@@ -10,8 +10,16 @@ from dovetail import CallToolResult, Client, ClientLimits, ToolAnnotations
 from dovetail.client.tool_index import ToolIndex
 from dovetail.errors import InvalidResult, OutcomeUnknown
 from dovetail.types import Tool
-from mentions import mentions, values
-from scripted_server import CLOSE, ERAS, ErrorReply, ScriptedServer, serve_on_socket, text_result, tool_definition
+from support.mentions import mentions, values
+from support.scripted_server import (
+    CLOSE,
+    ERAS,
+    ErrorReply,
+    ScriptedServer,
+    serve_on_socket,
+    text_result,
+    tool_definition,
+)
 
 SOON = ClientLimits(reconnect_delay=0.01)
 both = pytest.mark.parametrize("era", ERAS)

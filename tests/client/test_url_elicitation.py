@@ -8,8 +8,8 @@ import pytest
 from dovetail import Client, ClientLimits, ElicitationCancelled, ElicitationDeclined, MCPError, RemoteError, Timeouts
 from dovetail.errors import InputRequestError
 from dovetail.types import ElicitRequestParams
-from scripted_server import ErrorReply, Messages, ScriptedServer, serve_on_socket, serve_over_http, text_result
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
+from support.scripted_server import ErrorReply, Messages, ScriptedServer, serve_on_socket, serve_over_http, text_result
 
 PATIENT = Timeouts(request=300)
 PAGE = {"mode": "url", "message": "Log in", "url": "https://example.com/login", "elicitationId": "v1"}

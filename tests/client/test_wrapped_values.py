@@ -9,7 +9,7 @@ import pytest
 from dovetail import CallToolResult, Client, Server, TextContent
 from dovetail.client.result_values import convert_value, extract_value
 from dovetail.errors import InvalidResult
-from scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
+from support.scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 
 def value(structured: Any, *texts: str, wraps: bool | None = None, meta: Any = None) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cluster.recorder import Recorder
-from cluster.redis_servers import BINARIES, RedisServer
 from dovetail.cluster import redis_link
 from dovetail.cluster.local_backend import LocalBackend
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.shared_state import SharedState
+from support.redis_servers import BINARIES, RedisServer
 
 # Starts a worker in this process, and returns its back end and what its listener records.
 StartWorker = Callable[..., Awaitable[tuple[SharedState, Recorder]]]

@@ -14,11 +14,11 @@ from cluster.history import History, find_violations
 from cluster.load import open_clients
 from cluster.raw_client import RawSession, open_session
 from cluster.recorder import Recorder
-from cluster.redis_servers import RedisServer
 from cluster.server_pool import Address, ServerPool, ServerProcess, run_servers
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.change_messages import CHANGE
-from oauth.fake_issuer import Issuer
+from support.fake_issuer import Issuer
+from support.redis_servers import RedisServer
 
 # Cases in which callers see the same as in another case.
 EQUAL_CASES = {"clock ahead": "slow", "newer release": "slow", "clock back": "restored", "evicted": "restored"}

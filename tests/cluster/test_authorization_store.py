@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.redis_servers import RedisServer
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.shared_store import SharedStateStore
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.oauth.authorization_server.store import AuthorizationCode, TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.protocol.sealer import Sealer
+from support.redis_servers import RedisServer
 
 ISSUER, SECRET = "https://login.example", "a secret of 16 bytes"
 

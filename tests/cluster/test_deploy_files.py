@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.redis_servers import RedisServer
-from cluster.routers import NGINX
 from cluster.server_pool import find_free_ports
 from dovetail import Client
+from support.redis_servers import RedisServer
+from support.routers import NGINX
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 TIMEOUT_S = 60.0

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cluster.redis_servers import BINARIES, RedisServer
 from dovetail import Client, Policy
 from dovetail.cluster.local_backend import LocalBackend
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.host.host import Host
-from host.upstream_server import UpstreamServer
+from support.redis_servers import BINARIES, RedisServer
+from support.upstream_server import UpstreamServer
 
 KEYS, TIMEOUT_S = ["a key with enough bytes"], 30.0
 KINDS = ["local", *BINARIES]

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.history import History, find_violations
 from cluster.load import count_operations, open_clients, run_load
-from cluster.redis_servers import RedisServer
 from cluster.server_pool import run_servers
+from support.redis_servers import RedisServer
 
 pytestmark = pytest.mark.timeout(900)
 

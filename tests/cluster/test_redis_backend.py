@@ -9,7 +9,6 @@ import pytest
 
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import Recorder, wait_for, wait_until
-from cluster.redis_servers import RedisServer, make_epoch_older
 from dovetail.cluster.envelope import hash_name
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.shared_state import (
@@ -20,6 +19,7 @@ from dovetail.protocol.shared_state import (
     SharedStateUnavailable,
     StreamLimits,
 )
+from support.redis_servers import RedisServer, make_epoch_older
 
 RECOVERY_S = 5.0  # the promise: the back end works this long after Redis answers again
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from certificates import write_certificate
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import wait_for, wait_until
-from cluster.redis_servers import BINARIES, RedisServer, make_epoch_older
 from dovetail.cluster.redis_connection import RedisAddress, parse_redis_url
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, HistoryLost, SharedStateUnavailable
+from support.certificates import write_certificate
+from support.redis_servers import BINARIES, RedisServer, make_epoch_older
 
 RECOVERY_S = 5.0
 

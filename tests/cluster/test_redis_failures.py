@@ -8,7 +8,6 @@ import pytest
 
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import Recorder, wait_for, wait_until
-from cluster.redis_servers import RedisServer, make_epoch_older
 from cluster.worker_process import WorkerProcess
 from dovetail.cluster import redis_backend, redis_link, stream_follower
 from dovetail.cluster.envelope import hash_name
@@ -21,6 +20,7 @@ from dovetail.protocol.shared_state import (
     SharedStateUnavailable,
     StreamEvent,
 )
+from support.redis_servers import RedisServer, make_epoch_older
 
 HOUR_S = 3600.0
 

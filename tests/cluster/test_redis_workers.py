@@ -8,9 +8,9 @@ import pytest
 
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import wait_for
-from cluster.redis_servers import RedisServer
 from cluster.worker_process import WorkerProcess
 from dovetail.protocol.shared_state import StreamEvent, WorkerLost
+from support.redis_servers import RedisServer
 
 
 @pytest.fixture

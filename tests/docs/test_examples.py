@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from cli.consenting_browser import main as agree
-from cluster.redis_servers import RedisServer
 from dovetail import Client
 from dovetail.auth import OAuth
+from support.redis_servers import RedisServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 30.0

@@ -24,7 +24,7 @@ from dovetail.protocol.exchange import Caller
 from dovetail.storage import lock_path
 from dovetail.types import Tool
 from dovetail.wire.base import replace
-from host.polling import hurry
+from support.polling import hurry
 
 TOOL = Tool(name="t", description="Does it.", input_schema={"type": "object", "properties": {"a": {"type": "array"}}})
 ASKED = PolicyRequest(server="s", tool="t", arguments={"path": "/x"}, server_identity="i")

@@ -18,8 +18,8 @@ from dovetail import MCPError, Policy, testing
 from dovetail.host import ServerSettings
 from dovetail.host.host import Host
 from dovetail.server.server import Server
-from host.polling import wait_until
 from reliability.harness import MiB, record_measurement
+from support.polling import wait_until
 
 PROGRAM = """
 import asyncio, os, sys

@@ -16,7 +16,7 @@ from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.host.server_settings import ServerSettings
 from dovetail.protocol.recording_format import Event
-from host.polling import wait_until
+from support.polling import wait_until
 
 ALLOW = Policy("allow")
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from client.scripted_http_server import run_scripted_server
-from client.sticky_balancer import StickyBalancer
 from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import HTTPStatusError
@@ -20,8 +18,10 @@ from dovetail.host.config.secret_lookup import get_secret_lookup
 from dovetail.host.host import Host, get_parts
 from dovetail.transports.http_server.http_listener import bind_socket
 from dovetail.version import VERSION
-from host.polling import wait_until
-from host.upstream_server import UpstreamServer
+from support.polling import wait_until
+from support.scripted_http_server import run_scripted_server
+from support.sticky_balancer import StickyBalancer
+from support.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")
 CALLERS = StaticTokenVerifier({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})

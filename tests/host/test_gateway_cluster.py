@@ -19,9 +19,9 @@ from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, encode
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
-from host.polling import TIMEOUT_S, wait_until
-from host.upstream_server import UpstreamServer
-from transports.fake_service import post, run_pending_callbacks, stateless_request
+from support.fake_service import post, run_pending_callbacks, stateless_request
+from support.polling import TIMEOUT_S, wait_until
+from support.upstream_server import UpstreamServer
 
 KEYS = ["a key with enough bytes"]
 OLD, NEW = "2025-11-25", "2026-07-28"

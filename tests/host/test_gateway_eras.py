@@ -12,8 +12,8 @@ from dovetail import Client, Policy, RemoteError, ResourceLink, Server, ToolErro
 from dovetail.errors import NotFound
 from dovetail.host.host import Host
 from dovetail.host.qualified_names import make_model_name
-from host.polling import TIMEOUT_S, wait_until
-from host.upstream_server import UpstreamServer
+from support.polling import TIMEOUT_S, wait_until
+from support.upstream_server import UpstreamServer
 
 OLDEST, OLD, NEW = "2024-11-05", "2025-11-25", "2026-07-28"
 ERAS = [(above, below) for above in (OLD, NEW) for below in (OLD, NEW)]

@@ -9,7 +9,7 @@ from dovetail import Server
 from dovetail.auth import JWTVerifier
 from dovetail.host import Host
 from dovetail.host.gateway.gateway import GatewayPaths
-from oauth.fake_issuer import Issuer, current_claims
+from support.fake_issuer import Issuer, current_claims
 
 
 class App:

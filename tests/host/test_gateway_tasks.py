@@ -26,8 +26,8 @@ from dovetail.host import (
 )
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.wire.input_required import InputRequest
-from host.polling import wait_until
 from host.task_upstream import TaskRequests, TaskUpstream, create_task
+from support.polling import wait_until
 
 ALLOW = Policy("allow")
 KEYS = ["0123456789abcdef0123456789abcdef"]

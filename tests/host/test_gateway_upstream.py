@@ -17,9 +17,9 @@ from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
 from dovetail.protocol.recording_format import Event
-from host.polling import TIMEOUT_S, wait_until
-from host.upstream_server import UpstreamServer
-from scripted_server import ScriptedServer, serve_on_socket
+from support.polling import TIMEOUT_S, wait_until
+from support.scripted_server import ScriptedServer, serve_on_socket
+from support.upstream_server import UpstreamServer
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 TOKENS = StaticTokenVerifier({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})

@@ -15,8 +15,8 @@ from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
 from dovetail.testing import connect
 from dovetail.types import CallToolResult, ElicitRequestParams
-from host.polling import TIMEOUT_S, wait_until
-from mentions import mentions
+from support.mentions import mentions
+from support.polling import TIMEOUT_S, wait_until
 
 ALLOW = Policy("allow")
 

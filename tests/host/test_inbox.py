@@ -17,7 +17,7 @@ from dovetail.host import argument
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.inbox import CallAwaitingConsent, FileConsent, PendingConsent
 from dovetail.host.host import Host, get_parts
-from host.polling import TIMEOUT_S, wait_until
+from support.polling import TIMEOUT_S, wait_until
 
 SECRETS = ["a secret of the server's"]
 CALLS = Policy("ask", [rule("allow", kind="tool.call")])

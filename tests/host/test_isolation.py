@@ -14,7 +14,7 @@ from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import AllowWithChanges, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply
-from host.polling import wait_until
+from support.polling import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 OPEN = Policy("allow", [rule("allow", kind="sampling.*")])

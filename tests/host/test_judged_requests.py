@@ -18,8 +18,8 @@ from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.protocol.language_model import ModelReply
 from dovetail.types import Tool
-from host.polling import TIMEOUT_S
-from scripted_server import ErrorReply, ScriptedServer, encode_http_reply, serve_on_socket, serve_over_http
+from support.polling import TIMEOUT_S
+from support.scripted_server import ErrorReply, ScriptedServer, encode_http_reply, serve_on_socket, serve_over_http
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 

@@ -10,8 +10,8 @@ from dovetail import Policy, Server, rule, testing
 from dovetail.auth import Principal
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.host.host import Host
-from host.polling import TIMEOUT_S
-from scripted_server import ScriptedServer, serve_over_http
+from support.polling import TIMEOUT_S
+from support.scripted_server import ScriptedServer, serve_over_http
 
 OLD = "2025-11-25"
 POLICY = Policy("ask", [rule("allow", kind="server.start")])

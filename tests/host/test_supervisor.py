@@ -13,9 +13,9 @@ from dovetail.errors import ProcessStartError, RequestTimeout, Unauthorized
 from dovetail.host.events import HostEvent
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
-from host.polling import TIMEOUT_S, wait_until
-from mentions import mentions
-from scripted_server import LATEST_HANDSHAKE, ScriptedServer, serve_on_socket, tool_definition
+from support.mentions import mentions
+from support.polling import TIMEOUT_S, wait_until
+from support.scripted_server import LATEST_HANDSHAKE, ScriptedServer, serve_on_socket, tool_definition
 
 PROGRAM = """
 import os, sys

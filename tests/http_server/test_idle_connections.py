@@ -15,8 +15,8 @@ import pytest
 from dovetail import Client, MCPError
 from dovetail.transports.http_client import http_client
 from dovetail.transports.http_client.http_client import HTTPClient
-from http_server.proxies import PROGRAMS, IdleTimes, run_proxy
 from http_server.raw_connection import run_server
+from support.proxies import PROGRAMS, IdleTimes, run_proxy
 
 pytestmark = [
     pytest.mark.interop,

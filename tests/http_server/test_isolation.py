@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from http_server.proxies import PROGRAMS, run_proxy
 from http_server.raw_connection import RawConnection, RunningServer, run_server
 from http_server.request_sequences import CallerRequest, cut_sequences, sequences, summarize
+from support.proxies import PROGRAMS, run_proxy
 
 BATCH = 12  # sequences at once
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]

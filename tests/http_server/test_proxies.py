@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from http_server.byte_streams import streams
 from http_server.mcp_calls import encode_call, read_text
-from http_server.proxies import PROGRAMS, run_proxy
 from http_server.raw_connection import TIMEOUT_S, RawConnection, RunningServer, run_server
 from http_server.rfc9112_cases import CASES, get
+from support.proxies import PROGRAMS, run_proxy
 
 pytestmark = [
     pytest.mark.interop,

@@ -1,4 +1,4 @@
-"""T37: byte streams of HTTP/1.1 and their outcomes, section by section of RFC 9112, over raw sockets."""
+"""Byte streams of HTTP/1.1 and their outcomes, section by section of RFC 9112, over raw sockets."""
 
 import json
 from collections import Counter
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from certificates import write_certificate
 from http_server.raw_connection import Outcome, RawConnection, RunningServer, run_server
 from http_server.rfc9112_cases import CASES, GET_NEXT, HOST, NEXT, Case, get, post
+from support.certificates import write_certificate
 
 LONG = 2000  # Longer streams are cut at fewer places.
 MAX_REPEATED_PIECES = 2  # Many streams begin alike. Each first piece is sent with the rests of this many streams.

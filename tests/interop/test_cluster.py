@@ -9,10 +9,10 @@ pytest.importorskip("fastmcp", reason="fastmcp is not installed")
 
 from cluster.history import History, find_violations
 from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network
-from cluster.redis_servers import RedisServer
-from cluster.routers import NGINX, run_nginx, run_router
 from cluster.server_pool import Machine, ServerPool, find_free_ports, run_servers
 from interop.cluster_clients import run_clients
+from support.redis_servers import RedisServer
+from support.routers import NGINX, run_nginx, run_router
 
 pytestmark = [
     pytest.mark.interop,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from auth.guarded_server import User, oauth_settings
 from dovetail import Client
 from dovetail.auth import BearerAuth
 from dovetail.errors import Unauthorized
+from support.guarded_server import User, oauth_settings
 
 SCRIPT = Path(__file__).with_name("guarded_servers.py")
 LIBRARIES = {"official": "mcp", "fast": "fastmcp"}

@@ -24,8 +24,8 @@ import fastmcp
 import mcp
 import mcp_types as types
 
-from agent.models.provider_server import ProviderServer, ScriptedReply
 from dovetail import Client
+from support.provider_server import ProviderServer, ScriptedReply
 
 pytestmark = [
     pytest.mark.interop,

@@ -25,9 +25,9 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from auth.live_server import serve_app
 from dovetail import Context, Server
 from dovetail.auth import AuthorizationServer, Guard
+from support.live_server import serve_app
 
 pytestmark = [
     pytest.mark.interop,

@@ -25,7 +25,7 @@ from dovetail.protocol.exchange import Caller, Exchange, IncomingExchange
 from dovetail.protocol.middleware import mark_ignores_results
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
-from mentions import mentions
+from support.mentions import mentions
 
 
 class Clock:

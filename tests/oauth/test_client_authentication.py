@@ -14,8 +14,8 @@ from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.login.login_settings import Signer
 from dovetail.oauth.proofs import create_client_assertion
 from dovetail.wire.codec import encode
-from oauth.fake_issuer import UNREADABLE
 from oauth.server_harness import ISSUER, REDIRECT_URI, Browser, ServerHarness, decode_body
+from support.fake_issuer import UNREADABLE
 
 DOCUMENT, KEYS = "https://app.example/client.json", "https://app.example/keys.json"
 KEY, OTHER = ECKey.generate_key("P-256"), ECKey.generate_key("P-256")

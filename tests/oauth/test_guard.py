@@ -25,7 +25,7 @@ from dovetail.oauth.guard.guard import (
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
-from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
+from support.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
 
 METADATA = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
 

@@ -21,7 +21,6 @@ from dovetail.oauth.flow import AcquireLock, Await, FetchResponse, Now, Pause
 from dovetail.oauth.guard.verifiers import JWTVerifier
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.wire.codec import encode
-from oauth.fake_issuer import Issuer, run_flow
 from oauth.provider_metadata import RECORDED_METADATA
 from oauth.server_harness import (
     EDITOR,
@@ -35,6 +34,7 @@ from oauth.server_harness import (
     parse_query,
     parse_redirect,
 )
+from support.fake_issuer import Issuer, run_flow
 
 TOKEN, USER = "https://up.example/token", "https://up.example/user"
 UP = ProviderMetadata(

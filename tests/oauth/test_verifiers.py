@@ -19,7 +19,7 @@ from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, S
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
-from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret
+from support.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from dovetail.wire.resources import (
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, REVISIONS
 from dovetail.wire.sampling import CreateMessageRequestParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool, ToolAnnotations
-from official_schemas import each_schema
+from support.official_schemas import each_schema
 from wire.test_official_schemas import validator, value_of
 
 R24, R25_03, R25_06, R25_11 = HANDSHAKE_REVISIONS

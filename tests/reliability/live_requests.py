@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from client.full_server import NEWEST_HANDSHAKE, STATELESS
 from dovetail import Client, MCPError, ToolError
+from support.full_server import NEWEST_HANDSHAKE, STATELESS
 
 TIMEOUT_S = 30.0
 

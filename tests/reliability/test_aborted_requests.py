@@ -1,4 +1,4 @@
-"""T07: connections that close at every point of a request and its response.
+"""Connections that close at every point of a request and its response.
 
 Afterwards no task, descriptor or listener remains, the log has no traceback, and each aborted request used little CPU.
 """
@@ -138,7 +138,7 @@ def test_a_storm_of_aborted_uploads(watched: Target) -> None:
             connection.abort()
     assert client.is_healthy()
     each = (watched.cpu - cpu) / STORM
-    record_measurement("T07 CPU of an aborted upload (development mode)", each * 1000, "ms")
+    record_measurement("CPU of an aborted upload (development mode)", each * 1000, "ms")
     assert each < 0.01, f"{each * 1000:.2f} ms of CPU each"
 
 
@@ -225,5 +225,5 @@ def test_a_long_storm(start: StartTarget) -> None:
         assert client.is_healthy()
         wait_for(lambda: client.process_stats()["listeners"] == 0, "the sessions have expired")
         growth.append(watched.rss)
-    record_measurement("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / harness.MiB, "MiB")
+    record_measurement("growth over 14 000 aborts", (growth[-1] - growth[2]) / harness.MiB, "MiB")
     assert growth[-1] - growth[2] < 0.05 * growth[2]

@@ -1,4 +1,4 @@
-"""T28: a tool runs at most once for each call, whatever happens to the network or the server process.
+"""A tool runs at most once for each call, whatever happens to the network or the server process.
 
 Every call has a unique name, which the tool counts. Retries are on, as by default.
 """
@@ -19,7 +19,7 @@ from test_network_faults import behind_a_proxy
 
 from dovetail import Client, ClientLimits, MCPError, Timeouts
 from dovetail.errors import OutcomeUnknown
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 PLAN = [*FAULTS[:-1], "busy", *([""] * 4)]
 
@@ -43,7 +43,7 @@ async def faulty(era: str, calls: int, seed: int) -> None:
     assert all(times[name] == 1 for name in answered)
     assert len(answered) + told.total() == calls
     assert len(answered) > calls // 5
-    record_measurement(f"T28 calls under random faults, {era}; run twice: 0; answered", len(answered), f"of {calls}")
+    record_measurement(f"calls under random faults, {era}; run twice: 0; answered", len(answered), f"of {calls}")
 
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
@@ -92,7 +92,7 @@ async def killed(file: Path, kills: int) -> None:
     assert len(pids) == kills
     await wait_until(lambda: not any(_alive(pid) for pid in pids))
     record_measurement(
-        "T28 kills of a process during calls; survivors, run twice: 0, 0; calls", ran.total(), f"for {kills} kills"
+        "kills of a process during calls; survivors, run twice: 0, 0; calls", ran.total(), f"for {kills} kills"
     )
 
 

@@ -1,4 +1,4 @@
-"""T18: the log names a tool that blocks the event loop. Tools in threads block no other call, and callers get an error
+"""The log names a tool that blocks the event loop. Tools in threads block no other call, and callers get an error
 if all threads are busy.
 """
 
@@ -30,7 +30,7 @@ def test_a_blocked_loop_is_reported_with_its_stack(start: StartTarget) -> None:
         after = reported_after(target, began)
         check_report(target)
         assert held.answer().text == "done"
-    record_measurement("T18 blocked loop reported after", after, "s")
+    record_measurement("blocked loop reported after", after, "s")
     assert client.is_healthy()
 
 
@@ -84,7 +84,7 @@ def test_sixty_synchronous_tools_block_no_other_call(served: Target) -> None:
             slowest[name] = max(slowest.get(name, 0.0), time.monotonic() - before)
     assert not any(one.has_data() for one in held)  # They are all still asleep.
     for name, seconds in slowest.items():
-        record_measurement(f"T18 slowest {name} call beside 60 sleeping tools", seconds * 1000, "ms")
+        record_measurement(f"slowest {name} call beside 60 sleeping tools", seconds * 1000, "ms")
     assert [one.answer().text for one in held] == ["done"] * 60
 
 

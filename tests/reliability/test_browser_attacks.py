@@ -1,4 +1,4 @@
-"""T20: a web page cannot reach a server on the visitor's machine, with the default configuration.
+"""A web page cannot reach a server on the visitor's machine, with the default configuration.
 
 The test requests every path of the server under every host name a page could use. A refusal must not run or open
 anything, and must not allow the page to read it.
@@ -158,7 +158,7 @@ def test_no_page_reaches_it(served: Target, http_requests: Any, address: str) ->
             status = judged(ask(served, method, path, [*named, *headers.items()], body))
             if status != 403:
                 wrong.append((host, foreign, status))
-    record_measurement(f"T20 reachable by {address}", len(wrong), "")
+    record_measurement(f"reachable by {address}", len(wrong), "")
     assert not wrong
     assert nothing_ran(served)
 

@@ -1,4 +1,4 @@
-"""T22, client: parsing a server's bytes takes linear time, in any chunks."""
+"""Parsing a server's bytes takes linear time, in any chunks."""
 
 import asyncio
 from collections.abc import Callable
@@ -125,5 +125,5 @@ READERS: dict[str, tuple[Callable[[int], Work], int]] = {
 def test_time_grows_with_the_size_only(name: str) -> None:
     make, size = READERS[name]
     found = min(exponent(make, size) for _ in range(2))
-    record_measurement(f"T22 client, {name}", found, "exponent")
+    record_measurement(f"client, {name}", found, "exponent")
     assert found < EXPONENT

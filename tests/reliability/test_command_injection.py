@@ -1,4 +1,4 @@
-"""T43: a host starts exactly the command of its configuration.
+"""A host starts exactly the command of its configuration.
 
 The tests use metacharacters, leading dashes, server names, programs of the same name in the folder and unrelated
 environment variables.
@@ -77,8 +77,8 @@ async def test_a_command_is_what_its_words_say(tmp_path: Path, monkeypatch: pyte
     changed = [name for name, value in env.items() if found["env"].get(name) != value]
     allowed = {*env, *build_environment(None, "minimal", os.environ), "LC_CTYPE"}  # the last Python itself sets
     leaked = sorted(found["env"].keys() - allowed) + sorted(name for name in PRIVATE if name in found["env"])
-    record_measurement(f"T43 words that arrived as others, of {len(given) * 2}", len(others) + len(changed), "")
-    record_measurement(f"T43 variables of the host's that a server got, of {len(PRIVATE)} planted", len(leaked), "")
+    record_measurement(f"words that arrived as others, of {len(given) * 2}", len(others) + len(changed), "")
+    record_measurement(f"variables of the host's that a server got, of {len(PRIVATE)} planted", len(leaked), "")
     assert (others, changed, leaked) == ([], [], [])
     assert not mark.exists()
 
@@ -106,7 +106,7 @@ async def test_no_name_of_a_server_and_no_command_of_one_word_reaches_a_shell(tm
         for name in named[:3]:
             assert (await told(host, name))["argv"] == []
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", one) for one in named)
-    record_measurement(f"T43 lines of a shell that were run, of {len(lines)}", started + mark.exists(), "")
+    record_measurement(f"lines of a shell that were run, of {len(lines)}", started + mark.exists(), "")
     assert (started, mark.exists()) == (0, False)
 
 
@@ -132,7 +132,7 @@ async def test_a_program_that_lies_in_the_folder_is_not_the_one_that_is_meant(
                 with pytest.raises(MCPError, match="PATH"):
                     await host.call(f"{name}.told")
                 hijacked += mark.exists()
-    record_measurement("T43 programs of the folder started in place of one of PATH, of 8", hijacked, "")
+    record_measurement("programs of the folder started in place of one of PATH, of 8", hijacked, "")
     assert hijacked == 0
 
 
@@ -150,9 +150,7 @@ async def test_nothing_a_caller_of_a_gateway_says_starts_a_process(tmp_path: Pat
                 assert await failed(client, name, arguments)
         assert [one.name for one in host.servers] == ["one"]
         await app.stop()
-    record_measurement(
-        f"T43 processes a caller of a gateway started, of {len(names) * len(says)} tries", mark.exists(), ""
-    )
+    record_measurement(f"processes a caller of a gateway started, of {len(names) * len(says)} tries", mark.exists(), "")
     assert not mark.exists()
 
 

@@ -1,4 +1,4 @@
-"""T30: a user's consent is valid for one client, in one browser, once.
+"""A user's consent is valid for one client, in one browser, once.
 
 The upstream provider is reached only after consent, and a page of another site cannot consent for the user.
 """
@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from harness import record_measurement
 
-from auth.live_server import serve_app
 from dovetail.auth import AuthorizationServer, ProviderMetadata, RegisteredClient, UpstreamProvider
 from dovetail.oauth import proofs
 from dovetail.transports.http_client.http_client import HTTPClient
+from support.live_server import serve_app
 
 HOME = "http://127.0.0.1:7777/callback"
 FORM = "application/x-www-form-urlencoded"
@@ -201,7 +201,7 @@ async def attacks(environment: Environment) -> dict[str, bool]:
 async def test_no_attack_succeeds(environment: Environment) -> None:
     got = await attacks(environment)
     assert [name for name, succeeded in got.items() if succeeded] == []
-    record_measurement("T30 attacks", len(got), "")
+    record_measurement("attacks", len(got), "")
 
 
 async def test_what_every_page_says(environment: Environment) -> None:

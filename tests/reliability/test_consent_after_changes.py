@@ -1,4 +1,4 @@
-"""T42: if a server's command or definition changes, the user is asked for consent again."""
+"""If a server's command or definition changes, the user is asked for consent again."""
 
 import copy
 import random
@@ -99,7 +99,7 @@ def test_whatever_changes_behind_a_name_is_asked_about_again() -> None:
     assert grants.find(question(ENTRY), print_) is not None
     others = other_entries()
     silent = sum(grants.find(question(one), print_) is not None for one in others)
-    record_measurement(f"T42 silent changes of what is started, of {len(others)}", silent, "")
+    record_measurement(f"silent changes of what is started, of {len(others)}", silent, "")
     assert silent == 0
 
 
@@ -123,9 +123,9 @@ def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> No
         unshown += not format_changes(changed.differences).strip()
         fresh = words(new) - words(pinned) - {"format"}  # a word of every schema's
         unasked += bool(fresh) and desk.find_definition_changes(question(ENTRY), new, fingerprint(new)) is None
-    record_measurement(f"T42 silent changes of a definition, of {count}", silent, "")
-    record_measurement(f"T42 changes of a definition without a word about them, of {count}", unshown, "")
-    record_measurement(f"T42 changes of a definition that bring words and are not asked about, of {count}", unasked, "")
+    record_measurement(f"silent changes of a definition, of {count}", silent, "")
+    record_measurement(f"changes of a definition without a word about them, of {count}", unshown, "")
+    record_measurement(f"changes of a definition that bring words and are not asked about, of {count}", unasked, "")
     assert (silent, unshown, unasked) == (0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""T24: an expensive schema of the author, or expensive arguments, do not block other callers.
+"""An expensive schema of the author, or expensive arguments, do not block other callers.
 
 The schemas are like those that froze other hosts. References are never fetched, and a schema that cannot be checked in
 time is refused at registration.
@@ -86,7 +86,7 @@ def test_costly_arguments_are_judged_at_once(judging: Target, name: str, revisio
         used = judging.cpu - before
         assert answer.status == 200
         assert len(answer.body) < 8192  # the verdict does not repeat what it judges
-        record_measurement(f"T24 CPU of a call judged by {name}", used * 1000, "ms")
+        record_measurement(f"CPU of a call judged by {name}", used * 1000, "ms")
         assert used < BOUND * measure_cpu_unit()
 
 
@@ -103,7 +103,7 @@ def test_another_client_does_not_wait_for_a_verdict(judging: Target) -> None:
             # CPU time of the server, because a busy machine makes everybody wait.
             worst = max(worst, judging.cpu - before)
             costly.connection().answer()
-    record_measurement("T24 longest CPU beside a verdict", worst * 1000, "ms")
+    record_measurement("longest CPU beside a verdict", worst * 1000, "ms")
     assert worst < 2 * BOUND * measure_cpu_unit()
 
 

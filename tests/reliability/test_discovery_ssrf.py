@@ -1,4 +1,4 @@
-"""T32: a server cannot make its client fetch internal addresses, or open URLs that are not web pages.
+"""A server cannot make its client fetch internal addresses, or open URLs that are not web pages.
 
 The client resolves names with a table. Public addresses lead to a guarded server on loopback, and a connection to any
 other address is counted and refused. No packet leaves the machine.
@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from harness import record_measurement
 
-from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
 from dovetail import Client, HTTPTarget, MCPError
 from dovetail.auth import OAuth
+from support.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
 from transports.raw_server import create_tls_contexts
 
 NAME = "mcp.example.com"
@@ -193,7 +193,7 @@ async def test_no_document_leads_into_this_network(
         error = await attempt(place, user, tmp_path)
         # What the challenge names is not the only place to look.
         assert (error is None) is (where == "resource_metadata"), (target, error)
-    record_measurement("T32 requests that left policy", len(net.astray), f"of {len(TARGETS)} targets")
+    record_measurement("requests that left policy", len(net.astray), f"of {len(TARGETS)} targets")
     assert not net.astray
     assert len([url for url in net.connected if url == PUBLIC]) >= len(TARGETS)
 

@@ -1,4 +1,4 @@
-"""T14: event replay, compared with a model, on the store and over real connections.
+"""Event replay, compared with a model, on the store and over real connections.
 
 Within the window no event is lost, duplicate, out of order or foreign. Outside of it the response is an error, never an
 empty success.

@@ -1,4 +1,4 @@
-"""T13: every handle of a server, used by another principal, from another session, guessed and altered.
+"""Every handle of a server, used by another principal, from another session, guessed and altered.
 
 None is accepted, and none can be distinguished from a handle that never existed.
 """

@@ -1,4 +1,4 @@
-"""T35: a gateway isolates its servers: unknown names, headers and failures do not pass from one to another."""
+"""A gateway isolates its servers: unknown names, headers and failures do not pass from one to another."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from dovetail import Client, MCPError, Policy, Server, testing
 from dovetail.host import ServerSettings
 from dovetail.host.host import Host
 from dovetail.transports.http_server.http_listener import bind_socket
-from host.upstream_server import UpstreamServer
+from support.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")
 # What a caller may send along, each with something of its own that must not be found upstream.
@@ -112,7 +112,7 @@ async def test_an_unknown_server_leads_nowhere() -> None:
             assert await asyncio.to_thread(listed, port, "/mcp") == (200, ["one__who", "two__who"])
             answers = [await asyncio.to_thread(listed, port, path) for path in ODD]
     wider = [path for path, (status, names) in zip(ODD, answers, strict=True) if names or status < 400]
-    record_measurement(f"T35 names of no server that led to one, of {len(ODD)}", len(wider), "")
+    record_measurement(f"names of no server that led to one, of {len(ODD)}", len(wider), "")
     assert wider == []
 
 
@@ -127,7 +127,7 @@ async def test_no_header_of_a_caller_goes_further() -> None:
                     await client.call_tool("who" if path != "/mcp" else "far__who")
     assert len(far.headers) == 4
     leaked = [name for name, value in given.items() if value in repr(far.headers)]
-    record_measurement(f"T35 headers of a caller that reached a server, of {len(SENT)}", len(leaked), "")
+    record_measurement(f"headers of a caller that reached a server, of {len(SENT)}", len(leaked), "")
     assert leaked == []
     assert {one["authorization"] for one in far.headers} == {"Bearer of-the-gateway"}
 
@@ -161,8 +161,8 @@ async def test_a_server_that_dies_is_an_error_of_its_own_tools_and_never_an_empt
                 except MCPError as exc:
                     outcomes.add(type(exc).__name__)
         await app.stop()
-    record_measurement("T35 lists without the tools of a server that died, of 12", empty, "")
-    record_measurement("T35 calls of its neighbour that went wrong, of 12", wrong, "")
+    record_measurement("lists without the tools of a server that died, of 12", empty, "")
+    record_measurement("calls of its neighbour that went wrong, of 12", wrong, "")
     assert (empty, wrong) == (0, 0)
     assert len(outcomes) > 1  # it was alive, and it was not
 
@@ -214,8 +214,8 @@ async def test_calls_beside_a_server_that_hangs() -> None:
             held.set()
             assert {*await asyncio.gather(*hanging)} == {"at last"}
     usual, worst = statistics.median(alone), statistics.median(beside)
-    record_measurement("T35 median call through a gateway, alone", usual * 1000, "ms")
-    record_measurement("T35 median call through a gateway, beside 50 that hang", worst * 1000, "ms")
-    record_measurement("T35 99 of 100 calls, alone", statistics.quantiles(alone, n=100)[98] * 1000, "ms")
-    record_measurement("T35 99 of 100 calls, beside 50 that hang", statistics.quantiles(beside, n=100)[98] * 1000, "ms")
+    record_measurement("median call through a gateway, alone", usual * 1000, "ms")
+    record_measurement("median call through a gateway, beside 50 that hang", worst * 1000, "ms")
+    record_measurement("99 of 100 calls, alone", statistics.quantiles(alone, n=100)[98] * 1000, "ms")
+    record_measurement("99 of 100 calls, beside 50 that hang", statistics.quantiles(beside, n=100)[98] * 1000, "ms")
     assert worst < 3 * usual + measure_cpu_unit()

@@ -1,4 +1,4 @@
-"""T21: a mirrored header must agree with the body, or the request is refused and nothing runs.
+"""A mirrored header must agree with the body, or the request is refused and nothing runs.
 
 The test defines agreement again, independently of the code. A gateway that routes by the header and a server that acts
 on the body must never disagree.
@@ -96,7 +96,7 @@ def test_every_standard_header_of_every_method(client: Client, method: str) -> N
             no_http = answer.status == 400 and answer.body.startswith(b"Invalid HTTP request")
             if not no_http and not refused(answer, -32020, -32022, -32600):
                 accepted.append((wrong, answer))
-    record_measurement(f"T21 mismatches tried, {method}", tried, "")
+    record_measurement(f"mismatches tried, {method}", tried, "")
     assert not accepted
     assert nothing_ran(client)
 

@@ -1,4 +1,4 @@
-"""T24, client: a server's schemas for results and forms do not block the client.
+"""A server's schemas for results and forms do not block the client.
 
 A schema that cannot be checked at a bounded cost is not checked, and the log says so.
 """
@@ -14,7 +14,7 @@ from harness import measure_cpu_unit, record_measurement
 from test_costly_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
 from dovetail import Client, MCPError, Timeouts
-from scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
+from support.scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 BOUND = 10  # units of work beyond reading the answer; the target is one
 ATTEMPTS = 5
@@ -62,7 +62,7 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
             plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
         excess.append(judged - (4 * plain + BOUND * measure_cpu_unit()))
         if excess[-1] < 0:
-            record_measurement(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
+            record_measurement(f"client, {name}, {era}", (judged - plain) * 1000, "ms")
             return
     pytest.fail(f"checking a result took too much CPU in each of {ATTEMPTS} attempts: {excess}")
 

@@ -1,4 +1,4 @@
-"""T08: whether requests leave objects behind at servers and clients. `CASES` lists the kinds of requests."""
+"""Whether requests leave objects behind at servers and clients. `CASES` lists the kinds of requests."""
 
 import asyncio
 import logging
@@ -15,10 +15,10 @@ import pytest
 from live_objects import count_live_objects, create_counted_server
 from live_requests import HTTP_KINDS, KINDS, REVISIONS, SOCKET_KINDS, Kind, RequestKinds, connect
 
-from client.full_server import TESTS, run_target, server_command
 from dovetail import Client, Server
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.http_server.http_listener import bind_socket
+from support.full_server import TESTS, run_target, server_command
 
 WARM_UP_COUNT = 5
 COUNT = 20

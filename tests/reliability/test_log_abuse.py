@@ -1,4 +1,4 @@
-"""T05: what a peer can make the server write to its log, and its cost for other clients.
+"""What a peer can make the server write to its log, and its cost for other clients.
 
 An event contains at most 1 KiB from the peer, no control characters except the newline, and no line that looks like
 another record. Other clients are not affected.
@@ -106,7 +106,7 @@ def logged(target: Target, event: Callable[[Target], None]) -> str:
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_costs_little_log_and_no_control_characters(served: Target, name: str) -> None:
     text = logged(served, EVENTS[name])
-    record_measurement(f"T05 log bytes, {name}", len(text.encode("utf-8", "surrogateescape")), "B")
+    record_measurement(f"log bytes, {name}", len(text.encode("utf-8", "surrogateescape")), "B")
     assert len(text.encode("utf-8", "surrogateescape")) <= EVENT
     assert not CONTROL.search(text)
     assert FORGED not in text
@@ -138,7 +138,7 @@ def test_others_do_not_wait_for_the_log(served: Target) -> None:
         assert quiet.is_healthy()
         slowest = max(slowest, served.cpu - cpu_before)
         noisy.connection().answer()
-    record_measurement("T05 CPU before the slowest echo beside a 3 MB exception text", slowest * 1000, "ms")
+    record_measurement("CPU before the slowest echo beside a 3 MB exception text", slowest * 1000, "ms")
     assert slowest < 1.0  # the peers: 8 to 11 s for one such event
     assert served.cpu - cpu < 5.0
     assert served.log_size - before <= 10 * 8 * EVENT

@@ -1,4 +1,4 @@
-"""T01: malformed messages: every method, damaged by grammar and by bytes, over every transport and in both eras.
+"""Malformed messages: every method, damaged by grammar and by bytes, over every transport and in both eras.
 
 After each message the server sends the right error with the readable id, exactly one response if one is due, and
 answers a health check. A hang, a crash or a silent drop fails the test.

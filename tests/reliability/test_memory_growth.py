@@ -1,4 +1,4 @@
-"""T08: the memory of sessions, streams and calls, whether repeated rounds leak, and expiry.
+"""The memory of sessions, streams and calls, whether repeated rounds leak, and expiry.
 
 The figures are differences of resident memory after a warm-up. `make soak` runs ten times as many.
 """
@@ -78,7 +78,7 @@ def test_idle_sessions_are_small(warm: Target) -> None:
     for _ in range(MANY):
         opener.open()
     each = (warm.rss - before) / MANY / KILO
-    record_measurement("T08 one session", each, "kB")
+    record_measurement("one session", each, "kB")
     assert each <= 5, f"{each:.1f} kB per session"
     assert opener.client.process_stats()["listeners"] >= MANY
 
@@ -96,7 +96,7 @@ def test_idle_streams_are_small(warm: Target) -> None:
         assert connection.head()[0] == 200
         held.append(connection)
     each = (warm.rss - before) / len(held) / KILO
-    record_measurement("T08 one stream", each, "kB")
+    record_measurement("one stream", each, "kB")
     assert each <= 25, f"{each:.1f} kB per stream"
 
 
@@ -111,7 +111,7 @@ def test_idle_subscriptions_are_small(warm: Target) -> None:
     ]
     assert all(connection.head()[0] == 200 for connection in held)
     each = (warm.rss - before) / len(held) / KILO
-    record_measurement("T08 one subscription", each, "kB")
+    record_measurement("one subscription", each, "kB")
     assert each <= 25, f"{each:.1f} kB per subscription"
 
 
@@ -123,7 +123,7 @@ def test_calls_in_flight_are_small(warm: Target) -> None:
     held = [client.send_call("wait", {"key": "k"}) for _ in range(300)]
     client.call("until", {"what": "started", "key": "k", "count": 300})
     each = (warm.rss - before) / len(held) / KILO
-    record_measurement("T08 one call in flight", each, "kB")
+    record_measurement("one call in flight", each, "kB")
     assert each <= 30, f"{each:.1f} kB per call"
     client.call("release", {"key": "k"})
     assert all(connection.answer().status == 200 for connection in held)
@@ -221,6 +221,6 @@ def test_ten_thousand_sessions_in_rounds(start: StartTarget) -> None:
             opener.end(session)
         opener.client.process_stats()  # collects: what grows after that is kept, not merely not yet collected
         sizes.append(target.rss)
-    record_measurement("T08 growth over 63 000 sessions", (sizes[-1] - sizes[2]) / MiB, "MiB")
-    record_measurement("T08 after 90 000 sessions", sizes[-1] / MiB, "MiB")
+    record_measurement("growth over 63 000 sessions", (sizes[-1] - sizes[2]) / MiB, "MiB")
+    record_measurement("after 90 000 sessions", sizes[-1] / MiB, "MiB")
     assert sizes[-1] - sizes[2] < 0.01 * sizes[2] + MiB, [size // MiB for size in sizes]

@@ -1,4 +1,4 @@
-"""T08: the memory of one server process during a mixed load of all kinds of requests.
+"""The memory of one server process during a mixed load of all kinds of requests.
 
 The server keeps no events for clients that reconnect, so this memory does not count. SOAK_SECONDS sets the duration.
 """
@@ -15,7 +15,7 @@ from harness import MiB, Target, record_measurement, run_program
 from live_objects import create_server_with_short_timers
 from live_requests import HTTP_KINDS, REVISIONS, RequestKinds, connect
 
-from client.full_server import server_command
+from support.full_server import server_command
 
 DURATION_S = float(os.environ.get("SOAK_SECONDS", "900"))
 WARM_UP_S = DURATION_S * 2 / 15
@@ -84,10 +84,10 @@ async def test_memory_stays_the_same_under_mixed_load(tmp_path: Path) -> None:
     for seconds in REPORT_AT_S:
         if seconds <= DURATION_S:
             size = samples[min(len(samples), round(seconds / SAMPLE_INTERVAL_S)) - 1]
-            record_measurement(f"T08 mixed load, memory after {seconds} s", size / MiB, "MiB")
+            record_measurement(f"mixed load, memory after {seconds} s", size / MiB, "MiB")
     growth = statistics.median(samples[-3:]) - statistics.median(samples[warm_count : warm_count + 3])
-    record_measurement("T08 mixed load, requests", load.request_count, "")
-    record_measurement("T08 mixed load, growth after the warm-up", growth / MiB, "MiB")
+    record_measurement("mixed load, requests", load.request_count, "")
+    record_measurement("mixed load, growth after the warm-up", growth / MiB, "MiB")
     new_objects = (objects - objects_before).most_common(10)
     sizes = [round(size / MiB, 1) for size in samples]
     assert growth <= MAX_GROWTH_BYTES, f"{growth / MiB:.1f} MiB more. New objects: {new_objects}. Sizes: {sizes}"

@@ -1,6 +1,6 @@
-"""T27: after each network fault the same client object is usable at once.
+"""After each network fault the same client object is usable at once.
 
-T28 is in the next file: no fault makes a tool run twice.
+`test_at_most_once.py` tests that no fault makes a tool run twice.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from fault_proxy import FAULTS, FaultProxy
 from harness import record_measurement
 
 from dovetail import Client, ClientLimits, MCPError, Server, Timeouts
-from driver import serve
+from support.driver import serve
 
 QUICK = Timeouts(connect=2, discover=1, initialize=5, call=0.7, request=2)
 BOUND = 1.0  # seconds from the fault, or from the limit that shows it, to the error
@@ -50,5 +50,5 @@ async def test_usable_after(fault: str, era: str) -> None:
         assert await client.call("run", name="after") == "after"
         assert await asyncio.gather(*(client.call("run", name=str(n)) for n in range(5))) == list("01234")
     assert took < BOUND + (QUICK.call if fault == "stall" else 0.0)
-    record_measurement(f"T27 error after {fault}, {era}", took * 1000, "ms")
+    record_measurement(f"error after {fault}, {era}", took * 1000, "ms")
     assert ran.count("during") == (0 if fault in ("fin", "rst", "garbage") else 1)

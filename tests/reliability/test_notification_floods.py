@@ -1,4 +1,4 @@
-"""T25: a hundred thousand notifications before one response: memory is bounded, they are merged, and the response
+"""A hundred thousand notifications before one response: memory is bounded, they are merged, and the response
 arrives.
 """
 
@@ -12,7 +12,8 @@ from client_process import run_client
 from harness import measure_cpu_unit, record_measurement
 
 from dovetail import Client, ClientLimits
-from scripted_server import (
+from support.fake_service import wait_until
+from support.scripted_server import (
     STREAM_HEAD,
     Messages,
     ScriptedServer,
@@ -22,7 +23,6 @@ from scripted_server import (
     serve_over_http,
     text_result,
 )
-from transports.fake_service import wait_until
 
 MANY = 100_000
 BOUND = 1000  # units of work; the target is 100
@@ -65,8 +65,8 @@ async def test_a_flood_before_an_answer(kind: str, era: str, on: Any) -> None:
         seen = await run_client(at, era=era, hear=kind == "logs")
     assert seen["outcome"] == "4", seen  # "done"
     assert seen["usable"]
-    record_measurement(f"T25 {kind}, {era}, {on.__name__}", seen["cpu"], "s CPU")
-    record_measurement(f"T25 {kind}, {era}, {on.__name__}", seen["mib"], "MiB")
+    record_measurement(f"{kind}, {era}, {on.__name__}", seen["cpu"], "s CPU")
+    record_measurement(f"{kind}, {era}, {on.__name__}", seen["mib"], "MiB")
     assert seen["cpu"] < BOUND * measure_cpu_unit()
     assert seen["mib"] < HOSTILE
     if kind == "logs":

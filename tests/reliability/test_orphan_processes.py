@@ -1,4 +1,4 @@
-"""T17: no process remains after the client closes or is killed, or after the parent of a server's workers is killed."""
+"""No process remains after the client closes or is killed, or after the parent of a server's workers is killed."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from client_process import command, environment
 from harness import record_measurement
 
 from dovetail import Client
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
 
@@ -80,7 +80,7 @@ async def test_a_client_that_is_killed_leaves_no_process(how: signal.Signals, ma
         process.send_signal(how)
         await process.wait()
     await wait_until(lambda: not alive(file))
-    record_measurement(f"T17 survivors of a client ended by {how.name}, {manner}", len(alive(file)), "")
+    record_measurement(f"survivors of a client ended by {how.name}, {manner}", len(alive(file)), "")
 
 
 async def test_a_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
@@ -158,9 +158,7 @@ def test_workers_end_when_their_parent_is_killed_and_the_port_is_free(busy: bool
         parent.kill()
         parent.wait(60)
         left = psutil.wait_procs(workers, 60)[1]
-        record_measurement(
-            f"T17 workers left of a parent ended by SIGKILL, {'busy' if busy else 'idle'}", len(left), ""
-        )
+        record_measurement(f"workers left of a parent ended by SIGKILL, {'busy' if busy else 'idle'}", len(left), "")
         assert not left
     finally:
         client.close()

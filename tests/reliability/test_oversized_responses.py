@@ -1,4 +1,4 @@
-"""T03, client: one response uses a bounded amount of memory, whatever a server sends.
+"""One response uses a bounded amount of memory, whatever a server sends.
 
 The client runs in its own process. The figure is its peak memory minus its memory after a first call.
 """
@@ -14,7 +14,7 @@ import pytest
 from client_process import run_client
 from harness import MiB, record_measurement
 
-from scripted_server import (
+from support.scripted_server import (
     ERAS,
     STREAM_HEAD,
     ScriptedServer,
@@ -85,7 +85,7 @@ async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
         seen = await run_client(at, era=era)
     assert seen["outcome"] in ("InvalidResult", "Interrupted", "NotMCPServer"), seen
     assert seen["usable"]
-    record_measurement(f"T03 client, {name}, {era}", seen["mib"], "MiB")
+    record_measurement(f"client, {name}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
 
 
@@ -96,7 +96,7 @@ async def test_an_event_of_very_many_lines() -> None:
         seen = await run_client(at, era="stateless", limits={"max_response_bytes": 4 * MiB})
     assert seen["outcome"] == "InvalidResult", seen
     assert seen["usable"]
-    record_measurement("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
+    record_measurement("client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
     assert seen["mib"] < 16
 
 
@@ -115,7 +115,7 @@ async def test_a_process_that_writes_too_much(what: str, era: str) -> None:
     seen = await run_client(command, era=era, limit=2.5)
     assert seen["outcome"] in ("RequestTimeout", "InvalidResult"), seen
     assert seen["usable"]
-    record_measurement(f"T03 client, process, {what}, {era}", seen["mib"], "MiB")
+    record_measurement(f"client, process, {what}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
 
 
@@ -138,8 +138,8 @@ async def test_an_honest_answer_just_under_the_limit(way: str) -> None:
         seen = await run_client(at, era="stateless")
     assert seen["outcome"] == str(size), seen
     assert seen["usable"]
-    record_measurement(f"T03 client, honest 31 MiB, {way}", seen["mib"], "MiB")
-    record_measurement(f"T22 client, honest 31 MiB, {way}", seen["cpu"], "s CPU")
+    record_measurement(f"client, honest 31 MiB, {way}", seen["mib"], "MiB")
+    record_measurement(f"client, honest 31 MiB, {way}", seen["cpu"], "s CPU")
     assert seen["mib"] < FULL
 
 
@@ -149,5 +149,5 @@ async def test_a_list_of_too_many() -> None:
     async with serve_on_socket(script) as at:
         seen = await run_client(at, era="stateless", what="list")
     assert seen["outcome"] == "InvalidResult", seen
-    record_measurement("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")
+    record_measurement("client, 50 000 tools in one answer", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE

@@ -1,4 +1,4 @@
-"""T22: parsing a peer's text takes linear time, whatever its content.
+"""Parsing a peer's text takes linear time, whatever its content.
 
 Each parser is timed on a text and on one eight times as long. Quadratic work would take 64 times as long. Then the
 worst texts go to a server at their size limits, and other clients must not be affected.
@@ -68,7 +68,7 @@ def check(name: str, make: Callable[[int], Work], size: int) -> None:
     found = exponent(make, size)
     if found >= EXPONENT:  # or somebody else needed the machine
         found = min(exponent(make, size), exponent(make, size))
-    record_measurement(f"T22 exponent of {name}", found, "")
+    record_measurement(f"exponent of {name}", found, "")
     assert found < EXPONENT
 
 
@@ -188,7 +188,7 @@ def test_a_line_in_pieces_takes_little_more_memory_than_its_size() -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    record_measurement("T22 bytes held per byte of a line in pieces", held / size, "")
+    record_measurement("bytes held per byte of a line in pieces", held / size, "")
     assert held < 4 * size
 
 
@@ -308,8 +308,8 @@ def test_the_worst_messages_block_no_other_client(served: Target) -> None:
         used = served.cpu - before
         if used > worst_cpu:
             worst_cpu, worst_name = used, name
-    record_measurement(f"T22 CPU for the worst message of 4 MiB ({worst_name})", worst_cpu * 1000, "ms")
-    record_measurement("T22 CPU before the call of another client beside it", worst_wait * 1000, "ms")
+    record_measurement(f"CPU for the worst message of 4 MiB ({worst_name})", worst_cpu * 1000, "ms")
+    record_measurement("CPU before the call of another client beside it", worst_wait * 1000, "ms")
     assert worst_cpu < 1.0
     assert worst_wait < 1.0
 
@@ -323,7 +323,7 @@ def test_the_worst_uris_block_no_other_client(served: Target) -> None:
             before = served.cpu
             assert "error" in client.request("resources/read", {"uri": uri}).message or unit == "a"
             worst = max(worst, served.cpu - before)
-    record_measurement("T22 CPU for the slowest URI of 8 KiB", worst * 1000, "ms")
+    record_measurement("CPU for the slowest URI of 8 KiB", worst * 1000, "ms")
     assert worst < 1.0
 
 
@@ -346,6 +346,6 @@ def test_a_long_line_that_never_ends(piped: Target) -> None:
         pipe.raw(b"x" * MiB)
     pipe.raw(b"\n")
     assert pipe.is_healthy()
-    record_measurement("T22 CPU for a line of 24 MiB", (piped.cpu - before) * 1000, "ms")
+    record_measurement("CPU for a line of 24 MiB", (piped.cpu - before) * 1000, "ms")
     assert piped.cpu - before < 2.0
     assert pipe.unread_messages()[0]["error"]["code"] == -32600

@@ -1,4 +1,4 @@
-"""T23: no URI reaches outside the folder of a template: not by dots, escapes, drives, links or lookalikes.
+"""No URI reaches outside the folder of a template: not by dots, escapes, drives, links or lookalikes.
 
 `docs://{+path}` of the target joins the path to a folder and resolves it as an author should, because a template cannot
 detect a link inside the folder.
@@ -83,8 +83,8 @@ def test_nothing_outside_is_read(serving: Target, revision: str) -> None:
         answer = read(client, f"docs://{path}")
         if SECRET in answer or "root:" in answer:
             escapes.append(path)
-    record_measurement(f"T23 URIs tried, {revision}", len(tried), "")
-    record_measurement(f"T23 escapes, {revision}", len(escapes), "")
+    record_measurement(f"URIs tried, {revision}", len(tried), "")
+    record_measurement(f"escapes, {revision}", len(escapes), "")
     assert not escapes
     assert read(client, "docs://sub/text.txt").count(INSIDE) == 1
 

@@ -1,4 +1,4 @@
-"""T13 on a guarded server: handles of one principal are useless for others, and stay valid with a new token."""
+"""Handles of one principal are useless for others, and stay valid with a new token."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from dovetail import Context, LargeResultSettings, Server
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
-from transports.fake_service import (
+from support.fake_service import (
     INITIALIZED,
     LATEST_HANDSHAKE,
     META,

@@ -1,4 +1,4 @@
-"""T10: a client backs off from a server that ends every stream at once, asks for immediate retries or is down."""
+"""A client backs off from a server that ends every stream at once, asks for immediate retries or is down."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from harness import record_measurement
 
 from dovetail import Client, MCPError, Timeouts
-from scripted_server import (
+from support.scripted_server import (
     CLOSE,
     RST,
     Messages,
@@ -41,7 +41,7 @@ async def test_the_stream_of_a_session(how: str) -> None:
     async with serve_over_http(script) as at, Client(at) as client:
         await asyncio.sleep(WATCHED)
         tries = sum(method == "GET" for method, _ in script.heads)
-        record_measurement(f"T10 streams of a session opened in {WATCHED:g} s, {how}", tries, "")
+        record_measurement(f"streams of a session opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
         assert script.count("initialize") == 1
@@ -59,7 +59,7 @@ async def test_a_subscription(how: str) -> None:
     async with serve_over_http(script) as at, Client(at) as client, client.listen():
         await asyncio.sleep(WATCHED)
         tries = script.count("subscriptions/listen")
-        record_measurement(f"T10 subscriptions opened in {WATCHED:g} s, {how}", tries, "")
+        record_measurement(f"subscriptions opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
 
@@ -86,6 +86,6 @@ async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> No
             task.cancel()
         await asyncio.wait(tasks)
         tries = script.count("initialize")
-        record_measurement(f"T10 attempts to open in {WATCHED:g} s, ten callers", tries, "")
+        record_measurement(f"attempts to open in {WATCHED:g} s, ten callers", tries, "")
         assert tries <= MOST
         await client.close()

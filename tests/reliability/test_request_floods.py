@@ -1,4 +1,4 @@
-"""T19: one client that floods the server is limited, and other clients are not affected.
+"""One client that floods the server is limited, and other clients are not affected.
 
 The flooding client has its own principal and far exceeds its share, while another principal works as usual. Only the
 flooding client gets 429, with a time to retry.
@@ -55,7 +55,7 @@ def unaffected(target: Target, tries: int = TRIES) -> float:
 
 def check_others(target: Target, what: str) -> None:
     share = unaffected(target)
-    record_measurement(f"T19 success of others beside a flood of {what}", share * 100, "%")
+    record_measurement(f"success of others beside a flood of {what}", share * 100, "%")
     assert share >= 0.99
 
 
@@ -144,7 +144,7 @@ def test_a_flood_of_anonymous_sessions_blocks_no_caller(start: StartTarget) -> N
     assert steady.is_healthy()
     late = Client(target, HANDSHAKE)
     assert late.is_healthy()
-    record_measurement("T19 sessions opened over the limit without a lock-out", 160, "")
+    record_measurement("sessions opened over the limit without a lock-out", 160, "")
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def test_a_flood_that_is_refused_costs_little(start: StartTarget) -> None:
         over.set()
         for thread in floods:
             thread.join()
-    record_measurement("T19 calls refused meanwhile", counted[429], "")
+    record_measurement("calls refused meanwhile", counted[429], "")
     assert counted.keys() == {429}
     other.call("release", {"key": "k"})
     assert statuses(held) == {200: 4}

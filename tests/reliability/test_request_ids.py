@@ -1,4 +1,4 @@
-"""T11: duplicate and unusual ids. A state machine sends requests with ids of its choice and checks that no response is
+"""Duplicate and unusual ids. A state machine sends requests with ids of its choice and checks that no response is
 lost or mixed up.
 
 Over HTTP every request is answered in its own response, whatever its id. On a duplex connection a second request with

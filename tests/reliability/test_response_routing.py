@@ -1,4 +1,4 @@
-"""T12: many clients with the same ids at the same time. Each sends a unique marker, and none may see another's."""
+"""Many clients with the same ids at the same time. Each sends a unique marker, and none may see another's."""
 
 import itertools
 import os
@@ -114,7 +114,7 @@ KINDS = [over_http(NEWEST), over_http(HANDSHAKE), over_http("2025-06-18"), over_
 
 
 def test_no_answer_goes_astray(served: Target) -> None:
-    record_measurement("T12 right deliveries", crowd(served, KINDS, CALLS), "")
+    record_measurement("right deliveries", crowd(served, KINDS, CALLS), "")
     assert Client(served).is_healthy()
 
 
@@ -137,4 +137,4 @@ def test_for_long(served: Target) -> None:
     total = 0
     while total < DELIVERIES:
         total += crowd(served, KINDS, 2000)
-    record_measurement("T12 right deliveries, long", total, "")
+    record_measurement("right deliveries, long", total, "")

@@ -1,4 +1,4 @@
-"""T46: secrets planted in every source that a host reads never appear in its output, logs or files."""
+"""Secrets planted in every source that a host reads never appear in its output, logs or files."""
 
 import json
 import logging
@@ -114,7 +114,7 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
         "the grants": (tmp_path / "grants.json").read_text(encoding="utf-8"),
     }
     hits = [(where, kind) for where, text in outputs.items() for kind, value in CANARIES.items() if value in text]
-    record_measurement(f"T46 secrets found in {len(outputs)} outputs, {len(CANARIES)} planted", len(hits), "")
+    record_measurement(f"secrets found in {len(outputs)} outputs, {len(CANARIES)} planted", len(hits), "")
     assert not hits
     # The other way round: they were there to be found, and what is no secret is still told.
     assert outputs["the journal"].count("***") > 10
@@ -166,7 +166,7 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
         "the journals": "".join((tmp_path / f"{one}.jsonl").read_text(encoding="utf-8") for one in ("names", "values")),
     }
     hits = [(where, kind) for where, text in outputs.items() for kind, value in CANARIES.items() if value in text]
-    record_measurement(f"T46 secrets found in {len(outputs)} outputs of a host, {len(CANARIES)} planted", len(hits), "")
+    record_measurement(f"secrets found in {len(outputs)} outputs of a host, {len(CANARIES)} planted", len(hits), "")
     assert not hits
     assert CANARIES["line"] in raw[0]
     assert CANARIES["passed"] in raw[0]

@@ -1,4 +1,4 @@
-"""T16: shutdown in every state takes a bounded time, returns a meaningful exit code, and leaves no client waiting.
+"""Shutdown in every state takes a bounded time, returns a meaningful exit code, and leaves no client waiting.
 
 The limits are small. All cases run concurrently, because they mostly wait.
 """
@@ -212,7 +212,7 @@ def bound(case: str) -> float:
 @pytest.mark.parametrize("case", OVER_HTTP)
 def test_over_http_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> None:
     outcome = outcomes[f"http {case}"]
-    record_measurement(f"T16 http {case}", outcome.seconds, "s")
+    record_measurement(f"http {case}", outcome.seconds, "s")
     assert outcome.code is not None
     assert outcome.seconds < bound(case) + SLACK
     cuts_calls = "blocked" in case or case.count("TERM") + case.count("INT") > 1
@@ -264,7 +264,7 @@ def test_a_blocked_loop_is_named_in_the_log(outcomes: dict[str, Outcome]) -> Non
 @pytest.mark.parametrize("case", OVER_STDIO)
 def test_over_stdio_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> None:
     outcome = outcomes[f"stdio {case}"]
-    record_measurement(f"T16 stdio {case}", outcome.seconds, "s")
+    record_measurement(f"stdio {case}", outcome.seconds, "s")
     assert outcome.code == 0
     assert outcome.seconds < 2.5 + SLACK  # the peers: still running after 8 s when a tool or the loop is blocked
     assert "Traceback" not in outcome.log, outcome.log[-2000:]

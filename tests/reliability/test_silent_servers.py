@@ -1,4 +1,4 @@
-"""T26: a server that stops responding, at any step, delays its client only until the configured timeout."""
+"""A server that stops responding, at any step, delays its client only until the configured timeout."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from harness import record_measurement
 
 from dovetail import Client, MCPError, Timeouts
 from dovetail.errors import RequestTimeout
-from scripted_server import (
+from support.scripted_server import (
     ERAS,
     SILENCE,
     STREAM_HEAD,
@@ -72,7 +72,7 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
         assert took < 2 * LIMIT + BOUND
         assert caught.value.server == "it"
         assert caught.value.step is not None
-        record_measurement(f"T26 {where} {era} {method} {step}", took, f"s at a limit of {LIMIT} s")
+        record_measurement(f"{where} {era} {method} {step}", took, f"s at a limit of {LIMIT} s")
         script.reactions = {}
         await client.connect()
         assert await client.call("go") == "ok"

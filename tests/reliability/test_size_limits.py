@@ -1,4 +1,4 @@
-"""T03: every size limit, just under, at and over it: the status or code, the memory, and health afterwards.
+"""Every size limit, just under, at and over it: the status or code, the memory, and health afterwards.
 
 The limits of JSON (depth, members, digits) have no setting and are tested the same way.
 """
@@ -43,7 +43,7 @@ def bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     target.reset_peak()
     yield
     over = target.peak - idle
-    record_measurement(f"T03 {request.node.name[:60]}", over / MiB, "MiB")
+    record_measurement(f"{request.node.name[:60]}", over / MiB, "MiB")
     assert over <= MOST, f"{over / MiB:.0f} MiB over idle"
     assert _door(target).is_healthy()
     assert "Traceback" not in target.log

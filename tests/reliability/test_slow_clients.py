@@ -1,4 +1,4 @@
-"""T06: peers that send slowly or not at all, or never read the response.
+"""Peers that send slowly or not at all, or never read the response.
 
 The timeouts are small. Each peer is dropped, memory stays bounded and is released, and other clients are served all the
 time.
@@ -118,7 +118,7 @@ def test_stalled_bodies_do_not_pile_up_in_memory(hasty: Target) -> None:
         connection.send(head(hasty, MiB) + piece)
         held.append(connection)
     assert client.is_healthy()
-    record_measurement("T06 100 bodies stalled at 1 MB", (hasty.peak - idle) / MiB, "MiB")
+    record_measurement("100 bodies stalled at 1 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     assert all(connection.wait_closed() for connection in held)
 
@@ -135,7 +135,7 @@ def test_clients_that_never_read_are_dropped(hasty: Target, revision: str, tool:
     data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, **{harness.LOG_LEVEL: "error"})
     held = [client.send_only(data, receive_buffer=4096) for _ in range(40)]
     wait_for(lambda: client.is_healthy() and hasty.descriptors <= descriptors + 2, "all dropped")
-    record_measurement(f"T06 40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")
+    record_measurement(f"40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     for connection in held:
         connection.close()
@@ -174,7 +174,7 @@ def test_the_old_transport_does_not_store_unread_messages(hasty: Target) -> None
             break
         if 404 in statuses:
             break
-    record_measurement("T06 old stream, 100 unread results of 5 MB", (hasty.peak - idle) / MiB, "MiB")
+    record_measurement("old stream, 100 unread results of 5 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     assert Client(hasty).is_healthy()
     wait_for(lambda: old.send(message("ping", None, "last")).status == 404, "the stream is dropped")

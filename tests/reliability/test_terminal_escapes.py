@@ -1,4 +1,4 @@
-"""T45: text of servers cannot control a terminal, hide, or forge a question, wherever a host prints it."""
+"""Text of servers cannot control a terminal, hide, or forge a question, wherever a host prints it."""
 
 import asyncio
 import io
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from harness import record_measurement
 
-from agent.models.provider_server import ProviderServer, ScriptedReply
 from cli.command_process import TIMEOUT_S
 from cli.terminal import open_terminal
 from dovetail import Context, MCPError, Policy, Server, rule
 from dovetail.host import ConsentRequest
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.host import Host
+from support.provider_server import ProviderServer, ScriptedReply
 
 # Title, clipboard (OSC 52), link (OSC 8), clear, cursor up, C1, bells, returns, reordering, hiding, joining, line ends
 # that are none, a tag, half a character's worth of nonsense. Written as escapes: this file must be readable, too.
@@ -137,7 +137,7 @@ def test_no_command_lets_a_server_act_on_a_terminal(file: Path, tmp_path: Path) 
         found[command(file)] = acting(seen) + (forged(seen) if command(file)[0] in ("servers", "pins") else [])
         shown += "\\x1b" in seen
     raw = sum(map(len, found.values()))
-    record_measurement(f"T45 raw characters or forged lines in {len(COMMANDS)} commands on a terminal", raw, "")
+    record_measurement(f"raw characters or forged lines in {len(COMMANDS)} commands on a terminal", raw, "")
     assert {words: one for words, one in found.items() if one} == {}
     assert shown >= 10  # there was something to be seen, in most of them
 
@@ -170,7 +170,7 @@ def test_no_question_is_the_servers(file: Path, tmp_path: Path) -> None:
         at.type("/tools\n/servers\n/policy\n/quit\n")
         seen = shown + at.read_rest()
     raw = acting(seen) + forged(seen)
-    record_measurement("T45 raw characters or forged lines in a conversation", len(raw), "")
+    record_measurement("raw characters or forged lines in a conversation", len(raw), "")
     assert raw == []
 
 
@@ -207,7 +207,7 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
                 screens.write(str(exc).replace(text, ""))  # its message is the program's to show
     written = log.read_text(encoding="utf-8")
     raw = acting(screens.getvalue()) + forged(screens.getvalue()) + acting(written)
-    record_measurement("T45 raw characters or forged lines in a host's questions and its journal", len(raw), "")
+    record_measurement("raw characters or forged lines in a host's questions and its journal", len(raw), "")
     assert raw == []
     assert "sampling" in written
     assert screens.getvalue().count("│") > 20

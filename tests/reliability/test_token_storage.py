@@ -1,4 +1,4 @@
-"""T33: tokens on disk: many processes refresh a token once, and a process that dies loses or mixes up nothing."""
+"""Tokens on disk: many processes refresh a token once, and a process that dies loses or mixes up nothing."""
 
 import asyncio
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from harness import record_measurement
 
-from auth.guarded_server import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 from dovetail import Client
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.oauth.login.saved_login import SavedLogin
+from support.guarded_server import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: kills as POSIX does")
 
@@ -93,7 +93,7 @@ async def test_many_processes_renew_a_token_once(tmp_path: Path) -> None:
             assert [await caller.line() for caller in callers] == ["done"] * 4
             assert place.refreshes == expiry
         await asyncio.gather(*(caller.stop() for caller in callers))
-        record_measurement("T33 refreshes per expiry, 4 processes", place.refreshes / 6, "")
+        record_measurement("refreshes per expiry, 4 processes", place.refreshes / 6, "")
         assert place.logins == 1
 
 
@@ -152,7 +152,7 @@ def test_a_login_is_whole_whenever_its_writer_dies(tmp_path: Path) -> None:
         assert login is not None
         assert login.token is not None
         torn += len(set(login.token.access_token.removeprefix("access-"))) != 1
-    record_measurement("T33 torn logins in 12 kills", torn, "")
+    record_measurement("torn logins in 12 kills", torn, "")
     assert not torn
 
 

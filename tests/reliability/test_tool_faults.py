@@ -1,4 +1,4 @@
-"""T15: whatever a tool raises or returns, only that call gets an error.
+"""Whatever a tool raises or returns, only that call gets an error.
 
 The tests use every kind of exception, in a coroutine before and after it waits and in a thread, over stdio and HTTP, in
 both eras.

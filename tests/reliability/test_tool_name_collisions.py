@@ -1,4 +1,4 @@
-"""T44: a name leads to one tool of one server, whatever servers and tools are called."""
+"""A name leads to one tool of one server, whatever servers and tools are called."""
 
 import itertools
 import random
@@ -36,7 +36,7 @@ def test_no_two_tools_have_one_name() -> None:
             routes.setdefault(spelling, set()).add((server, name))
     ambiguous = [one for one in routes.values() if len(one) > 1]
     record_measurement(
-        f"T44 ambiguous names of {len(servers) * len(tools)} tools of {len(servers)} servers", len(ambiguous), ""
+        f"ambiguous names of {len(servers) * len(tools)} tools of {len(servers)} servers", len(ambiguous), ""
     )
     assert not ambiguous
     assert max(map(len, (one for one in routes if "." not in one))) <= 64
@@ -61,7 +61,7 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
             rounds += 1
             found = joined.find(name)
             captured += found is None or found.full_name != home
-    record_measurement(f"T44 names captured by a server that joined, of {rounds}", captured, "")
+    record_measurement(f"names captured by a server that joined, of {rounds}", captured, "")
     assert captured == 0
 
 

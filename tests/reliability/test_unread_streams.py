@@ -1,4 +1,4 @@
-"""T09: an unread stream does not block its session or other clients.
+"""An unread stream does not block its session or other clients.
 
 The server waits 30 s for a client that does not read, and the clients of these tests wait 20 s for data. A call that
 waits for an unread stream therefore fails.
@@ -24,7 +24,7 @@ def test_an_unread_answer_does_not_hold_up_the_next_call(served: Target, revisio
     for number in range(20):
         assert client.call("echo", {"text": str(number)}, id=1).text == str(number)
     took = time.monotonic() - began
-    record_measurement(f"T09 call beside an unread {tool}, {revision}", took / 20 * 1000, "ms")
+    record_measurement(f"call beside an unread {tool}, {revision}", took / 20 * 1000, "ms")
     stuck.close()
 
 

@@ -1,4 +1,4 @@
-"""T36: workers of a cluster are killed under load. Every call is answered or reported as lost, nothing runs twice, and
+"""Workers of a cluster are killed under load. Every call is answered or reported as lost, nothing runs twice, and
 sessions go on.
 """
 
@@ -15,11 +15,11 @@ from harness import record_measurement
 
 from cluster.history import History, find_violations
 from cluster.load import LoadClient, open_clients, run_load
-from cluster.redis_servers import RedisServer
-from cluster.routers import run_router
 from cluster.server_pool import ServerPool, run_servers
 from dovetail import Client, MCPError, Timeouts
 from dovetail.errors import OutcomeUnknown
+from support.redis_servers import RedisServer
+from support.routers import run_router
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -129,7 +129,7 @@ def check_callers(callers: list[DovetailCaller], effects: Counter[tuple[str, str
 def report(
     cluster: str, kills: int, history: History, clients: list[LoadClient], callers: list[DovetailCaller]
 ) -> None:
-    row = f"T36 {cluster}"
+    row = f"{cluster}"
     record_measurement(f"{row}, kills", kills, "")
     record_measurement(f"{row}, raw operations answered", history.count("answered"), "")
     record_measurement(f"{row}, raw operations reported as lost", history.count("lost"), "")

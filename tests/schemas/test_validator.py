@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dovetail.error_context import clip
 from dovetail.schemas.validator import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
-from mentions import mentions
+from support.mentions import mentions
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"

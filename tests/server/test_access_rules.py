@@ -15,7 +15,7 @@ from dovetail.errors import InsufficientScope, InvalidParams, NotFound, PromptNo
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
-from mentions import mentions, values
+from support.mentions import mentions, values
 
 NEWEST = "2026-07-28"
 ADA = Principal("ada", scopes=["read", "write"], claims={"team": "red"})

@@ -26,7 +26,7 @@ from dovetail.server.parameters.annotations import (
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
 from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives, unwrap_annotation
 from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
-from mentions import values
+from support.mentions import values
 
 
 class Color(enum.Enum):

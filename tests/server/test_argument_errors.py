@@ -15,8 +15,8 @@ from dovetail.server.parameters.annotations import build_schema, convert_value
 from dovetail.server.parameters.argument_errors import find_mismatches, repair_arguments
 from dovetail.server.parameters.argument_messages import MAX_TEXT_BYTES
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
-from mentions import mentions, values
 from server.direct_client import Client, error_text
+from support.mentions import mentions, values
 
 
 class Nobody:

@@ -27,8 +27,8 @@ from dovetail.auth import StaticTokenVerifier
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.resources import ReadResourceResult
-from mentions import mentions, values
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from support.mentions import mentions, values
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
 GUARDED = Server("guarded", auth=StaticTokenVerifier({"token": "ada"}))

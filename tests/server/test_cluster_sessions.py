@@ -14,7 +14,7 @@ from dovetail.cluster.local_backend import LocalBackend
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.limits import ServerLimits
 from dovetail.types import CallToolResult, TextContent
-from driver import serve_asgi
+from support.driver import serve_asgi
 
 KEYS = ["a secret key of the cluster"]
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")

@@ -14,8 +14,8 @@ from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.input_requests import InputRequests
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
-from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from support.mentions import mentions
 
 
 def app_with(function: Any, **options: Any) -> Server:

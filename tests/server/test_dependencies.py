@@ -11,8 +11,8 @@ import pytest
 
 from dovetail import Context, Depends, Server, ToolError
 from dovetail.testing import override
-from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from support.mentions import mentions
 
 
 @pytest.fixture

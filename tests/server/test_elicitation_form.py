@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.server.parameters.elicitation_form import compile_form
-from mentions import values
-from official_schemas import load_schema, needs_schema
+from support.mentions import values
+from support.official_schemas import load_schema, needs_schema
 
 
 class Seat(enum.Enum):

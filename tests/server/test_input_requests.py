@@ -36,8 +36,8 @@ from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.roots import Root
 from dovetail.wire.sampling import SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
-from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from support.mentions import mentions
 
 BOTH = pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 

@@ -17,9 +17,9 @@ from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.server import get_dispatcher
 from dovetail.server.tool import Tool
-from list_capabilities import ALL_LISTS
-from mentions import mentions, values
 from server.direct_client import Client, text
+from support.list_capabilities import ALL_LISTS
+from support.mentions import mentions, values
 
 
 async def listed(app: Server, what: str = "tools") -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dovetail import Image, LargeResultSettings, Server
 from dovetail.errors import ResourceNotFound
 from dovetail.types import CallToolResult, TextContent
 from dovetail.wire.codec import encode
-from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, Client, text
+from support.mentions import mentions
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

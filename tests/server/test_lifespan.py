@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from dovetail import Client, Context, Server
-from mentions import mentions
+from support.mentions import mentions
 
 
 async def seen(app: Server) -> Any:

@@ -20,8 +20,8 @@ from msgspec import Meta
 from dovetail import Context, Server
 from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations, fit_schema
 from dovetail.server.tool import Tool
-from mentions import mentions
 from server.direct_client import Client, error_text, text
+from support.mentions import mentions
 
 
 class Color(enum.Enum):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dovetail.server.loop_watchdog import LoopWatchdog, hung_up
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 
 def brisk(blocked_after: float = 0.05, report_every: float = 10.0) -> LoopWatchdog:

@@ -23,7 +23,7 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 from dovetail.wire.revisions import NEWEST_REVISION
 from dovetail.wire.tools import Tool
 from server import direct_client
-from transports.fake_service import run_pending_callbacks
+from support.fake_service import run_pending_callbacks
 
 
 def having(*tools: str, name: str = "one", **options: Any) -> Server:

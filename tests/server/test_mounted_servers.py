@@ -20,8 +20,8 @@ from dovetail import (
     Transform,
 )
 from dovetail import ResourceContents as Contents
-from list_capabilities import ONLY_TOOLS
-from mentions import mentions, values
+from support.list_capabilities import ONLY_TOOLS
+from support.mentions import mentions, values
 
 
 def inner(name: str = "inner", **options: Any) -> Server:

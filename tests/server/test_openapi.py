@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Client, Context, Server, ToolError
 from dovetail.types import HTTPRequest, HTTPResponse
-from mentions import mentions, values
+from support.mentions import mentions, values
 
 
 def spec(paths: dict[str, Any], **more: Any) -> dict[str, Any]:

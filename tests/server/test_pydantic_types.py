@@ -32,8 +32,8 @@ from dovetail.server.parameters.argument_messages import MismatchError
 from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.pydantic_types import PydanticType
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
-from mentions import mentions, values
 from server.direct_client import Client, error_text
+from support.mentions import mentions, values
 
 
 class Nobody:

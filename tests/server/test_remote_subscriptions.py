@@ -16,7 +16,7 @@ from dovetail.server.mounts import remote_subscriptions
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ResourcesCapability, ServerCapabilities
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 BOB = Principal("bob")

@@ -9,8 +9,8 @@ from dovetail import Annotations, CacheHint, Context, Icon, ResourceContents, Se
 from dovetail.errors import ResourceNotFound
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
-from mentions import values
 from server.direct_client import LATEST_HANDSHAKE, Client
+from support.mentions import values
 
 
 def read() -> str:

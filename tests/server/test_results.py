@@ -31,7 +31,7 @@ from dovetail.wire.content import (
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
 from dovetail.wire.tools import CallToolResult
-from mentions import values
+from support.mentions import values
 
 IMAGE = ImageContent(data="aGk=", mime_type="image/png")
 LINK = ResourceLink(uri="file:///a", name="a")

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 
-from auth.live_server import serve_app
 from dovetail import (
     Client,
     Context,
@@ -28,8 +27,9 @@ from dovetail import (
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import RemoteError
 from dovetail.middleware import CallNext, Exchange
-from raw_http import HttpServerAddress
-from transports.fake_service import AsgiRequest, post, request, stateless_request
+from support.fake_service import AsgiRequest, post, request, stateless_request
+from support.live_server import serve_app
+from support.raw_http import HttpServerAddress
 
 TOKENS = StaticTokenVerifier(
     {"ada": Principal("ada", scopes=["read", "write"]), "bob": Principal("bob", scopes=["read"])}

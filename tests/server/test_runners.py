@@ -24,7 +24,7 @@ from dovetail.server import dispatcher
 from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
-from mentions import values
+from support.mentions import values
 
 PATIENCE = 30.0
 META = {

@@ -38,9 +38,9 @@ from dovetail.server.server import get_dispatcher
 from dovetail.types import ListChangedCapability, ServerCapabilities
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
-from list_capabilities import ALL_LISTS, ONLY_RESOURCES, ONLY_TOOLS
-from mentions import mentions, values
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text
+from support.list_capabilities import ALL_LISTS, ONLY_RESOURCES, ONLY_TOOLS
+from support.mentions import mentions, values
 
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"

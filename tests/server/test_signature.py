@@ -20,7 +20,7 @@ from msgspec import Meta
 from dovetail.errors import ToolError
 from dovetail.server.parameters.argument_messages import MAX_TEXT_BYTES
 from dovetail.server.parameters.signature import InvalidArguments, Signature, compile_signature
-from mentions import mentions, values
+from support.mentions import mentions, values
 
 T = TypeVar("T")
 

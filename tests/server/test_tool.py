@@ -11,8 +11,8 @@ import pytest
 
 from dovetail import CallToolResult, Context, Icon, Server, TextContent, ToolAnnotations
 from dovetail.server.tool import Tool, build_error_result
-from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from support.mentions import mentions
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Meta
 
 from dovetail import ArgTransform, Client, RemoteError, Server, ToolError, Transform
-from mentions import mentions, values
+from support.mentions import mentions, values
 
 
 def bank() -> Server:

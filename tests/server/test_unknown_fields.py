@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
 from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
-from mentions import mentions
+from support.mentions import mentions
 
 
 class Nobody: ...

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail.protocol.uri_key import MAX_URI_CHARS
 from dovetail.server.uri_template import MAX_TEMPLATE_CHARS, URITemplate, expand
-from mentions import values
+from support.mentions import values
 
 VALUES: dict[str, Any] = {
     "count": ["one", "two", "three"],

@@ -10,7 +10,7 @@ from dovetail import ClientLimits, MCPError, testing
 from dovetail.errors import ConnectError, ConnectionLost, OutcomeUnknown, RequestTimeout
 from dovetail.testing.fault_proxy import FaultyMemoryClient
 from dovetail.testing.faults import corrupt_message, get_plan
-from testing.calculator import app
+from support.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
 QUICK = ClientLimits(reconnect_delay=0.01)

@@ -18,7 +18,7 @@ from dovetail.auth import (
     StaticTokenVerifier,
 )
 from dovetail.errors import Forbidden, InsufficientScope, Unauthorized
-from testing.calculator import app
+from support.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
 
@@ -53,12 +53,12 @@ def test_without_await() -> None:
 
 
 async def test_a_server_by_its_name() -> None:
-    async with testing.connect("testing.calculator:app") as client:
+    async with testing.connect("support.calculator:app") as client:
         assert await client.call("add", a=1, b=2) == 3
 
 
 async def test_any_other_target_is_used_as_it_is() -> None:
-    program = "from testing.calculator import app; app.run()"
+    program = "from support.calculator import app; app.run()"
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
     async with testing.connect(command) as client:
         assert await client.call("add", a=1, b=2) == 3

@@ -11,8 +11,8 @@ from dovetail import Client, RemoteError, SyncClient, testing
 from dovetail.errors import RequestTimeout
 from dovetail.protocol.recording_format import FORMAT_VERSION, Frame, RecordingHeader, read_frames
 from dovetail.types import ElicitRequestParams
-from mentions import mentions, values
-from testing.calculator import app
+from support.calculator import app
+from support.mentions import mentions, values
 
 
 def unheard(done: float, total: float | None, text: str | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from certificates import write_certificate
+from support.certificates import write_certificate
 
 TIMEOUT_S = 10.0
 

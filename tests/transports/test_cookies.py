@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from client.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
-from client.sticky_balancer import StickyBalancer
 from dovetail import Client, HTTPTarget, SyncClient
 from dovetail.errors import ConnectionLost, HTTPStatusError
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -19,6 +17,8 @@ from dovetail.transports.http_client.cookies import MAX_COOKIES, MAX_TOTAL_BYTES
 from dovetail.transports.http_client.remote_server import RemoteServer
 from dovetail.transports.http_client.sse_2024_client import SSE2024Client
 from dovetail.types import TextContent
+from support.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
+from support.sticky_balancer import StickyBalancer
 from transports.raw_server import ServerConnection, plain_reply, run_raw_server
 from transports.test_memory import RecordingInbox
 

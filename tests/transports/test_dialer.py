@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.transports.http_client.dialer import Address, dial
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 from transports.raw_server import ServerConnection, run_raw_server
 
 BOTH_LOOPS = True

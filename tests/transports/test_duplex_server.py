@@ -12,7 +12,7 @@ import pytest
 from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.duplex_server import DuplexServer
-from transports.fake_service import (
+from support.fake_service import (
     BATCHING,
     DRAFT,
     FIRST,

@@ -13,7 +13,7 @@ from dovetail.errors import Forbidden, InternalError, InvalidParams, MethodNotFo
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
-from transports.fake_service import (
+from support.fake_service import (
     LATEST_HANDSHAKE,
     META,
     NEWEST,

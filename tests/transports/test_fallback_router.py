@@ -16,7 +16,7 @@ from dovetail import Server
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.asgi import StartupFailed
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from transports.fake_service import TIMEOUT_S
+from support.fake_service import TIMEOUT_S
 
 
 async def run_lifespan_events(app: Any, **scope: Any) -> list[Any]:

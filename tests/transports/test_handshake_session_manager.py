@@ -20,7 +20,7 @@ from dovetail.transports import operator_log
 from dovetail.transports.http_server import memory_sessions
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.handshake_session import HandshakeSession
-from transports.fake_service import (
+from support.fake_service import (
     BATCHING,
     DRAFT,
     FIRST,

@@ -23,7 +23,7 @@ from dovetail.transports.http_client.http_client import (
     InvalidHTTPResponse,
     ResponseTooLarge,
 )
-from transports.fake_service import TIMEOUT_S, run_pending_callbacks, wait_until
+from support.fake_service import TIMEOUT_S, run_pending_callbacks, wait_until
 from transports.raw_server import ServerConnection, plain_reply, reply_once, reply_to_each, run_raw_server
 
 BOTH_LOOPS = True

@@ -23,7 +23,7 @@ from dovetail.transports.http_client.http_client import (
     InvalidHTTPResponse,
     ResponseTooLarge,
 )
-from transports.fake_service import run_pending_callbacks, wait_until
+from support.fake_service import run_pending_callbacks, wait_until
 from transports.raw_server import (
     TIMEOUT_S,
     ConnectionHandler,

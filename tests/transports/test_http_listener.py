@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from certificates import write_certificate
 from dovetail.errors import Unauthorized
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy, ServerLimits
@@ -21,7 +20,8 @@ from dovetail.transports import operator_log
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context
-from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
+from support.certificates import write_certificate
+from support.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 
 class Site:

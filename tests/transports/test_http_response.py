@@ -16,7 +16,7 @@ from dovetail.transports.http_server import http_response as module
 from dovetail.transports.http_server.http_request import ASGIRequest, EndpointRequest
 from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, create_spool
-from transports.fake_service import run_pending_callbacks, wait_until
+from support.fake_service import run_pending_callbacks, wait_until
 
 
 class Wire:

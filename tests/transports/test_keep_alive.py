@@ -18,7 +18,7 @@ from dovetail.transports.http_client.dialer import dial
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from transports.fake_service import (
+from support.fake_service import (
     FakeService,
     mirror_headers,
     run_pending_callbacks,

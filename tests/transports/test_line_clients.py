@@ -20,8 +20,8 @@ from dovetail.transports.line_client import LineClient
 from dovetail.transports.socket_client import SocketClient
 from dovetail.transports.stdio_client import StdioClient
 from dovetail.wire.raw_message import RawMessage
-from scripted_server import CLOSE, RST, Messages, ScriptedServer, serve_on_socket, text_result
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
+from support.scripted_server import CLOSE, RST, Messages, ScriptedServer, serve_on_socket, text_result
 from transports.test_memory import RecordingInbox
 
 

@@ -17,7 +17,7 @@ from dovetail.transports.duplex_client import OversizedMessage
 from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.line_splitter import LineSplitter
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
-from transports.fake_service import (
+from support.fake_service import (
     FakeService,
     PausedWork,
     initialize,

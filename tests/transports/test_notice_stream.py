@@ -9,7 +9,7 @@ import pytest
 from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body
 from dovetail.protocol.shared_state import Message, SharedStateUnavailable
 from dovetail.wire import jsonrpc
-from transports.fake_service import (
+from support.fake_service import (
     FIRST,
     AsgiRequest,
     open_session,

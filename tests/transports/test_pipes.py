@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from dovetail.transports.pipes import ThreadReader, ThreadWriter, open_reader, open_writer
-from transports.fake_service import run_pending_callbacks, wait_until
+from support.fake_service import run_pending_callbacks, wait_until
 
 
 class Noted(asyncio.Protocol):

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from certificates import write_certificate
-from client.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
 from dovetail import Client
 from dovetail.errors import (
     ConnectError,
@@ -33,6 +31,8 @@ from dovetail.transports.http_client.remote_server import (
 )
 from dovetail.version import VERSION
 from dovetail.wire.raw_message import RawMessage
+from support.certificates import write_certificate
+from support.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
 from transports.raw_server import ServerConnection, reply_to_each, run_raw_server
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from certificates import write_certificate
 from dovetail.transports.http_server import shared_listener
 from dovetail.transports.http_server.http_listener import bind_socket
 from dovetail.transports.http_server.shared_listener import SharedListener
 from dovetail.transports.http_server.tls_context import create_tls_context
-from transports.fake_service import wait_until
+from support.certificates import write_certificate
+from support.fake_service import wait_until
 
 CLIENTS = 40
 

@@ -13,7 +13,7 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.session_record import decode_record
 from dovetail.wire.base import Result
-from transports.fake_service import (
+from support.fake_service import (
     BATCHING,
     DRAFT,
     INITIALIZED,

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 
 class Target:

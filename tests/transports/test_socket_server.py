@@ -15,7 +15,7 @@ import pytest
 from dovetail.log import ThrottledLog
 from dovetail.transports import operator_log, socket_server
 from dovetail.transports.socket_server import serve_socket
-from transports.fake_service import FakeService, PausedWork, initialize, request, stateless_request, wait_until
+from support.fake_service import FakeService, PausedWork, initialize, request, stateless_request, wait_until
 
 unixlike = pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")
 each_kind = pytest.mark.parametrize("kind", ["tcp", pytest.param("unix", marks=unixlike)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dovetail.transports import spool as module
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
 
 pieces = st.lists(st.binary(max_size=50), max_size=8)
 

@@ -12,8 +12,8 @@ from dovetail.errors import ConnectionLost, HTTPStatusError, InvalidResult, MCPE
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.transports.http_client.sse_2024_client import SSE2024Client
-from scripted_server import STREAM_HEAD, ScriptedServer, encode_event, encode_http_reply, serve_over_http
-from transports.fake_service import wait_until
+from support.fake_service import wait_until
+from support.scripted_server import STREAM_HEAD, ScriptedServer, encode_event, encode_http_reply, serve_over_http
 from transports.test_memory import RecordingInbox
 
 ACCEPTED = encode_http_reply(b"", status=202)

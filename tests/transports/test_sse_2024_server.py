@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
-from transports.fake_service import (
+from support.fake_service import (
     FIRST,
     INITIALIZED,
     LATEST_HANDSHAKE,

@@ -18,7 +18,7 @@ import pytest
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.stdio_server import attach_streams
-from transports.fake_service import (
+from support.fake_service import (
     FakeService,
     PausedWork,
     run_pending_callbacks,

@@ -11,7 +11,7 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server import stored_response, stream_readers
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
-from transports.fake_service import (
+from support.fake_service import (
     BATCHING,
     AsgiRequest,
     create_notification,

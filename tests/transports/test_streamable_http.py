@@ -8,15 +8,6 @@ from typing import Any
 
 import pytest
 
-from client.scripted_http_server import (
-    ACCEPTED,
-    REFUSED,
-    HttpRequest,
-    ScriptedHttpServer,
-    create_result_response,
-    encode_reply,
-    run_scripted_server,
-)
 from dovetail import Client, ClientLimits, MCPError, RemoteError, Timeouts
 from dovetail.errors import (
     ConnectError,
@@ -28,7 +19,17 @@ from dovetail.errors import (
     OutcomeUnknown,
     Unauthorized,
 )
-from scripted_server import (
+from support.fake_service import wait_until
+from support.scripted_http_server import (
+    ACCEPTED,
+    REFUSED,
+    HttpRequest,
+    ScriptedHttpServer,
+    create_result_response,
+    encode_reply,
+    run_scripted_server,
+)
+from support.scripted_server import (
     LATEST_HANDSHAKE,
     SILENCE,
     STREAM_HEAD,
@@ -43,7 +44,6 @@ from scripted_server import (
     serve_over_http,
     text_result,
 )
-from transports.fake_service import wait_until
 from transports.raw_server import ServerConnection, run_raw_server
 
 QUICK = Timeouts(connect=2, discover=1, initialize=3, call=3, request=3)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from certificates import write_certificate
 from dovetail.log import ThrottledLog
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server import tls_context
 from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_server.tls_context import create_tls_context, warn_if_expired
+from support.certificates import write_certificate
 
 
 def test_a_certificate_without_its_key_names_the_option(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.shared_state import SharedStateStatus, SharedStateUnavailable
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.wire.base import replace
-from transports.fake_service import FakeService, Work, echo
+from support.fake_service import FakeService, Work, echo
 
 KEYS = ["a secret key of the cluster"]
 

@@ -9,7 +9,7 @@ import pytest
 from dovetail.wire.base import CacheableResult
 from dovetail.wire.methods import BATCH_REVISIONS, METHODS, REQUESTS, Method
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, NEWEST_REVISION, PUBLISHED_REVISIONS, REVISIONS
-from official_schemas import each_schema, load_schema, needs_schema
+from support.official_schemas import each_schema, load_schema, needs_schema
 
 # Answered in every handshake revision because the project was asked for it; no published revision names it.
 OURS = {"shutdown"}

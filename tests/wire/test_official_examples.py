@@ -24,7 +24,7 @@ from dovetail.wire import (
     subscriptions,
     tools,
 )
-from official_schemas import EXAMPLES, needs_examples
+from support.official_schemas import EXAMPLES, needs_examples
 
 pytestmark = needs_examples
 

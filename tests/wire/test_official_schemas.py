@@ -58,7 +58,7 @@ from dovetail.wire.subscriptions import (
     UnsubscribeParams,
 )
 from dovetail.wire.tools import CallToolParams, CallToolResult, ListToolsResult, Tool, ToolAnnotations
-from official_schemas import each_schema, load_schema, needs_schema
+from support.official_schemas import each_schema, load_schema, needs_schema
 
 R24, R25_03, R25_06, R25_11, R26 = REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 

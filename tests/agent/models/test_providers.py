@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from agent.models.provider_server import ProviderServer, ScriptedReply
 from dovetail import Context, Policy, Server, rule
 from dovetail.agent.agent import Agent, FinishedEvent
 from dovetail.agent.models.anthropic_model import AnthropicModel
@@ -37,6 +36,7 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
+from support.provider_server import ProviderServer, ScriptedReply
 
 PRICE = (3.0, 15.0)
 MAKERS = ("openai", "anthropic")

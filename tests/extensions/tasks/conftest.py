@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster.redis_servers import BINARIES, RedisServer
 from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from support.redis_servers import BINARIES, RedisServer
 
 KEY = "a secret key of this test"
 

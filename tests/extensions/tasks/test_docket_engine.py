@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from cluster.redis_servers import RedisServer
 from dovetail import Client, Server
 from dovetail.cluster.redis_connection import parse_redis_url
 from dovetail.extensions import DocketEngine, TaskOptions
 from dovetail.extensions.tasks import docket_engine
+from support.redis_servers import RedisServer
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 
-from cluster.redis_servers import BINARIES, RedisServer
 from dovetail.cluster.envelope import hash_name
 from dovetail.extensions import TaskOptions
 from dovetail.extensions.tasks import redis_task_store
@@ -21,7 +20,8 @@ from dovetail.protocol.task_store import TaskConflict, TaskStoreFull, change_tas
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY
-from extensions.tasks.task_records import SERVER, make_record
+from support.redis_servers import BINARIES, RedisServer
+from support.task_records import SERVER, make_record
 
 NOW = 1_760_000_000.0
 QUESTION = {"q": InputRequest(method="elicitation/create", params={"message": "Name?"})}

@@ -24,7 +24,7 @@ from dovetail.protocol.task_rules import answer_requests, ask_client, complete_t
 from dovetail.protocol.task_store import TaskLimits, TaskStore, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
-from extensions.tasks.task_records import SERVER, make_record
+from support.task_records import SERVER, make_record
 
 NOW = 1_760_000_000.0
 DAY_S = 86_400.0
@@ -297,7 +297,7 @@ CLAIM = """
 import asyncio, sys, time
 sys.path.insert(0, sys.argv[2])
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from extensions.tasks.task_records import SERVER
+from support.task_records import SERVER
 
 async def main():
     store, won = SQLiteTaskStore(sys.argv[1]), []
@@ -318,7 +318,7 @@ sys.path.insert(0, sys.argv[2])
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.protocol.task_store import change_task
 from dovetail.protocol.task_rules import complete_task
-from extensions.tasks.task_records import make_record
+from support.task_records import make_record
 
 async def work(store):
     while True:
@@ -340,7 +340,7 @@ FORK = """
 import asyncio, multiprocessing, sys, time
 sys.path.insert(0, sys.argv[2])
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from extensions.tasks.task_records import SERVER, make_record
+from support.task_records import SERVER, make_record
 
 store, memory = SQLiteTaskStore(sys.argv[1]), SQLiteTaskStore(":memory:")
 fork = multiprocessing.get_context("fork")

@@ -27,7 +27,7 @@ from dovetail.wire.base import replace
 from dovetail.wire.codec import decode
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY, OpenStore
-from extensions.tasks.task_records import SERVER, make_record
+from support.task_records import SERVER, make_record
 
 NOW = 1_760_000_000.0
 DAY_S = 86_400.0

@@ -22,7 +22,7 @@ from dovetail.protocol.task_rules import WORKER_LOST, answer_requests, report_pr
 from dovetail.protocol.task_store import TaskEngine, TaskStore, change_task
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
-from extensions.tasks.task_records import SERVER, make_record
+from support.task_records import SERVER, make_record
 
 RESULT: dict[str, Any] = {"content": []}
 FAST = WorkerOptions(lease_seconds=30.0, due_interval=0.01, park_after=30.0)
@@ -654,7 +654,7 @@ from dovetail.extensions.tasks.local_engine import LocalEngine
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.extensions.tasks.task_worker import TaskWorker, WorkerOptions
 from dovetail.wire.input_required import InputRequest
-from extensions.tasks.task_records import SERVER
+from support.task_records import SERVER
 
 async def function(run):
     if run.record.arguments:

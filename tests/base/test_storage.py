@@ -33,8 +33,8 @@ from dovetail.storage import (
     read_private_file,
     write_private_file,
 )
-from extensions.tasks.task_records import make_record
-from host.polling import hurry
+from support.polling import hurry
+from support.task_records import make_record
 
 ADDER = """
 import sys

@@ -27,7 +27,7 @@ from dovetail.errors import (
     Unauthorized,
     UnsupportedProtocolVersion,
 )
-from mentions import mentions
+from support.mentions import mentions
 
 EVERY = [
     kind

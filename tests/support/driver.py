@@ -52,11 +52,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import oracle
 from dovetail import Server
 from dovetail.errors import ConnectionLost, RemoteError
 from dovetail.server.server import get_dispatcher
-from raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
+from support import oracle
+from support.raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
 
 STATELESS = oracle.STATELESS
 DRAFT = "draft"

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from pathlib import Path
 
 
 def main(file: str, factory: str, transport: str, options: str = "{}") -> None:
@@ -16,4 +17,5 @@ def main(file: str, factory: str, transport: str, options: str = "{}") -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # as for tests
     main(*sys.argv[1:])

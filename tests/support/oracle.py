@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema_rs
 from mcp_types import methods as sdk
 
-from official_schemas import has_schema, load_schema
+from support.official_schemas import has_schema, load_schema
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS = "2026-07-28"

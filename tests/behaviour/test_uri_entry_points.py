@@ -21,7 +21,7 @@ from dovetail.server.mounts.remote_subscriptions import RemoteSubscription, Remo
 from dovetail.server.mounts.resolver import Mount
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
-from scripted_server import ScriptedServer, serve_on_socket
+from support.scripted_server import ScriptedServer, serve_on_socket
 
 TIMEOUT_S = 30.0
 NEWEST, HANDSHAKE = "2026-07-28", "2025-11-25"

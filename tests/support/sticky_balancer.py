@@ -1,6 +1,6 @@
 """A balancer that uses cookies, in front of two machines with a handshake server. Each session is on one machine."""
 
-from client.scripted_http_server import (
+from support.scripted_http_server import (
     ACCEPTED,
     REFUSED,
     HttpRequest,

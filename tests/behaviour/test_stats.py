@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from behaviour.controlled_server import ControlledServer, call_params
 from dovetail import Client, Context, Host, Policy, Server, SyncClient, rule
 from dovetail.host import FileConsent
 from dovetail.types import ClientStats, HostStats, ServerStats
-from driver import HANDSHAKE, STATELESS, connect, serve
-from host.polling import wait_until
+from support.controlled_server import ControlledServer, call_params
+from support.driver import HANDSHAKE, STATELESS, connect, serve
+from support.polling import wait_until
 
 
 def asking() -> Server:

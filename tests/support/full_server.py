@@ -20,7 +20,7 @@ from dovetail import Client, Context, InputRequired, Server, ToolAnnotations, To
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.socket_server import serve_socket
 from dovetail.types import Root
-from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
+from support.driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
 
 TESTS = Path(__file__).parents[1]
 TIMEOUT_S = 5.0
@@ -164,7 +164,13 @@ def _page(number: int) -> Callable[[], str]:
 
 def server_command(factory: Callable[[], Server] = create_full_server) -> list[str]:
     """A command that serves what a function at the top of a module makes."""
-    return [sys.executable, str(TESTS / "run_server.py"), inspect.getfile(factory), factory.__name__, "stdio"]
+    return [
+        sys.executable,
+        str(Path(__file__).with_name("run_server.py")),
+        inspect.getfile(factory),
+        factory.__name__,
+        "stdio",
+    ]
 
 
 @asynccontextmanager

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from extract_schemas import REVISIONS as EXTRACTED_REVISIONS
+from support.extract_schemas import REVISIONS as EXTRACTED_REVISIONS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXTRACTED = ROOT / ".spec"
 SPEC_DIR = Path(os.path.abspath(os.environ["MCP_SPEC_DIR"])) if os.environ.get("MCP_SPEC_DIR") else None
 EXAMPLES = SPEC_DIR / "2026-07-28" / "examples" if SPEC_DIR else None

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-import oracle
 from dovetail import Server
 from dovetail.errors import RemoteError
-from driver import HANDSHAKE, STATELESS, Peer, connect, header_value
-from list_capabilities import ONLY_TOOLS
-from official_schemas import each_schema, needs_schema
+from support import oracle
+from support.driver import HANDSHAKE, STATELESS, Peer, connect, header_value
+from support.list_capabilities import ONLY_TOOLS
+from support.official_schemas import each_schema, needs_schema
 
 OLD = "2025-11-25"
 

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Context, Server
 from dovetail.errors import RemoteError
-from raw_http import TIMEOUT_S
+from support.raw_http import TIMEOUT_S
 
 
 class ControlledServer:

@@ -63,8 +63,7 @@ from dovetail.transports.spool import MemoryBudget
 from dovetail.types import CallToolResult, TextContent, Tool
 from dovetail.wire.codec import encode
 from dovetail.wire.tools import ListToolsResult
-from scripted_server import SILENCE, ScriptedServer, serve_on_socket, serve_over_http, tool_definition
-from transports.fake_service import (
+from support.fake_service import (
     BATCHING,
     INITIALIZED,
     FakeService,
@@ -74,6 +73,7 @@ from transports.fake_service import (
     request,
     text_result,
 )
+from support.scripted_server import SILENCE, ScriptedServer, serve_on_socket, serve_over_http, tool_definition
 
 TIMEOUT_S = 30.0
 NEWEST = "2026-07-28"

@@ -9,7 +9,7 @@ from dovetail import lazy
 from dovetail.errors import DovetailDeprecationWarning
 from dovetail.lazy import DEPRECATED_NAMES, DEPRECATED_PARAMETERS, Deprecation, create_lazy_loader, deprecated_parameter
 from dovetail.version import VERSION
-from mentions import mentions
+from support.mentions import mentions
 
 SOURCE = Path(lazy.__file__).parent
 

@@ -1,7 +1,7 @@
 """Run the unit tests on several Python versions, or with the lowest dependency versions that pyproject.toml allows.
 
-    python tests/matrix.py 3.11 3.12 -- PYTEST_ARGUMENTS
-    python tests/matrix.py --lowest 3.11 -- PYTEST_ARGUMENTS
+    python tests/support/matrix.py 3.11 3.12 -- PYTEST_ARGUMENTS
+    python tests/support/matrix.py --lowest 3.11 -- PYTEST_ARGUMENTS
 
 `make matrix` and `make lowest` call it. Each run gets a new environment in the checkout (.venv-3.12, .venv-lowest). A
 Python version that is not on this machine is reported and never downloaded.
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
 LOCK = ROOT / "requirements" / "test.txt"
 
