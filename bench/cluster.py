@@ -94,12 +94,11 @@ async def open_callers(addresses: list[Address]) -> AsyncIterator[list[Caller]]:
 
 @contextlib.contextmanager
 def run_redis(*options: str, port: int = 0) -> Iterator[RedisServer]:
-    with tempfile.TemporaryDirectory() as folder:
-        server = RedisServer(Path(folder), "valkey", *options, port=port)
-        try:
-            yield server
-        finally:
-            server.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RedisServer(Path(folder), "valkey", *options, port=port) as server,
+    ):
+        yield server
 
 
 @contextlib.contextmanager

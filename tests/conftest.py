@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from support import official_schemas
+from support import official_schemas, outside_programs
 
 # No deadline: examples may be slow on a busy machine, and other tests measure time. Under CI the examples are the same
 # each time, so that a failure is caused by the change. Other runs use new examples.
@@ -30,6 +30,7 @@ _not_collected: Counter[str] = Counter()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "official_schema(*revisions): needs the official schemas of these revisions")
     config.addinivalue_line("markers", "official_examples: needs the official examples")
+    config.addinivalue_line("markers", f"{outside_programs.MARK}(*names): needs these outside programs")
     official_schemas.check_spec_dir()
 
 
@@ -44,6 +45,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in _not_collected.items():
         tests = "1 test that needs" if count == 1 else f"{count} tests that need"
         terminalreporter.write_line(f"not collected: {tests} {reason}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Name the missing programs in the last lines, after the summary of pytest."""
+    yield
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        for line in outside_programs.describe_missing_programs(reporter.stats.get("skipped", [])):
+            reporter.write_line(line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    outside_programs.begin_test(item)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

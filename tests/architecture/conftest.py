@@ -17,7 +17,12 @@ RunPytest = Callable[..., subprocess.CompletedProcess[str]]
 def project(root: Path, tmp_path: Path) -> Path:
     """Create a checkout with only the configuration of the tests."""
     (tmp_path / "tests" / "support").mkdir(parents=True)
-    for name in ("conftest.py", "support/official_schemas.py", "support/extract_schemas.py"):
+    for name in (
+        "conftest.py",
+        "support/official_schemas.py",
+        "support/extract_schemas.py",
+        "support/outside_programs.py",
+    ):
         shutil.copy(root / "tests" / name, tmp_path / "tests" / name)
     return tmp_path
 

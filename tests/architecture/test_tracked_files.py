@@ -1,11 +1,12 @@
 """Test that the repository contains no absolute paths, private registries or credentials in URLs."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.outside_programs import get_program, needs
 
 # Written in pieces so that this file does not accuse itself.
 MACHINE_PATH = re.compile(r"(?<![\w.:/~$}-])/(?:" + "work|home|root|Users|opt" + r")/[\w.-]+")
@@ -26,6 +27,7 @@ WRONG_NAME = re.compile(
 SUFFIXES = {".png", ".jpg", ".ico", ".woff2", ".gz"}
 
 
+@needs("git")
 def test_no_machine_path_and_no_registry_host(root: Path) -> None:
     accused = [
         f"{path.relative_to(root)}:{number}: {found.group()}"
@@ -37,6 +39,7 @@ def test_no_machine_path_and_no_registry_host(root: Path) -> None:
     assert not accused
 
 
+@needs("git")
 def test_no_file_installs_the_wrong_project(root: Path) -> None:
     wrong = [
         f"{path.relative_to(root)}: {found.group()}"
@@ -67,9 +70,9 @@ def test_a_wrong_project_is_found(text: str, is_wrong: bool) -> None:
 
 
 def _tracked(root: Path) -> list[Path]:
-    if shutil.which("git") is None or not (root / ".git").exists():
+    if not (root / ".git").exists():
         pytest.skip("git: this is not a checkout")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    command = [get_program("git"), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     paths = [root / name for name in listed.split("\0") if name]
     return [path for path in paths if path.is_file() and path.suffix not in SUFFIXES]

@@ -4,18 +4,22 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.outside_programs import get_program
+
 TIMEOUT_S = 30.0
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    "--remote-debugging-port=0",
+)
 
 Message = dict[str, Any]
 
@@ -89,26 +93,44 @@ class Browser:
 
 @asynccontextmanager
 async def open_browser(folder: Path) -> AsyncIterator[Browser]:
-    """Open a browser with a new profile, or skip the test if no browser is installed."""
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    command = [program, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
+    """Open a browser with a new profile."""
+    async with (
+        _run_chromium(folder) as process,
+        _connect(*await _find_devtools_url(folder, process)) as browser,
+    ):
+        await browser.attach()
+        yield browser
+
+
+@asynccontextmanager
+async def _run_chromium(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the program, and kill it with all its processes."""
+    command = [get_program("chromium"), *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
     silence = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdout=silence, stderr=silence, start_new_session=True)
-    try:
-        port, path = await _find_devtools_url(folder, process)
-        async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
-            one = Browser(socket)
-            listening = asyncio.create_task(one.listen())
-            await one.attach()
-            yield one
+    # The files that a killed browser does not remove are in these folders. Its socket needs a short path.
+    with tempfile.TemporaryDirectory() as short_folder:
+        environment = os.environ | {"HOME": short_folder, "TMPDIR": short_folder}
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=silence, stderr=silence, env=environment, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+@asynccontextmanager
+async def _connect(port: str, path: str) -> AsyncIterator[Browser]:
+    async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
+        browser = Browser(socket)
+        listening = asyncio.create_task(browser.listen())
+        try:
+            yield browser
+        finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
 
 
 async def _find_devtools_url(folder: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:

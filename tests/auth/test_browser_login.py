@@ -14,8 +14,9 @@ from dovetail.auth import AuthorizationServer, Guard
 from dovetail.errors import LoginFailed
 from support.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings
 from support.live_server import serve_app
+from support.outside_programs import needs
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, needs("chromium"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture

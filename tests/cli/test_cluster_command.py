@@ -21,9 +21,8 @@ from support.redis_servers import RedisServer
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 async def invoke(*args: str) -> tuple[int, str]:

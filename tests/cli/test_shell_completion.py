@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from cli.command_process import RunCommand
 from cli.terminal import open_terminal
 from dovetail.cli.commands.shell_completion import SCRIPTS
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from support.outside_programs import get_program, needs
 from support.task_records import make_record
 
 Complete = Callable[..., list[str]]
@@ -188,14 +188,12 @@ SHELLS = {  # how each is started without its user's settings, and told of the c
 }
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_the_key_is_pressed(shell: str, url: str, environment: dict[str, str]) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"there is no {shell} here")
+@pytest.mark.parametrize("shell", [pytest.param(shell, marks=needs(shell)) for shell in SCRIPTS])
+def test_the_key_is_pressed(shell: str, url: str, environment: dict[str, str], tmp_path: Path) -> None:
     options, settle = SHELLS[shell]
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with open_terminal(environment | {"PATH": path, "PS1": "> "}, command=[program, *options]) as at:
+    own = {"PATH": path, "PS1": "> ", "XDG_RUNTIME_DIR": str(tmp_path)}  # fish creates a pipe in this folder
+    with open_terminal(environment | own, command=[get_program(shell), *options]) as at:
         at.wait_for(">")
         at.type(f'{settle}; echo re""ady\n')
         at.wait_for("ready")

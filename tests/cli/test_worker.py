@@ -29,9 +29,8 @@ async def report() -> str:
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 def invoke(*args: Any) -> tuple[int, str, str]:

@@ -13,7 +13,7 @@ from dovetail.cluster.local_backend import LocalBackend
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.protocol.shared_state import SharedState
-from support.redis_servers import BINARIES, RedisServer
+from support.redis_servers import EACH_KIND, RedisServer, run_redis_servers
 
 # Starts a worker in this process, and returns its back end and what its listener records.
 StartWorker = Callable[..., Awaitable[tuple[SharedState, Recorder]]]
@@ -23,24 +23,21 @@ Start = Callable[..., Awaitable[tuple[RedisBackend, Recorder]]]
 
 LIFETIME_S = 2.0  # the lifetime of a heartbeat in tests about lost workers
 
-KINDS = ["memory", "local", *BINARIES]
+KINDS = ["memory", "local", *EACH_KIND]
 
 
 @pytest.fixture(scope="module")
-def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, RedisServer]]:
-    """Yield one server of each kind. Tests use different prefixes."""
-    servers = {kind: RedisServer(tmp_path_factory.mktemp("r"), kind) for kind in BINARIES}
-    yield servers
-    for server in servers.values():
-        server.close()
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[str], RedisServer]]:
+    """Yield a function that returns the server of a kind. Tests use different prefixes."""
+    with run_redis_servers(lambda: tmp_path_factory.mktemp("r")) as get_server:
+        yield get_server
 
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
     """Yield a server that one test may stop, pause or fill."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
@@ -71,9 +68,6 @@ def private_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> AsyncGenerator[StartWorker]:
     """Yield a function that starts workers of the kind in the test's parameter. All workers of a test share state."""
     kind, prefix = request.param, f"test-{os.urandom(6).hex()}"
-    redis_servers: dict[str, RedisServer] = (
-        {} if kind in ("memory", "local") else request.getfixturevalue("redis_servers")
-    )
     backends: list[Any] = []
 
     async def start(**options: Any) -> tuple[SharedState, Recorder]:
@@ -82,7 +76,8 @@ async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> 
         elif kind == "local":
             backend = LocalBackend(private_folder, **options)
         else:
-            backend = RedisBackend(redis_servers[kind].url, prefix=prefix, **options)
+            server = request.getfixturevalue("redis_servers")(kind)
+            backend = RedisBackend(server.url, prefix=prefix, **options)
         backends.append(backend)
         recorder = Recorder()
         await backend.start(recorder)

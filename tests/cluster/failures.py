@@ -289,10 +289,9 @@ class FailingCluster:
 @contextlib.asynccontextmanager
 async def run_case(case: str, folder: Path, features: Sequence[str] = ()) -> AsyncGenerator[FailingCluster]:
     """Run two workers with Redis, before the failure. `feature_servers.py` has the features."""
-    redis = RedisServer(folder, "valkey", port=_find_port())
-    proxies = [RedisProxy(redis), RedisProxy(redis)]
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(redis.close)
+        redis = stack.enter_context(RedisServer(folder, "valkey", port=_find_port()))
+        proxies = [RedisProxy(redis), RedisProxy(redis)]
         for proxy in proxies:
             await proxy.start()
             stack.push_async_callback(proxy.close)

@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 from cluster.server_pool import Machine
+from support.outside_programs import find_program
 
 # Without the privilege to create namespaces, two addresses of the loopback interface are the machines.
 LOOPBACK_MACHINES = [Machine("127.0.0.2"), Machine("127.0.0.3")]
@@ -14,7 +14,7 @@ LOOPBACK_MACHINES = [Machine("127.0.0.2"), Machine("127.0.0.3")]
 
 def can_create_machines() -> bool:
     """Return whether this process may create network namespaces."""
-    ip, unshare = shutil.which("ip"), shutil.which("unshare")
+    ip, unshare = find_program("ip"), find_program("unshare")
     if ip is None or unshare is None or os.geteuid() != 0:
         return False
     return subprocess.run([unshare, "-n", "true"], capture_output=True).returncode == 0

@@ -1,7 +1,6 @@
 """Test the data of an authorization server in a real back end."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,9 @@ ISSUER, SECRET = "https://login.example", "a secret of 16 bytes"
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
-async def test_workers_issue_redeem_and_revoke_together(tmp_path: Path, is_flushed: bool) -> None:
-    server = RedisServer(tmp_path)
-    stores = [SharedStateStore(RedisBackend(server.url, prefix="test", secret_keys=[SECRET]), ISSUER) for _ in range(2)]
+async def test_workers_issue_redeem_and_revoke_together(redis_server: RedisServer, is_flushed: bool) -> None:
+    backends = [RedisBackend(redis_server.url, prefix="test", secret_keys=[SECRET]) for _ in range(2)]
+    stores = [SharedStateStore(backend, ISSUER) for backend in backends]
     first, second = (
         OAuthTokenIssuer(ISSUER, store, Sealer(SECRET, purpose="test"), access_token_ttl=60, refresh_token_ttl=3600)
         for store in stores
@@ -28,7 +27,7 @@ async def test_workers_issue_redeem_and_revoke_together(tmp_path: Path, is_flush
     grant = TokenGrant(family="f", client_id="editor", subject="ada", resource="https://mcp.example/mcp")
     code = await run(first.issue_code(AuthorizationCode(grant=grant, redirect_uri="x:y", challenge="c"), now))
     if is_flushed:
-        server.execute("FLUSHALL")
+        redis_server.execute("FLUSHALL")
         assert await run(second.redeem_code(code, now)) is None
     else:
         assert await run(second.redeem_code(code, now)) is not None
@@ -39,8 +38,7 @@ async def test_workers_issue_redeem_and_revoke_together(tmp_path: Path, is_flush
         assert renewed is not None
         assert await run(second.revoke_user("ada")) == 1
         assert await run(first.verify_access_token(renewed["access_token"], now)) is None
-        values = "".join(map(str, server.execute("KEYS", "*")))
+        values = "".join(map(str, redis_server.execute("KEYS", "*")))
         assert "ada" not in values
     for store in stores:
         await store.close()
-    server.close()

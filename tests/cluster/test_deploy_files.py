@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -16,8 +15,8 @@ import pytest
 
 from cluster.server_pool import find_free_ports
 from dovetail import Client
+from support.outside_programs import get_program, needs
 from support.redis_servers import RedisServer
-from support.routers import NGINX
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 TIMEOUT_S = 60.0
@@ -28,8 +27,7 @@ KEY, NEW_KEY = "a secret key for the tests", "a newer secret key for them"
 
 def run_tool(name: str, *words: str) -> str:
     """Run a program that was installed with the test requirements."""
-    program = shutil.which(name, path=str(Path(sys.executable).parent))
-    assert program is not None, f"{name} is not installed"
+    program = str(Path(sys.executable).with_name(name))
     environment = os.environ | {"NO_COLOR": "1"}
     ended = subprocess.run([program, *words], capture_output=True, text=True, env=environment, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -95,34 +93,37 @@ async def wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 
 class Deployment:
-    """nginx, two copies of the server and Redis, as in `compose.yaml`."""
+    """nginx and two copies of the server, as in `compose.yaml`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, redis: RedisServer) -> None:
         self._folder = folder
-        self.redis = RedisServer(folder)
-        self.redis.execute("CONFIG", "SET", "requirepass", PASSWORD)
+        self._redis_path = redis.path
+        redis.execute("CONFIG", "SET", "requirepass", PASSWORD)
         self._nginx_port, *self._ports = find_free_ports(3)
         self.url = f"http://localhost:{self._nginx_port}/mcp"
         self.servers: list[subprocess.Popen[bytes]] = []
+        self._nginx: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        assert NGINX is not None, "nginx is not installed"
-        self.servers = [self._start_server(port, KEY) for port in self._ports]
+        for port in self._ports:
+            self.servers.append(self._start_server(port, KEY))
         configuration = write_nginx_configuration(self._folder, self._nginx_port, self._ports)
-        command = [NGINX, "-c", str(configuration), "-p", str(self._folder), "-e", str(self._folder / "error.log")]
-        self.nginx = subprocess.Popen(command)  # noqa: ASYNC220
-        for port, process in zip((self._nginx_port, *self._ports), (self.nginx, *self.servers), strict=True):
+        program = get_program("nginx")
+        command = [program, "-c", str(configuration), "-p", str(self._folder), "-e", str(self._folder / "error.log")]
+        self._nginx = subprocess.Popen(command)  # noqa: ASYNC220
+        for port, process in zip((self._nginx_port, *self._ports), (self._nginx, *self.servers), strict=True):
             await wait_for_port(port, process)
 
     def close(self) -> None:
-        for process in (self.nginx, *self.servers):
-            stop_process(process)
-        self.redis.close()
+        with contextlib.ExitStack() as stack:
+            for process in (self._nginx, *self.servers):
+                if process is not None:
+                    stack.callback(stop_process, process)
 
     def _start_server(self, port: int, keys: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "dovetail", "run", str(FOLDER / "server.py"), "--http", "--port", str(port)]
         environment = os.environ | {
-            "DOVETAIL_CLUSTER": f"unix://:{PASSWORD}@{self.redis.path}",
+            "DOVETAIL_CLUSTER": f"unix://:{PASSWORD}@{self._redis_path}",
             "DOVETAIL_SECRET_KEYS": keys,
             "TICKETS_TOKEN": TOKEN,
             "FORWARDED_ALLOW_IPS": "127.0.0.1",
@@ -145,12 +146,16 @@ class Deployment:
 
 @pytest.fixture
 async def deployment(tmp_path: Path) -> AsyncGenerator[Deployment]:
-    deployment = Deployment(tmp_path)
-    await deployment.start()
-    yield deployment
-    await asyncio.to_thread(deployment.close)
+    with RedisServer(tmp_path) as redis:
+        deployment = Deployment(tmp_path, redis)
+        try:
+            await deployment.start()
+            yield deployment
+        finally:
+            await asyncio.to_thread(deployment.close)
 
 
+@needs("nginx")
 async def test_clients_of_all_versions_are_served_through_nginx(deployment: Deployment) -> None:
     for version in ("2026-07-28", "2025-11-25", "2025-03-26"):
         async with deployment.open_client(version) as client:
@@ -161,6 +166,7 @@ async def test_clients_of_all_versions_are_served_through_nginx(deployment: Depl
                     assert await client.call("close", ticket=ticket) == f"ticket {ticket} is closed"
 
 
+@needs("nginx")
 async def test_one_copy_stops_and_no_call_is_lost(deployment: Deployment) -> None:
     count, begun = 0, asyncio.Event()
     async with deployment.open_client("2025-11-25") as handshake, deployment.open_client("2026-07-28") as stateless:
@@ -182,6 +188,7 @@ async def test_one_copy_stops_and_no_call_is_lost(deployment: Deployment) -> Non
         assert await handshake.call("close", ticket=1) == "ticket 1 is closed"
 
 
+@needs("nginx")
 async def test_health_checks_are_not_public(deployment: Deployment) -> None:
     host, _, port = deployment.url.removeprefix("http://").partition("/")[0].partition(":")
     for path in ("/ready", "/live"):
@@ -191,6 +198,7 @@ async def test_health_checks_are_not_public(deployment: Deployment) -> None:
         writer.close()
 
 
+@needs("nginx")
 async def test_secret_keys_are_replaced_without_losing_a_session(deployment: Deployment) -> None:
     """The drill of the guide: each step restarts one copy after the other."""
     headers = {

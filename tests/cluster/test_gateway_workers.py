@@ -12,11 +12,11 @@ from dovetail import Client, Policy
 from dovetail.cluster.local_backend import LocalBackend
 from dovetail.cluster.redis_backend import RedisBackend
 from dovetail.host.host import Host
-from support.redis_servers import BINARIES, RedisServer
+from support.redis_servers import EACH_KIND, RedisServer
 from support.upstream_server import UpstreamServer
 
 KEYS, TIMEOUT_S = ["a key with enough bytes"], 30.0
-KINDS = ["local", *BINARIES]
+KINDS = ["local", *EACH_KIND]
 ASK = {"name": "far__ask", "arguments": {}}
 ADD = {"name": "far__add", "arguments": {"a": 1}}
 
@@ -29,8 +29,7 @@ async def run_clients(kind: str, folder: Path, far: UpstreamServer, policy: Poli
         if kind == "local":
             create_backend = lambda: LocalBackend(folder, secret_keys=KEYS)  # noqa: E731
         else:
-            server = RedisServer(folder, kind)
-            stack.callback(server.close)
+            server = stack.enter_context(RedisServer(folder, kind))
             create_backend = lambda: RedisBackend(server.url, prefix="test", secret_keys=KEYS)  # noqa: E731
         clients: list[Client] = []
         for _ in range(2):

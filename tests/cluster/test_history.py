@@ -44,9 +44,8 @@ async def test_one_process_explains_its_history(tmp_path: Path) -> None:
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 async def test_local_workers_explain_their_history(tmp_path: Path) -> None:

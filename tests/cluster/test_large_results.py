@@ -24,7 +24,7 @@ async def test_only_the_caller_can_read_its_result_at_another_worker(
         backend: Any = (
             LocalBackend(private_folder, secret_keys=KEYS)
             if kind == "local"
-            else RedisBackend(request.getfixturevalue("redis_servers")[kind].url, prefix="results", secret_keys=KEYS)
+            else RedisBackend(request.getfixturevalue("redis_servers")(kind).url, prefix="results", secret_keys=KEYS)
         )
         app = Server("exports", cluster=backend, secret_keys=KEYS, large_results=LargeResultSettings(max_text_chars=10))
         app.tool(lambda: "row " * 100, name="export")

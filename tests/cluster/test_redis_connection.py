@@ -15,7 +15,7 @@ from cluster.recorder import wait_for, wait_until
 from dovetail.cluster.redis_connection import RedisAddress, parse_redis_url
 from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, HistoryLost, SharedStateUnavailable
 from support.certificates import write_certificate
-from support.redis_servers import BINARIES, RedisServer, make_epoch_older
+from support.redis_servers import VALKEY, RedisServer, make_epoch_older
 
 RECOVERY_S = 5.0
 
@@ -245,8 +245,6 @@ def replicated(tmp_path: Path) -> Generator[tuple[RedisServer, RedisServer, int]
     for folder in folders:
         folder.mkdir()
     primary_port, sentinel_port = find_port(), find_port()
-    primary = RedisServer(folders[0], "valkey", "--repl-diskless-sync-delay", "0", port=primary_port)
-    replica = RedisServer(folders[1], "valkey", "--replicaof", f"127.0.0.1 {primary_port}", port=find_port())
     config = folders[2] / "sentinel.conf"
     config.write_text(
         f"port {sentinel_port}\nbind 127.0.0.1\ndir {folders[2]}\nunixsocket {folders[2]}/redis.sock\n"
@@ -254,10 +252,12 @@ def replicated(tmp_path: Path) -> Generator[tuple[RedisServer, RedisServer, int]
         "sentinel failover-timeout main 2000\n",
         encoding="utf-8",
     )
-    sentinel = RedisServer(folders[2], command=[BINARIES["valkey"], str(config), "--sentinel"])
-    yield primary, replica, sentinel_port
-    for server in (sentinel, primary, replica):
-        server.close()
+    with (
+        RedisServer(folders[0], "valkey", "--repl-diskless-sync-delay", "0", port=primary_port) as primary,
+        RedisServer(folders[1], "valkey", "--replicaof", f"127.0.0.1 {primary_port}", port=find_port()) as replica,
+        RedisServer(folders[2], command=[VALKEY, str(config), "--sentinel"]),
+    ):
+        yield primary, replica, sentinel_port
 
 
 async def test_a_failover_keeps_data_and_distrusts_old_ids(

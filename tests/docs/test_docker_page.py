@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from dovetail import Client, HTTPTarget
 from dovetail.errors import ConnectError, TransportError, Unauthorized
+from support.outside_programs import get_program, needs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "docker.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,31 +30,23 @@ def _find_free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _find_program(name: str) -> str:
-    program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip(f"{name} is not installed")
-    return program
-
-
 def _write_nginx_files(folder: Path, server_port: int, proxy_port: int) -> list[str]:
     """Write the configuration of the page with other ports. Return the command that uses it."""
     config = BLOCKS["nginx"].replace("listen 8443 ssl", f"listen 127.0.0.1:{proxy_port} ssl")
     (folder / "nginx.conf").write_text(config.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}"))
-    return [_find_program("nginx"), "-e", "stderr", "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
+    return [get_program("nginx"), "-e", "stderr", "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
 
 
 def _write_caddyfile(folder: Path, server_port: int, proxy_port: int) -> list[str]:
     config = BLOCKS["text Caddyfile"].replace("127.0.0.1:8000", f"127.0.0.1:{server_port}")
     config = config.replace("localhost:8443", f"localhost:{proxy_port}").replace("{", "{\n    admin off", 1)
     (folder / "Caddyfile").write_text(config)
-    return [_find_program("caddy"), "run"]
+    return [get_program("caddy"), "run"]
 
 
 def _write_certificate(folder: Path) -> None:
     """Create the certificate with the command of the page."""
     (command,) = (block for block in FENCE.findall(PAGE) if block[1].startswith("openssl"))
-    _find_program("openssl")
     subprocess.run(["sh", "-eu", "-c", command[1]], cwd=folder, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
@@ -63,12 +55,13 @@ def _write_haproxy_files(folder: Path, server_port: int, proxy_port: int) -> lis
     (folder / "haproxy.pem").write_text(pem)
     config = BLOCKS["text haproxy.cfg"].replace("bind :8443", f"bind 127.0.0.1:{proxy_port}")
     (folder / "haproxy.cfg").write_text(config.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}"))
-    return [_find_program("haproxy"), "-f", "haproxy.cfg"]
+    return [get_program("haproxy"), "-f", "haproxy.cfg"]
 
 
 WRITERS = {"nginx": _write_nginx_files, "caddy": _write_caddyfile, "haproxy": _write_haproxy_files}
 
 
+@needs("nginx", "openssl")
 def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
     _write_certificate(tmp_path)
     command = _write_nginx_files(tmp_path, 8000, _find_free_port())
@@ -76,10 +69,11 @@ def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
     assert check.returncode == 0, check.stderr
 
 
+@needs("caddy")
 def test_caddy_accepts_its_configuration(tmp_path: Path) -> None:
     config = tmp_path / "Caddyfile"
     config.write_text(BLOCKS["caddyfile"])
-    command = [_find_program("caddy"), "validate", "--adapter", "caddyfile", "--config", str(config)]
+    command = [get_program("caddy"), "validate", "--adapter", "caddyfile", "--config", str(config)]
     check = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert check.returncode == 0, check.stderr
 
@@ -95,7 +89,8 @@ async def _run_until_closed(*command: str, folder: Path) -> AsyncIterator[None]:
         await process.wait()
 
 
-@pytest.mark.parametrize("proxy", WRITERS)
+@needs("openssl", "curl")
+@pytest.mark.parametrize("proxy", [pytest.param(name, marks=needs(name)) for name in WRITERS])
 async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: Path) -> None:
     server_port, proxy_port = _find_free_port(), _find_free_port()
     public_url = f"https://localhost:{proxy_port}/mcp"
@@ -148,7 +143,6 @@ def _select_protocol(port: int, certificate: Path) -> str | None:
 
 async def _check_transcript(transcript: str, folder: Path) -> None:
     """Run the commands of a transcript with one line of output each."""
-    _find_program("curl")
     lines = transcript.replace("\\\n", "").splitlines()
     for command, expected in zip(lines[::2], lines[1::2], strict=True):
         process = await asyncio.create_subprocess_exec(

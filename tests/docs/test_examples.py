@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -314,24 +313,21 @@ def test_demo() -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_celery_tasks(tmp_path: Path) -> None:
     """The server creates a task, and a Celery worker that starts later runs it."""
     pytest.importorskip("celery", reason="celery is not installed")
-    socket_path, log = tmp_path / "redis", tmp_path / "worker.log"
-    environment = os.environ | {
-        "BROKER_URL": f"redis+socket://{socket_path}",
-        "TASKS": str(tmp_path / "tasks.sqlite"),
-        "PORT": "0",
-    }
-    redis = ["redis-server", "--port", "0", "--unixsocket", str(socket_path), "--save", "", "--dir", str(tmp_path)]
+    log = tmp_path / "worker.log"
     worker = [sys.executable, "-m", "celery", "--app", "celery_tasks:queue", "worker", "--pool", "threads"]
     meta = META | {
         "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
     }
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_running(redis, stdout=subprocess.DEVNULL))
-        _wait_until(socket_path.exists)
+        redis = stack.enter_context(RedisServer(tmp_path))
+        environment = os.environ | {
+            "BROKER_URL": f"redis+socket://{redis.path}",
+            "TASKS": str(tmp_path / "tasks.sqlite"),
+            "PORT": "0",
+        }
         port = stack.enter_context(_listening("celery_tasks.py", environment=environment))
         method, params = _call("count_primes", below=20_000)
         _, created = _post(port, "/mcp", method, params | {"_meta": meta})
@@ -354,14 +350,13 @@ def test_celery_tasks(tmp_path: Path) -> None:
 
 def test_docket_tasks(tmp_path: Path) -> None:
     """The server only stores a task, and a worker that starts later runs it."""
-    redis = RedisServer(tmp_path)
-    environment = os.environ | {"REDIS_URL": redis.url, "SECRET_KEY": "a long random text", "PORT": "0"}
     worker = [sys.executable, "-m", "dovetail", "worker", str(EXAMPLES / "docket_tasks.py")]
     meta = META | {
         "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
     }
     with contextlib.ExitStack() as stack:
-        stack.callback(redis.close)
+        redis = stack.enter_context(RedisServer(tmp_path))
+        environment = os.environ | {"REDIS_URL": redis.url, "SECRET_KEY": "a long random text", "PORT": "0"}
         port = stack.enter_context(_listening("docket_tasks.py", environment=environment))
         method, params = _call("count_primes", below=5_000)
         _, created = _post(port, "/mcp", method, params | {"_meta": meta})

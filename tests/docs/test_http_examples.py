@@ -3,13 +3,11 @@
 import asyncio
 import configparser
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from dovetail import Server, ServerLimits, testing
+from support.outside_programs import needs
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -20,6 +18,7 @@ def _find_block(page: str, info: str) -> str:
     return next(match["text"] for match in matches if match["info"] == info)
 
 
+@needs("curl")
 async def test_the_request_with_curl_is_complete(tmp_path: Path) -> None:
     command, _, expected = _find_block("transports.md", "console").removeprefix("$ ").rstrip().rpartition("\n")
     (tmp_path / "request.json").write_text(_find_block("transports.md", "json"))
@@ -28,6 +27,7 @@ async def test_the_request_with_curl_is_complete(tmp_path: Path) -> None:
     assert re.fullmatch(".*".join(map(re.escape, expected.split("…"))), printed)
 
 
+@needs("curl")
 async def test_the_handshake_with_curl_is_complete(tmp_path: Path) -> None:
     initialize = _find_block("transports.md", "text handshake").removeprefix("$ ").partition("\nHTTP/1.1")[0]
     headers = _find_block("transports.md", "text session.txt")
@@ -54,8 +54,6 @@ def _create_server() -> Server:
 
 
 async def _run_curl(command: str, url: str, folder: Path) -> str:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
     command = command.replace("http://127.0.0.1:8000/mcp", url)
     process = await asyncio.create_subprocess_exec("sh", "-eu", "-c", command, cwd=folder, stdout=subprocess.PIPE)
     printed, _ = await process.communicate()

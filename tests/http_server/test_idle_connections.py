@@ -16,12 +16,10 @@ from dovetail import Client, MCPError
 from dovetail.transports.http_client import http_client
 from dovetail.transports.http_client.http_client import HTTPClient
 from http_server.raw_connection import run_server
-from support.proxies import PROGRAMS, IdleTimes, run_proxy
+from support.outside_programs import needs
+from support.proxies import EACH_PROXY, KINDS, IdleTimes, run_proxy
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(None in PROGRAMS.values(), reason="nginx, Caddy or HAProxy is not installed"),
-]
+pytestmark = pytest.mark.interop
 
 SERVER_IDLE_S = 3
 PROXY_IDLE_TIMES = IdleTimes(front=5, back=1)
@@ -60,7 +58,9 @@ async def call_after_pauses(
     return errors
 
 
-@pytest.mark.parametrize(("kind", "connection_count"), [("direct", 1), *((kind, 2) for kind in PROGRAMS)])
+@pytest.mark.parametrize(
+    ("kind", "connection_count"), [("direct", 1), *(pytest.param(kind, 2, marks=needs(kind)) for kind in KINDS)]
+)
 async def test_a_client_behind_a_proxy_does_not_trust_the_time_of_the_server(
     kind: str, connection_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +88,7 @@ async def test_a_client_behind_a_proxy_does_not_trust_the_time_of_the_server(
         pytest.param(100, LONG_PAUSES, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
     ],
 )
-@pytest.mark.parametrize("kind", ["direct", *PROGRAMS])
+@pytest.mark.parametrize("kind", ["direct", *EACH_PROXY])
 async def test_no_call_is_lost(kind: str, client_count: int, pauses: tuple[float, ...], tmp_path: Path) -> None:
     log, start = tmp_path / "calls", asyncio.Barrier(client_count)
     with serve(kind, tmp_path, log) as url:

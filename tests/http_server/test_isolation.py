@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from http_server.raw_connection import RawConnection, RunningServer, run_server
 from http_server.request_sequences import CallerRequest, cut_sequences, sequences, summarize
-from support.proxies import PROGRAMS, run_proxy
+from support.proxies import EACH_PROXY, run_proxy
 
 BATCH = 12  # sequences at once
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -70,7 +70,7 @@ def test_a_sequence_cut_at_every_byte(server: RunningServer, target: str) -> Non
     check_pieces(server, [sequence] * 2, [(stream,), tuple(stream[at : at + 1] for at in range(len(stream)))])
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module", params=EACH_PROXY)
 def proxy(
     request: pytest.FixtureRequest, server: RunningServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
@@ -79,7 +79,6 @@ def proxy(
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(None in PROGRAMS.values(), reason="nginx, Caddy or HAProxy is not installed")
 @pytest.mark.timeout(300)
 @settings(max_examples=40, suppress_health_check=[*CHECKS, HealthCheck.function_scoped_fixture])
 @given(st.lists(sequences(), min_size=BATCH, max_size=BATCH))

@@ -16,12 +16,9 @@ from http_server.byte_streams import streams
 from http_server.mcp_calls import encode_call, read_text
 from http_server.raw_connection import TIMEOUT_S, RawConnection, RunningServer, run_server
 from http_server.rfc9112_cases import CASES, get
-from support.proxies import PROGRAMS, run_proxy
+from support.proxies import EACH_PROXY, run_proxy
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(None in PROGRAMS.values(), reason="nginx, Caddy or HAProxy is not installed"),
-]
+pytestmark = pytest.mark.interop
 
 MB = 1_000_000
 _ABSOLUTE_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/?]*)?(?=[/?]|$)")
@@ -34,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module", params=EACH_PROXY)
 def proxy(
     request: pytest.FixtureRequest, server: RunningServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:

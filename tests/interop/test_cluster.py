@@ -11,8 +11,9 @@ from cluster.history import History, find_violations
 from cluster.machines import LOOPBACK_MACHINES, can_create_machines, run_network
 from cluster.server_pool import Machine, ServerPool, find_free_ports, run_servers
 from interop.cluster_clients import run_clients
+from support.outside_programs import needs
 from support.redis_servers import RedisServer
-from support.routers import NGINX, run_nginx, run_router
+from support.routers import run_nginx, run_router
 
 pytestmark = [
     pytest.mark.interop,
@@ -46,25 +47,23 @@ async def test_three_thousand_calls_with_four_workers(tmp_path: Path) -> None:
 async def check_two_machines(folder: Path, host: str, machines: list[Machine], call_count: int) -> None:
     """Run workers on two machines, with Redis and nginx between them."""
     (port,) = find_free_ports(1)
-    redis = RedisServer(folder, "valkey", "--protected-mode", "no", "--bind", *{"127.0.0.1", host}, port=port)
-    try:
-        options = {"allow_anonymous": True, "allowed_hosts": [host]}
-        url = f"redis://{host}:{port}"
-        with (
-            run_servers(folder, WORKERS, cluster=url, machines=machines, run=options) as pool,
-            run_nginx(folder / "nginx", pool.addresses, host) as nginx_url,
-        ):
-            await check_clients(pool, nginx_url, call_count)
-    finally:
-        redis.close()
+    options = {"allow_anonymous": True, "allowed_hosts": [host]}
+    url = f"redis://{host}:{port}"
+    with (
+        RedisServer(folder, "valkey", "--protected-mode", "no", "--bind", *{"127.0.0.1", host}, port=port),
+        run_servers(folder, WORKERS, cluster=url, machines=machines, run=options) as pool,
+        run_nginx(folder / "nginx", pool.addresses, host) as nginx_url,
+    ):
+        await check_clients(pool, nginx_url, call_count)
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+@needs("nginx")
 async def test_two_addresses_with_redis_and_nginx(tmp_path: Path) -> None:
     await check_two_machines(tmp_path, "127.0.0.1", LOOPBACK_MACHINES, 600)
 
 
 @pytest.mark.soak
+@needs("nginx", "ip", "unshare")
 @pytest.mark.skipif(not can_create_machines(), reason="platform: network namespaces need privileges")
 async def test_three_thousand_calls_on_two_machines(tmp_path: Path) -> None:
     with run_network() as network:

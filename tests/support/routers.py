@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import shutil
 import socket
 import subprocess
 import time
@@ -11,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from cluster.server_pool import Address, find_free_ports
+from support.outside_programs import get_program
 
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 START_TIMEOUT_S = 10.0
 
 _NGINX_CONFIGURATION = """
@@ -136,13 +135,13 @@ async def run_router(addresses: Sequence[Address], seed: int = 1) -> AsyncIterat
 @contextlib.contextmanager
 def run_nginx(folder: Path, addresses: Sequence[Address], host: str = "127.0.0.1") -> Iterator[str]:
     """Run nginx in front of workers, and yield its URL."""
-    assert NGINX is not None, "nginx is not installed"
+    program = get_program("nginx")
     folder.mkdir(parents=True, exist_ok=True)
     (port,) = find_free_ports(1)
     servers = "\n".join(f"        server {address}:{number} max_fails=0;" for address, number in addresses)
     configuration = folder / "nginx.conf"
     configuration.write_text(_NGINX_CONFIGURATION.format(folder=folder, servers=servers, host=host, port=port))
-    process = subprocess.Popen([NGINX, "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")])
+    process = subprocess.Popen([program, "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")])
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _is_listening(host, port):

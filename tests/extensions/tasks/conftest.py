@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
 from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from support.redis_servers import BINARIES, RedisServer
+from support.redis_servers import EACH_KIND, RedisServer, run_redis_servers
 
 KEY = "a secret key of this test"
 
@@ -20,12 +20,10 @@ OpenStore = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, RedisServer]]:
-    """Yield one server of each kind. Tests use different prefixes."""
-    servers = {kind: RedisServer(tmp_path_factory.mktemp("r"), kind) for kind in BINARIES}
-    yield servers
-    for server in servers.values():
-        server.close()
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[str], RedisServer]]:
+    """Yield a function that returns the server of a kind. Tests use different prefixes."""
+    with run_redis_servers(lambda: tmp_path_factory.mktemp("r")) as get_server:
+        yield get_server
 
 
 @pytest.fixture
@@ -38,21 +36,21 @@ async def open_stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
             if kind in ("file", "memory"):
                 store: Any = SQLiteTaskStore(":memory:" if kind == "memory" else tmp_path / "tasks.sqlite", **options)
             else:
-                servers: dict[str, RedisServer] = request.getfixturevalue("redis_servers")
-                store = RedisTaskStore(servers[kind].url, prefix=prefix, **options)
+                server: RedisServer = request.getfixturevalue("redis_servers")(kind)
+                store = RedisTaskStore(server.url, prefix=prefix, **options)
             stores.push_async_callback(store.close)
             return store
 
         yield open_store
 
 
-@pytest.fixture(params=["file", *BINARIES])
+@pytest.fixture(params=["file", *EACH_KIND])
 def open_store(request: pytest.FixtureRequest, open_stores: OpenStore) -> OpenStore:
     """Return a function that opens stores that several processes can share."""
     return partial(open_stores, request.param)
 
 
-@pytest.fixture(params=["file", "memory", "sealed file", "sealed valkey", *list(BINARIES)[1:]])
+@pytest.fixture(params=["file", "memory", "sealed file", "sealed valkey", *EACH_KIND[1:]])
 def store(request: pytest.FixtureRequest, open_stores: OpenStore) -> Any:
     """Return a store of each kind, with and without encryption."""
     is_sealed = request.param.startswith("sealed ")

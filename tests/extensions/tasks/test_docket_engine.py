@@ -19,9 +19,8 @@ from support.redis_servers import RedisServer
 
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("r"))
-    yield server
-    server.close()
+    with RedisServer(tmp_path_factory.mktemp("r")) as server:
+        yield server
 
 
 def create_app(server: RedisServer, name: str, queue: str, runs: list[str]) -> Server:

@@ -20,7 +20,7 @@ from dovetail.protocol.task_store import TaskConflict, TaskStoreFull, change_tas
 from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from extensions.tasks.conftest import KEY
-from support.redis_servers import BINARIES, RedisServer
+from support.redis_servers import EACH_KIND, RedisServer
 from support.task_records import SERVER, make_record
 
 NOW = 1_760_000_000.0
@@ -33,9 +33,8 @@ Open = Callable[..., RedisTaskStore]
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Generator[RedisServer]:
     """Yield a server that one test may stop, fill or empty."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.close()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
@@ -227,37 +226,38 @@ async def test_after_a_flush_no_task_exists_and_nothing_brings_one_back(
     assert connect(redis_server).keys() == []
 
 
-@pytest.mark.parametrize("kind", BINARIES)
+@pytest.mark.parametrize("kind", EACH_KIND)
 async def test_a_killed_redis_with_appendfsync_always_has_every_task_that_was_reported(
     tmp_path: Path, kind: str
 ) -> None:
-    server = RedisServer(tmp_path, kind, "--appendonly", "yes", "--appendfsync", "always")
-    store, reported, completed = RedisTaskStore(server.url, timeout=1.0), list[str](), list[str]()
-    has_completed = asyncio.Event()
+    with RedisServer(tmp_path, kind, "--appendonly", "yes", "--appendfsync", "always") as server:
+        store, reported, completed = RedisTaskStore(server.url, timeout=1.0), list[str](), list[str]()
+        has_completed = asyncio.Event()
 
-    async def work() -> None:
-        while True:
-            record = make_record(arguments={"text": "x" * 500})
-            await store.create(record)
-            reported.append(record.id)
-            await store.claim(record.id, "w", time.time(), 600.0)
-            await change_task(store, record.id, lambda record: complete_task(record, {"text": "y"}, time.time()))
-            completed.append(record.id)
-            if len(completed) >= 100:
-                has_completed.set()
+        async def work() -> None:
+            while True:
+                record = make_record(arguments={"text": "x" * 500})
+                await store.create(record)
+                reported.append(record.id)
+                await store.claim(record.id, "w", time.time(), 600.0)
+                await change_task(store, record.id, lambda record: complete_task(record, {"text": "y"}, time.time()))
+                completed.append(record.id)
+                if len(completed) >= 100:
+                    has_completed.set()
 
-    work_tasks = [asyncio.get_running_loop().create_task(work()) for _ in range(8)]
-    async with asyncio.timeout(20):
-        await has_completed.wait()
-        await asyncio.to_thread(server.kill)
-        await asyncio.wait(work_tasks)
-    assert {type(task.exception()) for task in work_tasks} == {TaskStoreUnavailable}
-    server.start()
-    records = {id: await store.get(id) for id in reported}
-    assert [id for id, record in records.items() if record is None] == []
-    assert {record.status for id, record in records.items() if id in completed and record is not None} == {"completed"}
-    await store.close()
-    server.close()
+        work_tasks = [asyncio.get_running_loop().create_task(work()) for _ in range(8)]
+        async with asyncio.timeout(20):
+            await has_completed.wait()
+            await asyncio.to_thread(server.kill)
+            await asyncio.wait(work_tasks)
+        assert {type(task.exception()) for task in work_tasks} == {TaskStoreUnavailable}
+        server.start()
+        records = {id: await store.get(id) for id in reported}
+        assert [id for id, record in records.items() if record is None] == []
+        assert {record.status for id, record in records.items() if id in completed and record is not None} == {
+            "completed"
+        }
+        await store.close()
 
 
 # Keys, formats and encryption
