@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +27,8 @@ from dovetail.transports.process.process_group import has_running_member
 from support.fake_service import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
+
+BUSY_TIMEOUT_S = 100.0
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -100,6 +103,24 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_group, "GRACE_PERIOD_S", 0.2)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a process the time that it needs on a busy machine to notice the end of its input."""
+    monkeypatch.setattr(process_group, "GRACE_PERIOD_S", BUSY_TIMEOUT_S)
+
+
+def hold_signal(monkeypatch: pytest.MonkeyPatch, name: str, is_ready: Callable[[], bool]) -> None:
+    """Let a method of the group send its signal only when the test is ready, however busy the machine is."""
+    send = getattr(process_group.ProcessGroup, name)
+
+    def send_when_ready(group: process_group.ProcessGroup) -> None:
+        while not is_ready():
+            time.sleep(0.01)
+        send(group)
+
+    monkeypatch.setattr(process_group.ProcessGroup, name, send_when_ready)
+
+
 def gone(*pids: int) -> bool:
     """Whether none of these runs; an unreaped one counts as gone only if it is not ours to reap."""
     return not any(running(pid) for pid in pids)
@@ -111,6 +132,13 @@ def running(pid: int) -> bool:
         return found.status() != psutil.STATUS_ZOMBIE or found.ppid() == os.getpid()
     except psutil.NoSuchProcess:
         return False
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 # What goes in and comes out
@@ -343,9 +371,12 @@ asyncio.run(main())
 
 
 async def test_the_order_of_a_stop_is_end_of_input_terminate_kill(
-    start: Start, impatient: None, tmp_path: Path
+    start: Start, impatient: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "record"
+    record.touch()
+    hold_signal(monkeypatch, "terminate", lambda: record.read_text().startswith("EOF"))
+    hold_signal(monkeypatch, "kill", lambda: record.read_text() == "EOF\nTERM\n")
     child, heard = await start(
         "import signal, sys, time\n"
         "note = lambda what: open(sys.argv[1], 'a').write(what + '\\n')\n"
@@ -360,7 +391,7 @@ async def test_the_order_of_a_stop_is_end_of_input_terminate_kill(
     assert child.returncode == -signal.SIGKILL
 
 
-async def test_one_that_ends_with_its_input_gets_no_signal(start: Start) -> None:
+async def test_one_that_ends_with_its_input_gets_no_signal(start: Start, patient: None) -> None:
     child, heard = await start(
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
         "print('up', flush=True); sys.stdin.read()"
@@ -377,9 +408,12 @@ async def test_a_signal_ends_one_that_does_not_read(start: Start, impatient: Non
     assert child.returncode == -signal.SIGTERM
 
 
-async def test_what_it_started_is_ended_after_a_clean_exit_too(start: Start, impatient: None) -> None:
+async def test_what_it_started_is_ended_after_a_clean_exit_too(
+    start: Start, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child, heard = await start(FAMILY)
     leader, inner = await heard.pids()
+    hold_signal(monkeypatch, "terminate", lambda: has_ended(leader))
     await child.stop()
     assert child.returncode == 0
     assert gone(leader, inner)
@@ -442,7 +476,9 @@ print("up", flush=True); sys.stdin.read(); open({str(record)!r}, "a").write("EOF
 """
     host = f"""
 import asyncio, sys
+from dovetail.transports.process import process_group
 from dovetail.transports.process.child_process import ChildProcess
+process_group.GRACE_PERIOD_S = {BUSY_TIMEOUT_S}
 class Up(asyncio.Protocol):
     def data_received(self, data): print("up", flush=True)
 async def main():
@@ -458,7 +494,7 @@ asyncio.run(main())
         assert terminal.stdout is not None
         terminal.stdout.readline()
         os.killpg(terminal.pid, signal.SIGINT)
-        _, complaint = terminal.communicate(timeout=30)
+        _, complaint = terminal.communicate(timeout=BUSY_TIMEOUT_S)
     assert complaint.rstrip().endswith(b"KeyboardInterrupt")
     assert record.read_text() == "EOF"
 
