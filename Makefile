@@ -102,7 +102,7 @@ format: $(TEST_STAMP) ## Format the sources
 	$(BIN)/ruff format --quiet .
 
 test: setup check ## Run the checks and all tests, with the conformance suite
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python tests/support/clean_run.py $(BIN)/python -m pytest $(PYTEST)
 
 quick: check ## Run the checks and the fast unit tests (two minutes)
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick

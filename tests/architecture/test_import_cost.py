@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from support.processes import run_process
+
 HEAVY = {"aiohttp", "uvicorn", "rich", "pydantic", "opentelemetry", "cryptography", "jsonschema_rs"}
 PROGRAM = """
 import sys
@@ -55,7 +57,7 @@ print(*sorted(importers))
 def test_a_server_without_tls_does_not_import_ssl(options: str) -> None:
     command = [sys.executable, "-c", SERVER_PROGRAM.replace("RUN", options)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+    with run_process(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         if options:
             assert "http://" in process.stderr.readline()

@@ -43,6 +43,7 @@ from dovetail.transports.http_server.asgi import StartupFailed, run_lifespan
 from dovetail.wire.codec import encode
 from support.fake_service import AsgiRequest
 from support.live_server import serve_app
+from support.processes import run_process
 
 HOME = "http://localhost:8000"
 SECRET = "a secret of many letters"
@@ -556,7 +557,7 @@ app.run("http", port=port, workers=2, sessions=False, fallback=authority)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 def test_workers_that_share_a_file_are_one_server(free_port: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WORKERS, str(free_port), str(tmp_path / "kept.db")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with run_process(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         while f"127.0.0.1:{free_port}/mcp" not in process.stderr.readline():
             assert process.poll() is None

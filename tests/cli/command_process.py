@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.command_series import SEPARATOR
+from support.processes import run_process
 
 ROOT = Path(__file__).parents[2]
 SAMPLE_SERVER = Path(__file__).with_name("sample_server.py")
@@ -71,13 +72,16 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=TIMEOUT_S)
+        try:
+            self._process.communicate(timeout=TIMEOUT_S)
+        finally:
+            self._process.kill()
 
 
 def read_first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
     """Return the first line that a program writes to stdout, while its stdin stays open."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
+    with run_process(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
         process.communicate(timeout=TIMEOUT_S)

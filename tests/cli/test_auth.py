@@ -16,6 +16,7 @@ import pytest
 from cli.command_process import TIMEOUT_S, RunCommand, ServerProcess
 from cli.terminal import open_terminal
 from dovetail.cli.logins import print_device_code
+from support.processes import run_process
 
 HERE = Path(__file__).parent
 
@@ -125,7 +126,7 @@ def test_an_address_to_paste_is_whole_and_need_not_be_typed(
 ) -> None:
     command = [sys.executable, "-m", "dovetail", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment | own, text=True, stdin=pipe, stderr=pipe, stdout=pipe) as process:
+    with run_process(command, env=environment | own, text=True, stdin=pipe, stderr=pipe, stdout=pipe) as process:
         assert process.stderr is not None
         page = address(process.stderr)
         assert len(page) > 300

@@ -11,6 +11,7 @@ import pytest
 
 from cli.command_process import ROOT, SAMPLE_SERVER, UNSAFE_CHARACTERS, RunCommand, ServerProcess
 from cli.sample_server import HOSTILE
+from support.processes import run_process
 
 
 def test_list_shows_everything_on_lines_of_their_own(run: RunCommand, url: str) -> None:
@@ -128,9 +129,7 @@ def test_listening_for_nothing_is_refused(run: RunCommand, url: str) -> None:
 
 def test_listen(run: RunCommand, url: str, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "dovetail", "listen", url, "notes://today", "--json", "-n", "1"]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with run_process(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         assert process.stderr.readline()  # it listens

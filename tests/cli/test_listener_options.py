@@ -17,6 +17,7 @@ import pytest
 from cli.command_process import SAMPLE_SERVER, TIMEOUT_S, RunCommand, RunSeries
 from dovetail import Client, HTTPTarget
 from support.certificates import write_certificate
+from support.processes import run_process
 
 LOGGING_SERVER = """
 import logging
@@ -32,7 +33,7 @@ app = Server("logging")
 def serve(*arguments: object, environment: dict[str, str]) -> Iterator[str]:
     """Start a command that serves over HTTP or HTTPS, and return the URL."""
     command = [sys.executable, "-m", "dovetail", *map(str, arguments), "--http", "--port", "0"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with run_process(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = ""
         while line := process.stderr.readline():

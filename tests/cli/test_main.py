@@ -14,6 +14,7 @@ from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail.cli import error_report, main
 from dovetail.cli.main import COMMAND_SUMMARIES, load_command
 from dovetail.version import VERSION
+from support.processes import run_process
 
 
 def test_help_names_every_command_and_loads_none() -> None:
@@ -104,7 +105,7 @@ def test_the_installed_command_is_this_one() -> None:
 
 def test_a_reader_that_closes_the_pipe_is_not_an_error(url: str, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "dovetail", "list", url]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with run_process(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.command_process import ROOT, SAMPLE_SERVER, RunCommand, ServerProcess, read_first_line
+from support.processes import run_process
 
 OURS = [sys.executable, "-m", "dovetail"]
 STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]
@@ -149,7 +150,7 @@ def test_tap_before_a_server_of_others(run: RunCommand, everything: list[str], t
 def test_tap_ends_with_its_server_and_as_it_did(environment: dict[str, str], tmp_path: Path) -> None:
     program = "import sys; sys.stdout.write('last words\\n'); sys.exit(9)"
     command = [*OURS, "tap", "-o", str(tmp_path / "t.jsonl"), "--", sys.executable, "-c", program]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with run_process(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"last words\n"
         assert process.wait(30) == 9

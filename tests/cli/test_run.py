@@ -15,6 +15,7 @@ import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand, ServerProcess
 from dovetail import SyncClient
+from support.processes import run_process
 
 OURS = [sys.executable, "-m", "dovetail"]
 
@@ -372,7 +373,7 @@ def test_the_start_line_has_a_url_that_clients_can_use(
     environment: dict[str, str], options: list[str], url: str
 ) -> None:
     command = [*OURS, "run", str(SAMPLE_SERVER), "--http", "--host", "0.0.0.0", "--port", "0", "--allow-anonymous"]
-    with subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with run_process([*command, *options], env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert re.search(rf" is at {url} ", process.stderr.readline())
         process.terminate()

@@ -21,6 +21,7 @@ import pytest
 from cli.command_process import ROOT, TIMEOUT_S, RunCommand
 from dovetail import Client, CommandTarget
 from dovetail.cli.script_environment import EnvironmentSpec, describe_environment, find_uv, prepare_environment
+from support.processes import run_process
 
 UV = Path(sys.executable).with_name("uv")
 pytestmark = pytest.mark.skipif(os.name == "nt" or not UV.is_file(), reason="uv is not installed next to Python")
@@ -113,14 +114,8 @@ async def show(*arguments: object, env: dict[str, str], cwd: Path | None = None)
 
 def show_over_http(*arguments: object, env: dict[str, str]) -> tuple[int, dict[str, object]]:
     """Start `dovetail run --http`, and return the id of its process and the result of a call."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dovetail", "run", *map(str, arguments), "--http", "--port", "0"],
-        env=env,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stderr is not None
+    command = [sys.executable, "-m", "dovetail", "run", *map(str, arguments), "--http", "--port", "0"]
+    with run_process(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         match = next(match for line in process.stderr if (match := re.search(r" is at (http://\S+)", line)))
 
         async def call() -> dict[str, object]:

@@ -23,6 +23,7 @@ from dovetail.protocol.task_rules import ask_client, complete_task, fail_task, r
 from dovetail.protocol.task_store import change_task
 from dovetail.storage import make_private_dir
 from dovetail.wire.input_required import InputRequest
+from support.processes import run_process
 from support.task_records import make_record
 
 KEY = "the secret key of a test server"
@@ -244,7 +245,7 @@ def test_watch_prints_each_change_until_the_task_ends() -> None:
     record = make_record(server="a")
     path = create_tasks(record)
     command = [sys.executable, "-m", "dovetail", "tasks", "watch", "a", record.id[:8], "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with run_process(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["status"] == "working"
         edit_task(path, record.id, lambda record: report_progress(record, time.time(), message="half", progress=1))

@@ -14,6 +14,7 @@ import pytest
 from cli.command_process import TIMEOUT_S, RunCommand, ServerProcess
 from dovetail.protocol.recording_format import read_frames
 from dovetail.recording.playback import read_exchanges
+from support.processes import run_process
 
 pytestmark = pytest.mark.interop
 
@@ -29,7 +30,7 @@ def far(everything: list[str]) -> Iterator[str]:
         port: int = probe.getsockname()[1]
     command = [*everything[:-1], "streamableHttp"]
     own = os.environ | {"PORT": str(port)}
-    with subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with run_process(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _reached(process, port)
             yield f"http://127.0.0.1:{port}/mcp"
@@ -93,7 +94,7 @@ def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> Non
     tapped = tmp_path / "tapped.jsonl"
     with ServerProcess([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
         words, pipe = [*OURS, "listen", here, TEXT, "--json"], subprocess.PIPE
-        with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        with run_process(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 assert process.stderr is not None
                 assert process.stderr.readline()  # it listens

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 PROGRAM = Path(__file__).with_name("cluster_server.py")
 START_TIMEOUT_S = 30.0
-BYTECODE = Path(tempfile.gettempdir(), f"dovetail-test-bytecode-{os.getuid()}")
+BYTECODE = Path(__file__).parents[2] / ".pytest_cache" / "bytecode"
 
 PORTS = 12_000, 32_000
 _used_ports: set[int] = set()

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from cluster.server_pool import find_free_ports
 from dovetail import Client
 from support.outside_programs import get_program, needs
+from support.processes import stop_service
 from support.redis_servers import RedisServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
@@ -76,11 +78,6 @@ def write_nginx_configuration(folder: Path, port: int, servers: list[int]) -> Pa
     return file
 
 
-def stop_process(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    process.wait(TIMEOUT_S)
-
-
 async def wait_for_port(port: int, process: "subprocess.Popen[bytes]") -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
@@ -118,7 +115,7 @@ class Deployment:
         with contextlib.ExitStack() as stack:
             for process in (self._nginx, *self.servers):
                 if process is not None:
-                    stack.callback(stop_process, process)
+                    stack.callback(stop_service, process)
 
     def _start_server(self, port: int, keys: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "dovetail", "run", str(FOLDER / "server.py"), "--http", "--port", str(port)]
@@ -133,7 +130,7 @@ class Deployment:
     async def restart(self, keys: str) -> None:
         """Restart one copy after the other, with other keys."""
         for index, port in enumerate(self._ports):
-            await asyncio.to_thread(stop_process, self.servers[index])
+            await asyncio.to_thread(stop_service, self.servers[index])
             self.servers[index] = self._start_server(port, keys)
             await wait_for_port(port, self.servers[index])
 
@@ -144,15 +141,39 @@ class Deployment:
         return Client(self.url, auth=TOKEN, protocol_version=protocol_version, elicitation_handler=answer)
 
 
-@pytest.fixture
-async def deployment(tmp_path: Path) -> AsyncGenerator[Deployment]:
-    with RedisServer(tmp_path) as redis:
-        deployment = Deployment(tmp_path, redis)
+@contextlib.asynccontextmanager
+async def run_deployment(folder: Path) -> AsyncGenerator[Deployment]:
+    with RedisServer(folder) as redis:
+        deployment = Deployment(folder, redis)
         try:
             await deployment.start()
             yield deployment
         finally:
             await asyncio.to_thread(deployment.close)
+
+
+@pytest.fixture
+async def deployment(tmp_path: Path) -> AsyncGenerator[Deployment]:
+    async with run_deployment(tmp_path) as deployment:
+        yield deployment
+
+
+async def test_a_deployment_that_fails_half_way_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> str:
+        assert len(find_children()) == before + 3  # Redis and two copies of the server
+        raise FileNotFoundError("nginx")
+
+    def find_children() -> list[psutil.Process]:
+        return psutil.Process().children()
+
+    before = len(find_children())
+    monkeypatch.setattr(sys.modules[__name__], "get_program", fail)
+    with pytest.raises(FileNotFoundError):
+        async with run_deployment(tmp_path):
+            pass
+    assert len(find_children()) == before
 
 
 @needs("nginx")

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from support.processes import run_process
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -136,7 +138,7 @@ def _serve(block: Block, folder: Path, environment: dict[str, str]) -> str:
         port = str(probe.getsockname()[1])
     assert "8000" in block.text
     (shown,) = block.shown
-    with subprocess.Popen(
+    with run_process(
         ["sh", "-eu", "-c", "exec " + block.text.replace("8000", port)], cwd=folder, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip

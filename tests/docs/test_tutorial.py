@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from support.processes import run_process
+
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial"
 PAGES = [
@@ -128,7 +130,7 @@ def _run_server(text: str, port: int, folder: Path, environment: dict[str, str])
     command, expected = text.removeprefix("$ ").splitlines()
     program = folder / "serve.py"
     program.write_text(program.read_text(encoding="utf-8").replace("port=8000", f"port={port}"), encoding="utf-8")
-    with subprocess.Popen(
+    with run_process(
         ["sh", "-eu", "-c", command.replace("python", "exec python")], cwd=folder, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip

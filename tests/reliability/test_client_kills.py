@@ -177,12 +177,13 @@ async def supervised(log: Log, era: str) -> AsyncGenerator[tuple[str, Callable[[
         await process.wait()
         await start()
 
-    await start()
     try:
+        await start()
         yield f"http://127.0.0.1:{port}/mcp", kill
     finally:
-        process.kill()
-        await process.wait()
+        if process is not None:
+            process.kill()
+            await process.wait()
 
 
 def _listens(port: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from dovetail import Client
 from dovetail.types import Transport
+from support.processes import run_process
 
 PATIENCE = 30.0
 PROGRAM = """
@@ -55,7 +56,7 @@ ENTRY_POINTS = ("run", "serve")
 def started(entry_point: str, transport: str, options: dict[str, Any]) -> "Iterator[subprocess.Popen[bytes]]":
     command = [sys.executable, "-c", PROGRAM, entry_point, transport, json.dumps(options)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with run_process(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
             yield process
         finally:

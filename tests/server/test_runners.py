@@ -25,6 +25,7 @@ from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
 from support.mentions import values
+from support.processes import run_process
 
 PATIENCE = 30.0
 META = {
@@ -185,7 +186,7 @@ def test_in_a_terminal_it_says_what_it_is_waiting_for() -> None:
 
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", PROGRAM, "stdio", "{}"]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with run_process(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert b"MCP" in process.stderr.readline()
         process.send_signal(signal.SIGINT)

@@ -19,6 +19,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.server import runners
+from support.processes import run_process
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="several workers need Unix")
 
@@ -143,12 +144,11 @@ def program(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def start(command: list[str]) -> Generator[Running]:
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
-    server = Running(process)
-    try:
+    with (
+        run_process([sys.executable, *command], stderr=subprocess.PIPE, text=True) as process,
+        contextlib.closing(Running(process)) as server,
+    ):
         yield server
-    finally:
-        server.close()
 
 
 def spawn(program: Path, workers: str = "2") -> "contextlib.AbstractContextManager[Running]":
@@ -172,11 +172,11 @@ def test_several_processes_serve_one_port_and_stop_together(start_workers: Any, 
 def test_spawned_workers_start_from_a_process_that_does_not_import_the_program(program: Path) -> None:
     program.write_text("import os\nprint('imported', os.getppid(), flush=True)\n" + PROGRAM)
     command = ["-m", "dovetail", "run", str(program), "--http", "--port", "0", "--workers", "2"]
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(3)]
-    process.terminate()
-    rest = process.communicate(timeout=TIMEOUT_S)[0]
+    pipe = subprocess.PIPE
+    with run_process([sys.executable, *command], stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        rest = process.communicate(timeout=TIMEOUT_S)[0]
     imported = [line.split()[1] for line in (*lines, *rest.splitlines()) if line.startswith("imported")]
     assert imported == [str(process.pid)] * 2
 

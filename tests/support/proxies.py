@@ -18,6 +18,7 @@ import pytest
 
 from http_server.raw_connection import START_TIMEOUT_S, RunningServer
 from support.outside_programs import get_program, needs
+from support.processes import run_service
 
 KINDS = ("nginx", "caddy", "haproxy")
 # The same for parametrizations. A test with a proxy that is not installed is skipped.
@@ -165,21 +166,18 @@ def run_proxy(kind: str, folder: Path, backend: int, idle_times: IdleTimes | Non
     """Run a proxy in front of a port."""
     port, log_path = _find_free_port(), folder / f"{kind}.log"
     environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    with log_path.open("wb") as log:
-        command = _build_command(kind, folder, port, backend, idle_times)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-    proxy = RunningServer(process, log_path, port)
-    try:
+    command = _build_command(kind, folder, port, backend, idle_times)
+    with (
+        log_path.open("wb") as log,
+        run_service(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment) as process,
+        contextlib.closing(RunningServer(process, log_path, port)) as proxy,
+    ):
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _is_listening(port):
             assert process.poll() is None, proxy.log
             assert time.monotonic() < deadline, f"{kind} does not listen: {proxy.log}"
             time.sleep(0.01)
         yield proxy
-    finally:
-        proxy.close()
-        process.terminate()
-        process.wait(START_TIMEOUT_S)
 
 
 def _is_listening(port: int) -> bool:

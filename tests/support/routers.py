@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import random
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from cluster.server_pool import Address, find_free_ports
 from support.outside_programs import get_program
+from support.processes import run_service
 
 START_TIMEOUT_S = 10.0
 
@@ -141,17 +141,14 @@ def run_nginx(folder: Path, addresses: Sequence[Address], host: str = "127.0.0.1
     servers = "\n".join(f"        server {address}:{number} max_fails=0;" for address, number in addresses)
     configuration = folder / "nginx.conf"
     configuration.write_text(_NGINX_CONFIGURATION.format(folder=folder, servers=servers, host=host, port=port))
-    process = subprocess.Popen([program, "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")])
-    try:
+    command = [program, "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")]
+    with run_service(command) as process:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _is_listening(host, port):
             assert process.poll() is None, (folder / "error.log").read_text()
             assert time.monotonic() < deadline, "nginx does not listen"
             time.sleep(0.01)
         yield f"http://{host}:{port}/mcp"
-    finally:
-        process.terminate()
-        process.wait(START_TIMEOUT_S)
 
 
 def _is_listening(host: str, port: int) -> bool:
