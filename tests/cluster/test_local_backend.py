@@ -35,10 +35,8 @@ FILE_NAME = "shared-state.sqlite"
 @pytest.fixture
 def processes(private_folder: Path) -> Generator[list[WorkerProcess]]:
     """Yield two worker processes."""
-    processes = [WorkerProcess("local", str(private_folder)) for _ in range(2)]
-    yield processes
-    for process in processes:
-        process.close()
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(WorkerProcess("local", str(private_folder)))) for _ in range(2)]
 
 
 @pytest.fixture

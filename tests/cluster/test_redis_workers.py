@@ -1,6 +1,8 @@
 """Lost, paused and competing workers of the Redis back end."""
 
 import asyncio
+import contextlib
+import functools
 import time
 from collections.abc import Generator
 
@@ -15,10 +17,9 @@ from support.redis_servers import RedisServer
 
 @pytest.fixture
 def processes(redis_server: RedisServer) -> Generator[list[WorkerProcess]]:
-    processes = [WorkerProcess("redis", redis_server.url, LIFETIME_S) for _ in range(2)]
-    yield processes
-    for process in processes:
-        process.close()
+    with contextlib.ExitStack() as stack:
+        create = functools.partial(WorkerProcess, "redis", redis_server.url, LIFETIME_S)
+        yield [stack.enter_context(contextlib.closing(create())) for _ in range(2)]
 
 
 async def test_an_id_is_used_once_by_several_processes(processes: list[WorkerProcess]) -> None:
