@@ -68,6 +68,7 @@ def private_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> AsyncGenerator[StartWorker]:
     """Yield a function that starts workers of the kind in the test's parameter. All workers of a test share state."""
     kind, prefix = request.param, f"test-{os.urandom(6).hex()}"
+    url = "" if kind in ("memory", "local") else request.getfixturevalue("redis_servers")(kind).url
     backends: list[Any] = []
 
     async def start(**options: Any) -> tuple[SharedState, Recorder]:
@@ -76,8 +77,7 @@ async def start_worker(request: pytest.FixtureRequest, private_folder: Path) -> 
         elif kind == "local":
             backend = LocalBackend(private_folder, **options)
         else:
-            server = request.getfixturevalue("redis_servers")(kind)
-            backend = RedisBackend(server.url, prefix=prefix, **options)
+            backend = RedisBackend(url, prefix=prefix, **options)
         backends.append(backend)
         recorder = Recorder()
         await backend.start(recorder)
