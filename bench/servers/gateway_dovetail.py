@@ -16,7 +16,10 @@ if mode == "policy":
         rule("ask", destructive=True, tool="write_*"),
         rule("deny", server="other"),
     ]
-    options = {"policy": Policy("ask", rules), "audit_log": Path(tempfile.mkdtemp(), "audit.jsonl")}
-host = Host(**options)
-host.add("up", target[0] if target[0].startswith("http") else CommandTarget(target, inherit_env="all"))
-host.run("http", port=0)
+    options = {"policy": Policy("ask", rules)}
+with tempfile.TemporaryDirectory() as folder:
+    if mode == "policy":
+        options["audit_log"] = Path(folder, "audit.jsonl")
+    host = Host(**options)
+    host.add("up", target[0] if target[0].startswith("http") else CommandTarget(target, inherit_env="all"))
+    host.run("http", port=0)

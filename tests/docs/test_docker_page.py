@@ -1,6 +1,7 @@
 """The proxy configurations of the page on Docker are valid, and clients reach the server through them."""
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -74,7 +75,8 @@ def test_caddy_accepts_its_configuration(tmp_path: Path) -> None:
     config = tmp_path / "Caddyfile"
     config.write_text(BLOCKS["caddyfile"])
     command = [get_program("caddy"), "validate", "--adapter", "caddyfile", "--config", str(config)]
-    check = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    check = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert check.returncode == 0, check.stderr
 
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,7 +163,7 @@ def _install(command: str, folder: Path, environment: dict[str, str]) -> str:
         else:
             checkout.mkdir(exist_ok=True)
             shutil.copy(source, checkout / name)
-    venv.create(installed, symlinks=True, with_pip=True)
+    _run([sys.executable, "-m", "venv", str(installed)], folder, environment)
     python = installed / "bin" / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(_run([str(python), "-c", where], folder, environment).strip())

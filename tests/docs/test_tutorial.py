@@ -33,7 +33,7 @@ FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | 
 SAVE_AS = re.compile(r"Save this as\s+`(?P<name>[\w.]+)`")
 COMMAND = re.compile(r"\$ (?P<command>.*?)(?:  # exits with (?P<code>\d+))?")
 INSTALL = "python -m pip install"  # the test of the README installs dovetail
-PYTEST = {"PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider"}  # a reader does not have our plugins
+PYTEST_OPTIONS = "-p no:asyncio -p no:cacheprovider"  # a reader does not have our plugins
 MAX_LINES = 120
 MAX_LINE_LENGTH = 130
 TIMEOUT_S = 60.0
@@ -68,7 +68,8 @@ def environment(folder: Path) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "DOVETAIL_", "PYTEST_"))
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return inherited | {"HOME": str(folder.parent / "home"), "COLUMNS": "100", "PATH": path} | PYTEST
+    pytest = {"PYTEST_ADDOPTS": PYTEST_OPTIONS, "PYTEST_DEBUG_TEMPROOT": str(folder.parent)}
+    return inherited | {"HOME": str(folder.parent / "home"), "COLUMNS": "100", "PATH": path} | pytest
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

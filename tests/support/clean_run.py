@@ -22,6 +22,7 @@ import psutil
 _GRACE_PERIOD_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _ROOT = Path(__file__).parents[2]
+_CACHE = _ROOT / ".pytest_cache"  # for programs that start faster the second time
 
 
 def main(command: list[str]) -> int:
@@ -31,7 +32,7 @@ def main(command: list[str]) -> int:
     # The names are short, because the path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="t-") as folder, tempfile.TemporaryDirectory(prefix="home-") as home:
         environment = os.environ | {"HOME": home, "TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": pytest_root}
-        environment["NODE_COMPILE_CACHE"] = str(_ROOT / "node_modules" / ".compile-cache")
+        environment |= {"NODE_COMPILE_CACHE": f"{_CACHE}/node", "MPLCONFIGDIR": f"{_CACHE}/matplotlib"}
         status = _run(command, environment)
         left = [
             *(f"process {name}" for name in _end_processes()),

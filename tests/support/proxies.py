@@ -132,13 +132,15 @@ def _find_free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _get_caddy_buffering(program: str) -> str:
+def _get_caddy_buffering(program: str, home: Path) -> str:
     """Return the option that makes Caddy read a request before it forwards the request.
 
     Without this option, Caddy closes the connection to the server if a response begins before Caddy has seen the end of
     the body, although the server has received the whole body. The client then gets an incomplete response.
     """
-    output = subprocess.run([program, "version"], capture_output=True, text=True, check=True).stdout
+    environment = os.environ | {"HOME": str(home)}  # Caddy creates a folder there
+    command = [program, "version"]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     version = tuple(map(int, re.findall(r"\d+", output)[:3]))
     return "request_buffers 16MiB" if version >= (2, 6, 4) else "buffer_requests"
 
@@ -147,7 +149,7 @@ def _build_command(kind: str, folder: Path, port: int, backend: int, idle_times:
     program = get_program(kind)
     template = {"nginx": _NGINX, "caddy": _CADDY, "haproxy": _HAPROXY}[kind]
     configuration = folder / f"{kind}.conf"
-    buffering = _get_caddy_buffering(program) if kind == "caddy" else ""
+    buffering = _get_caddy_buffering(program, folder) if kind == "caddy" else ""
     values: dict[str, object] = {"folder": folder, "port": port, "backend": backend, "buffering": buffering}
     values |= {"front_idle": "", "back_idle": "", "connections": 8}
     if idle_times is not None:
