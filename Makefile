@@ -10,6 +10,7 @@ NODE_STAMP := node_modules/.stamp
 SPEC_STAMP := .spec/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
 SITE ?= site
+PAGES ?= build/pages
 PORT ?= 8000
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
@@ -71,7 +72,7 @@ $(PEERS_STAMP): requirements/peers.txt | $(STAMP)
 	.venv-peers/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
 
-# The site is built from Markdown files alone, so this environment does not contain dovetail.
+# The site is built from Markdown files alone, so this environment does not contain dovetail. .venv writes the reference.
 $(DOCS_STAMP): requirements/docs.txt
 	@$(CHECK_PYTHON)
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
@@ -150,9 +151,14 @@ demo: ## Install dovetail and show a server and a client, message by message
 	@started=$$(date +%s) && $(MAKE) $(DEMO_STAMP) && .venv-demo/bin/python examples/demo.py && \
 	  echo "make demo took $$(($$(date +%s) - started)) seconds, installation included."
 
-docs: $(DOCS_STAMP) ## Build the documentation site in site/ and check its links
-	rm -rf $(SITE)
-	.venv-docs/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going -d .venv-docs/doctrees docs $(SITE)
+# The pages link to files in examples and bench.
+docs: $(TEST_STAMP) $(DOCS_STAMP) ## Build the documentation site in site/ and check its links
+	rm -rf $(SITE) $(PAGES)
+	mkdir -p $(PAGES)
+	cp -R docs $(PAGES)
+	ln -s $(CURDIR)/examples $(CURDIR)/bench $(PAGES)
+	$(BIN)/python docs/reference_pages.py $(PAGES)/docs
+	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going -d $(PAGES)/doctrees $(PAGES)/docs $(SITE)
 
 docs-serve: docs ## Serve the documentation site on port 8000 (PORT=...)
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)

@@ -1,14 +1,13 @@
-"""Write the generated pages and tables from the code and from published measurements.
+"""Write the generated parts of pages, from the code and from published measurements.
 
-- reference.md and reference/: every public name, from signatures, docstrings and comments (`reference_pages.py`)
 - protocol.md: tables of methods and error codes
 - schemas.md: the rules of model providers
 - guide/types.md, guide/client.md: tables of types and limits
 - performance.md: the published results of the benchmarks
 - commands/: the help of each command
 
-Run it after you change one of these. A test compares the result with the files. `--unexplained` lists the options of
-public functions and classes that have no explanation. It writes nothing.
+Run it after you change one of these. A test compares the result with the files. The reference is not one of them:
+`make docs` writes it with `reference_pages.py`.
 """
 
 import ast
@@ -95,14 +94,13 @@ MISSED_LIMIT_SECTIONS = (
 
 
 def create_pages() -> dict[Path, str]:
-    """Return the current text of every generated page."""
+    """Return the current text of every page with a generated part."""
     protocol = DOCS / "protocol.md"
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", create_methods_table()), ("codes", create_codes_table())):
         text = _replace_table(text, name, table)
     return {
         protocol: text,
-        **_import_neighbor("reference_pages").create_pages(DOCS),
         DOCS / "guide" / "types.md": create_types_page(),
         DOCS / "guide" / "client.md": create_client_page(),
         DOCS / "schemas.md": create_schemas_page(),
@@ -476,11 +474,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def main() -> int:
-    """Write the pages that changed, or list the options without an explanation."""
-    unexplained: list[str] = _import_neighbor("reference_pages").list_unexplained_options()
-    if "--unexplained" in sys.argv[1:]:
-        sys.stdout.write("".join(f"{option}\n" for option in unexplained))
-        return 0
+    """Write the pages that changed."""
     texts = create_pages()
     stale = {
         page: text for page, text in texts.items() if not page.exists() or page.read_text(encoding="utf-8") != text
@@ -489,7 +483,6 @@ def main() -> int:
         page.parent.mkdir(exist_ok=True)
         page.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{len(stale)} of {len(texts)} pages written.\n")
-    sys.stdout.write(f"{len(unexplained)} options have no explanation (--unexplained lists them).\n")
     return 0
 
 

@@ -1,4 +1,6 @@
-"""Write the reference: a page for each public module, with the signature, the docstring and the options of every name.
+"""Write the reference into a folder: a page for each public module, with signature, docstring and options of each name.
+
+`make docs` runs this before Sphinx builds the site: python docs/reference_pages.py FOLDER
 
 Explanations of options come from the sources:
 
@@ -14,6 +16,7 @@ import functools
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +117,13 @@ class Docstring:
 
 
 # Pages
+
+
+def write_pages(folder: Path) -> None:
+    """Write every page of the reference into a folder."""
+    for page, text in create_pages(folder).items():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
 
 
 def create_pages(folder: Path) -> dict[Path, str]:
@@ -670,3 +680,7 @@ def _format_section_line(section: str, line: str) -> str:
         name, colon, reason = line.strip().partition(": ")
         return f"- `{name}`{colon}{reason}"
     return ("  " if section == "Raises" else "") + line.strip()
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

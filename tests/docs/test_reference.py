@@ -12,8 +12,8 @@ import pytest
 from dovetail import Client, Server
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
-HEADING = re.compile(r"^## (\w+)$", re.MULTILINE)
+ENTRY = re.compile(r"^## (?P<name>\w+)\n(?P<text>.*?)(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
+NO_PROSE = re.compile(r"^```.*?^```$|^Subclass of [^\n]*$", re.MULTILINE | re.DOTALL)
 SAMPLE = '''
 """A module."""
 
@@ -71,6 +71,10 @@ class Bakery(Shop):
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that creates the pages, with empty caches."""
+    return _load_generator(monkeypatch)
+
+
+def _load_generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("reference_pages_under_test", ROOT / "docs" / "reference_pages.py")
     assert spec is not None
     assert spec.loader is not None
@@ -92,29 +96,51 @@ def sample(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return generator
 
 
-def test_every_public_name_has_one_entry(generator: ModuleType) -> None:
-    entries = [name for page in PAGES for name in HEADING.findall(page.read_text(encoding="utf-8"))]
-    public = {
-        name
-        for module in generator.MODULES
-        if module != "dovetail.errors"
-        for name in importlib.import_module(module).__all__
-    }
-    assert len(entries) == len(set(entries))
-    assert not public - set(entries)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The pages of the modules, by the last name of the module."""
+    folder = tmp_path_factory.mktemp("docs")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _load_generator(monkeypatch).write_pages(folder)
+    assert (folder / "reference.md").is_file()
+    return {page.stem: page.read_text(encoding="utf-8") for page in (folder / "reference").iterdir()}
+
+
+def test_every_public_name_is_documented_once(generator: ModuleType, pages: dict[str, str]) -> None:
+    entries = [entry for page in pages.values() for entry in ENTRY.finditer(page)]
+    names = [entry["name"] for entry in entries]
+    assert len(names) == len(set(names))
+    public = {name for module in generator.MODULES for name in _list_public_names(module)}
+    assert not public - set(names)
+    assert not [entry["name"] for entry in entries if not _has_description(entry["text"])]
+
+
+def _list_public_names(module: str) -> list[str]:
+    loaded = importlib.import_module(module)
+    classes = [name for name, value in vars(loaded).items() if getattr(value, "__module__", "") == module]
+    return getattr(loaded, "__all__", [name for name in classes if not name.startswith("_")])
+
+
+def _has_description(entry: str) -> bool:
+    return any(line and not line.startswith("|") for line in NO_PROSE.sub("", entry).splitlines())
+
+
+def test_a_name_without_a_description_is_found(sample: ModuleType, tmp_path: Path) -> None:
+    text = sample.create_pages(tmp_path)[tmp_path / "reference" / "dovetail_sample.md"]
+    entries = {entry["name"]: entry["text"] for entry in ENTRY.finditer(text)}
+    assert [name for name, entry in entries.items() if not _has_description(entry)] == ["LongLiteral"]
 
 
 @pytest.mark.parametrize("kind", [Client, Server])
-def test_every_member_has_an_entry(kind: type) -> None:
-    text = (ROOT / "docs" / "reference" / "dovetail.md").read_text(encoding="utf-8")
+def test_every_member_has_an_entry(kind: type, pages: dict[str, str]) -> None:
+    text = pages["dovetail"]
     members = set(re.findall(rf"^### {kind.__name__}\.(\w+)$", text, re.MULTILINE))
     methods = {name for name in dir(kind) if not name.startswith("_")}
     assert methods <= members
 
 
-def test_nothing_private_is_listed() -> None:
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+def test_nothing_private_is_listed(pages: dict[str, str]) -> None:
+    for text in pages.values():
         assert not re.findall(r"^##+ .*\b_\w+", text, re.MULTILINE)
         assert not re.findall(r"^    \**_\w+[:=,]", text, re.MULTILINE)
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.timeout(300)  # the build takes ten seconds of CPU time
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "decisions")
 # These attributes of these elements make a browser load a file when it shows the page.
 LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 EXTERNAL_CSS = re.compile(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//")
@@ -24,37 +23,41 @@ EXTERNAL_CSS = re.compile(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (ROOT / ".venv-docs" / ".stamp").exists():
         pytest.skip("the tools that build the site are not installed: run `make setup`")
-    folder = tmp_path_factory.mktemp("site")
-    build = _build(folder)
-    assert build.returncode == 0, build.stdout + build.stderr
-    return folder
-
-
-def _build(site: Path) -> subprocess.CompletedProcess[str]:
+    folder = tmp_path_factory.mktemp("docs")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    command = ["make", "docs", f"SITE={site}"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = ["make", "docs", f"SITE={folder / 'site'}", f"PAGES={folder / 'pages'}"]
+    build = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert build.returncode == 0, build.stdout + build.stderr
+    return folder / "site"
 
 
-def test_every_page_is_built(site: Path) -> None:
-    missing = [page for page in PAGES if not (site / _html_name(page)).is_file()]
-    assert not missing
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, str]:
+    """The text of each page of the site, with the generated pages, by path."""
+    docs = site.parent / "pages" / "docs"
+    found = (page for page in docs.rglob("*.md") if page.parent.name != "decisions")
+    return {page.relative_to(docs).as_posix(): page.read_text(encoding="utf-8") for page in found}
 
 
-def test_search_finds_every_page(site: Path) -> None:
+def test_every_page_is_built(site: Path, pages: dict[str, str]) -> None:
+    assert {"README.md", "reference.md", "reference/dovetail.md"} <= {*pages}
+    assert not [page for page in pages if not (site / _html_name(page)).is_file()]
+
+
+def test_search_finds_every_page(site: Path, pages: dict[str, str]) -> None:
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     docnames = re.search(r'"docnames":\[(.*?)\]', index)
     assert docnames is not None
-    assert {f"{name}.html" for name in re.findall(r'"(.*?)"', docnames[1])} == {_html_name(page) for page in PAGES}
+    assert {f"{name}.html" for name in re.findall(r'"(.*?)"', docnames[1])} == {_html_name(page) for page in pages}
 
 
-def test_llms_txt_lists_every_page(site: Path) -> None:
+def test_llms_txt_lists_every_page(site: Path, pages: dict[str, str]) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     links = re.findall(r"^- \[.+?\]\((.+?)\)", text, re.MULTILINE)
-    assert sorted(links) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+    assert sorted(links) == sorted(pages)
     assert all((site / link).read_text(encoding="utf-8") for link in links)
     full = (site / "llms-full.txt").read_text(encoding="utf-8")
-    assert all(page.read_text(encoding="utf-8").strip() in full for page in PAGES)
+    assert all(page.strip() in full for page in pages.values())
 
 
 def test_nothing_is_loaded_from_the_network(site: Path) -> None:
@@ -106,8 +109,8 @@ def test_a_broken_link_or_a_page_outside_the_navigation_is_an_error(tmp_path: Pa
     assert not addition or "nowhere" in build.stderr or "README" in build.stderr
 
 
-def _html_name(page: Path) -> str:
-    return re.sub(r"\bREADME$", "index", page.relative_to(DOCS).with_suffix("").as_posix()) + ".html"
+def _html_name(page: str) -> str:
+    return re.sub(r"\bREADME$", "index", page.removesuffix(".md")) + ".html"
 
 
 def _list_urls(site: Path) -> Iterator[tuple[Path, str, str, str]]:

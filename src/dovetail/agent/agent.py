@@ -166,6 +166,7 @@ class FinishedEvent(Struct, frozen=True, kw_only=True):
     usage: AgentUsage  # Tokens, cost and tool calls since the agent was created.
 
 
+# An event of `Agent.run` or `Agent.resume`.
 AgentEvent: TypeAlias = TextEvent | ToolCallEvent | ToolResultEvent | PausedEvent | FinishedEvent
 
 

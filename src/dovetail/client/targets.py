@@ -137,6 +137,7 @@ class CustomTarget:
         self.name = name
 
 
+# Anything that a client can connect to.
 Target: TypeAlias = (
     str
     | Path

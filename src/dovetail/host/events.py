@@ -9,6 +9,7 @@ from dovetail.error_context import suggest_match
 from dovetail.log import log
 from dovetail.wire.base import Struct
 
+# A change in a host.
 EventKind: TypeAlias = Literal[
     "server.added",
     "server.removed",

@@ -58,6 +58,7 @@ class AsyncHTTPClient(Protocol):
 SendRequest: TypeAlias = Callable[[HTTPRequest], Awaitable[HTTPResponse]]
 
 ASGIMessage: TypeAlias = MutableMapping[str, Any]
+# An ASGI 3 application. It takes the scope, `receive` and `send`.
 ASGIApp: TypeAlias = Callable[
     [ASGIMessage, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
 ]

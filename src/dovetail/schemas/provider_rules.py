@@ -85,6 +85,7 @@ PROVIDER_RULES: Final[Mapping[str, SchemaRules]] = {
     ),
 }
 
+# The model provider whose strict mode accepts the published schemas.
 SchemaProfile: TypeAlias = Literal["openai", "gemini", "anthropic"]
 PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "openai": "openai-strict",

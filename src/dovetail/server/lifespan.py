@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.exchange import IncomingExchange
     from dovetail.server.change_notices import ChangeStream
 
+# Takes no argument or the server. The functions of the server find its value in `ctx.lifespan`.
 Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
 

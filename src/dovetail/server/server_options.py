@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dovetail.wire.content import Icon
     from dovetail.wire.lifecycle import ServerCapabilities
 
+# The transports of `run` and `serve`.
 Transport: TypeAlias = Literal["stdio", "http", "unix", "tcp"]
 ServerAuth: TypeAlias = "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator"
 

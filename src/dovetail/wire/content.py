@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from dovetail.wire.base import UNSET, WireStruct, field
 
+# The author of a message.
 Role: TypeAlias = Literal["user", "assistant"]
 
 
@@ -94,6 +95,7 @@ class EmbeddedResource(WireStruct, tag_field="type", tag="resource"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
+# A part of a tool result or of a prompt message.
 ContentBlock: TypeAlias = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
 
 
@@ -118,4 +120,5 @@ class ToolResultContent(WireStruct, tag_field="type", tag="tool_result"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
+# A part of a sampling message.
 SamplingContent: TypeAlias = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent

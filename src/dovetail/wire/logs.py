@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from dovetail.wire.base import Params
 
+# The levels of RFC 5424, lowest first.
 LoggingLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 LEVELS: tuple[LoggingLevel, ...] = (

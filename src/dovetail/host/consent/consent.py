@@ -149,6 +149,7 @@ class AnswerLater(Struct, frozen=True):
     ticket: str  # the ticket to pass to `Host.answer`
 
 
+# The answer of a consent handler.
 ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 

@@ -103,6 +103,7 @@ def _matches_exactly(uri: str, glob: str) -> bool:
     return fnmatchcase(uri_authority, authority) and fnmatchcase(uri_remainder, remainder)
 
 
+# The action that needs consent.
 ConsentKind: TypeAlias = Literal[
     "server.start",
     "tool.call",
