@@ -59,7 +59,7 @@ SECTIONS: dict[str, list[str]] = {
     "Concepts": ["protocol", "schemas", "reliability", "performance", "stability", "rough-edges"],
     "Commands": ["commands/README"],
     "Reference": ["reference"],
-    "Compared": ["compared", "fastmcp-features"],
+    "Compared": ["compared"],
     "Glossary": ["glossary"],
 }
 CHILDREN = {"commands/README": ["commands/*"], "reference": ["reference/dovetail", "reference/*"]}

@@ -1,4 +1,4 @@
-"""Test docs/compared.md. Each row of its tables names the test that asserts it.
+"""Test docs/compared.md. Rows of its tables name the tests that assert them, here or in `test_fastmcp_features_*.py`.
 
 The servers and clients of dovetail, mcp and fastmcp do the same, each with its own API. If a new version of a library
 behaves differently, a test fails, and the page must be corrected.
@@ -51,6 +51,7 @@ import dovetail
 from dovetail import Client, Context, Depends, Elicit, InputRequired, Server, ToolError
 from dovetail.errors import ConnectionLost, PolicyError
 from dovetail.server.server_options import Transport
+from interop.test_fastmcp_features import list_feature_tests
 
 pytestmark = [
     pytest.mark.interop,
@@ -662,4 +663,5 @@ def _list_distributions(name: str, extras: frozenset[str] = frozenset()) -> set[
 def test_the_page_names_every_test() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8")))
     tests = {name for name, value in globals().items() if name.startswith("test_") and callable(value)}
-    assert named == tests - {test_the_page_names_every_test.__name__}
+    assert tests - named == {test_the_page_names_every_test.__name__}
+    assert named - tests <= set(list_feature_tests())

@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about authentication, authorization and the state of users."""
+"""Test rows of fastmcp_features.csv about authentication, authorization and the state of users."""
 
 import asyncio
 import socket

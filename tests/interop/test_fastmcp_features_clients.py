@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about clients."""
+"""Test rows of fastmcp_features.csv about clients."""
 
 import asyncio
 import base64

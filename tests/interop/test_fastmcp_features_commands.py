@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about the command line. The commands of both libraries run in this process."""
+"""Test rows of fastmcp_features.csv about the command line. The commands of both libraries run in this process."""
 
 import asyncio
 import json

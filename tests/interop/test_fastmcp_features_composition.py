@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about visibility, search, transforms, mounts and proxies."""
+"""Test rows of fastmcp_features.csv about visibility, search, transforms, mounts and proxies."""
 
 import asyncio
 import json

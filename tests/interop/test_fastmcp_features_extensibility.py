@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about middleware, extensions, skills, telemetry and OpenAPI."""
+"""Test rows of fastmcp_features.csv about middleware, extensions, skills, telemetry and OpenAPI."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about the messages between a call and its client, icons and pages."""
+"""Test rows of fastmcp_features.csv about the messages between a call and its client, icons and pages."""
 
 import enum
 from dataclasses import dataclass

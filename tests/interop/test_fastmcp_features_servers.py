@@ -1,4 +1,4 @@
-"""Test rows of docs/fastmcp-features.md about servers, tools, resources, prompts and the context."""
+"""Test rows of fastmcp_features.csv about servers, tools, resources, prompts and the context."""
 
 import asyncio
 import base64
