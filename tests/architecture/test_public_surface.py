@@ -84,7 +84,6 @@ def test_documents_and_examples_import_public_names_only(root: Path) -> None:
     sources = {
         f"{page.relative_to(root)}:{number}": textwrap.dedent(block)
         for page in pages
-        if "decisions" not in page.parts
         for number, block in enumerate(PYTHON_BLOCK.findall(page.read_text("utf-8")))
     }
     sources |= {str(file.relative_to(root)): file.read_text("utf-8") for file in (root / "examples").rglob("*.py")}

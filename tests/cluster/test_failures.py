@@ -1,4 +1,4 @@
-"""The cells of the failure table (docs/decisions/0051): each row in each case, with two workers and a real Redis.
+"""The failure table (docs/decisions/shared-state.md): each row in each case, with two workers and a real Redis.
 
 One run of a case serves all rows. Each row prepares its calls, checks what callers see during the failure, and checks
 that everything works afterwards. `make test` runs two rows for each case, `make soak` runs all.

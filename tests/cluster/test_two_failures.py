@@ -1,4 +1,4 @@
-"""The cells about two failures at once in the failure table (docs/decisions/0051), with real workers and Redis."""
+"""Two failures at once (docs/decisions/shared-state.md has the table of single ones), with real workers and Redis."""
 
 import asyncio
 import time

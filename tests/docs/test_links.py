@@ -18,8 +18,6 @@ from dovetail import ClientLimits, Timeouts
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# Decision records keep the names of their date.
-CURRENT_PAGES = [page for page in PAGES if page.parent.name != "decisions"]
 GUIDE = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 TUTORIAL = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -43,7 +41,7 @@ def test_commands_of_a_page_exist(page: Path) -> None:
     assert set(COMMAND.findall(page.read_text(encoding="utf-8"))) <= targets
 
 
-@pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_a_page_names_exist(page: Path) -> None:
     named = set(SOURCE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))
     known = [path.relative_to(ROOT).as_posix() for top in TOPS for path in (ROOT / top).rglob("*.py")]

@@ -46,7 +46,7 @@ DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# Costs are in units of ten nanoseconds. docs/decisions/0021 has the measurements.
+# Costs are in units of ten nanoseconds. docs/decisions/hostile-schemas.md has the measurements.
 _KEYWORD_COST: Final = 2
 _NAME_COST: Final = 2  # Cost of one required name.
 _ENUM_VALUE_COST: Final = 20  # Cost of comparing a value with one enum value.
