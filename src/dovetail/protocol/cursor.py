@@ -3,10 +3,10 @@ are added or removed.
 """
 
 import base64
-import binascii
 from collections.abc import Sequence
 
 from dovetail.errors import InvalidParams, ParseError
+from dovetail.wire.base64url import decode_base64url
 from dovetail.wire.codec import decode, encode
 
 
@@ -32,9 +32,8 @@ def find_page_start(method: str, cursor: str | None, names: Sequence[str], max_b
 def _decode_cursor(method: str, cursor: str) -> str | None:
     """Return the item name in a cursor. Return None if the cursor is invalid or belongs to another list method."""
     try:
-        raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
-        decoded = decode(raw)
-    except (binascii.Error, ValueError, ParseError):
+        decoded = decode(decode_base64url(cursor))
+    except (ValueError, ParseError):
         return None
     is_pair = type(decoded) is list and len(decoded) == 2 and type(decoded[1]) is str
     return decoded[1] if is_pair and encode_cursor(method, decoded[1]) == cursor else None

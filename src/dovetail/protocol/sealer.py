@@ -4,10 +4,11 @@ An encrypted value consists of a format version, the ID of its key, a nonce, and
 """
 
 import base64
-import binascii
 import os
 from collections.abc import Sequence
 from typing import Any, Final
+
+from dovetail.wire.base64url import decode_base64url
 
 _VERSION: Final = b"\x01"
 _KEY_ID_BYTES: Final = 4
@@ -77,8 +78,8 @@ class Sealer:
     def open_text(self, text: str, context: bytes, now: float) -> bytes:
         """Decrypt a text from `seal_text`. Raise UnsealError if it is invalid."""
         try:
-            sealed = base64.b64decode(text, altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
+            sealed = decode_base64url(text)
+        except ValueError:
             raise UnsealError("the text is not an encrypted value") from None
         # Several base64 texts can decode to the same value. Accept only the text that the encoder creates.
         if base64.urlsafe_b64encode(sealed).decode("ascii") != text:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any, Final, Protocol
@@ -14,6 +13,7 @@ from dovetail.extensions.tasks.task_messages import Task
 from dovetail.log import log_failure
 from dovetail.protocol.task_record import TaskStatus, is_final
 from dovetail.wire.base import Struct
+from dovetail.wire.base64url import decode_base64url
 from dovetail.wire.codec import encode
 from dovetail.wire.tools import CallToolResult
 
@@ -64,9 +64,8 @@ class TaskReference(Struct, frozen=True, kw_only=True):
                 f"only {_REFERENCE_FORMAT}. Update dovetail"
             )
         try:
-            encoded = base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True)
-            return msgspec.json.decode(encoded, type=cls)
-        except (binascii.Error, UnicodeError, msgspec.DecodeError, RecursionError):
+            return msgspec.json.decode(decode_base64url(data), type=cls)
+        except (ValueError, RecursionError):
             raise ValueError("the task reference is damaged. Pass the whole text of TaskHandle.reference") from None
 
 

@@ -5,13 +5,13 @@ The key and a list of allowed algorithms decide which algorithm is used, never t
 """
 
 import warnings
-from base64 import urlsafe_b64decode
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from dovetail.errors import ParseError
 from dovetail.oauth.guard.claims import TokenRejected
+from dovetail.wire.base64url import decode_base64url
 from dovetail.wire.codec import decode
 from dovetail.wire.raw_message import to_plain
 
@@ -179,7 +179,7 @@ def _decode_part(token: str, index: int) -> dict[str, Any]:
     if len(parts) != 3 or len(token) > MAX_TOKEN_CHARS:
         raise TokenRejected("the token is not a signed JWT")
     try:
-        value = to_plain(urlsafe_b64decode(parts[index] + "=" * (-len(parts[index]) % 4)))
+        value = to_plain(decode_base64url(parts[index]))
     except Exception:
         raise TokenRejected("the token is not a signed JWT") from None
     if not isinstance(value, dict):
