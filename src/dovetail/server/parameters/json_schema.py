@@ -202,7 +202,8 @@ def _sort_none_last(nodes: Iterable[Any]) -> list[Any]:
 def get_own_docstring(class_type: Any) -> str:
     """Return the docstring of a class. If the docstring is generated or inherited, return an empty string."""
     class_type = getattr(class_type, "__origin__", class_type)
-    doc = inspect.cleandoc(class_type.__dict__.get("__doc__") or "")
+    # A class does not inherit `__doc__`. Since Python 3.15, the generated docstring of a dataclass is a descriptor.
+    doc = inspect.cleandoc(class_type.__doc__ or "")
     is_generated = doc.startswith(f"{class_type.__name__}(") and doc.endswith(")")
     return "" if is_generated or doc == "An enumeration." else doc
 
