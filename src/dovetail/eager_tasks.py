@@ -8,19 +8,64 @@ coroutine has changed the task. Each coroutine runs in a separate context.
 
 asyncio documents how such extensions can enter a task:
 https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
+If this does not work in an event loop, each coroutine gets a plain task and starts one loop iteration later.
 """
 
 import asyncio
 import contextvars
-from asyncio.tasks import _enter_task, _leave_task, current_task
+import logging
+from asyncio.tasks import current_task
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+try:
+    from asyncio.tasks import _enter_task, _leave_task
+except ImportError:
+
+    def _enter_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        raise NotImplementedError("this version of asyncio cannot enter a task")
+
+    _leave_task = _enter_task
 
 Work = Coroutine[Any, Any, None]
 
+_log: Final = logging.getLogger("dovetail")
+_enterable_loop_types: Final[dict[type[asyncio.AbstractEventLoop], bool]] = {}
+
+
+def can_enter_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the running loop lets other code enter a task. Each type of loop is tried once."""
+    can_enter = _enterable_loop_types.get(type(loop))
+    if can_enter is None:
+        can_enter = _enterable_loop_types[type(loop)] = _try_entering_task(loop)
+    return can_enter
+
+
+def _try_entering_task(loop: asyncio.AbstractEventLoop) -> bool:
+    outer_task = current_task(loop)
+    task = loop.create_task(asyncio.sleep(0))
+    task.cancel()
+    try:
+        if outer_task is not None:
+            _leave_task(loop, outer_task)
+        _enter_task(loop, task)
+        entered_task = asyncio.current_task()
+        _leave_task(loop, task)
+        left_task = asyncio.current_task()
+        if outer_task is not None:
+            _enter_task(loop, outer_task)
+        restored_task = asyncio.current_task()
+    except Exception as exc:
+        _log.warning("requests start one loop iteration later, because asyncio cannot enter a task: %r", exc)
+        return False
+    if (entered_task, left_task, restored_task) == (task, None, outer_task):
+        return True
+    _log.warning("requests start one loop iteration later, because asyncio does not use the entered task")
+    return False
+
 
 class EagerTaskStarter:
-    """Starts coroutines immediately, without waiting for the event loop.
+    """Starts coroutines immediately, without waiting for the event loop, if the loop can enter tasks.
 
     Args:
         context: The context variables with which each coroutine starts. By default, these are the variables of the
@@ -30,6 +75,8 @@ class EagerTaskStarter:
     def __init__(self, context: contextvars.Context | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = context
+        self._can_enter_tasks = can_enter_tasks(self._loop)
+        # If the loop cannot enter tasks, this is always None.
         self._standby: _StandbyTask | None = None
         self._user_count = 0
 
@@ -43,7 +90,7 @@ class EagerTaskStarter:
         return self._loop.create_task(work, context=context)
 
     def _prepare(self) -> None:
-        if self._standby is None or self._standby.is_taken:
+        if self._can_enter_tasks and (self._standby is None or self._standby.is_taken):
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:

@@ -1,17 +1,36 @@
-"""Test eager tasks: they start at once, each in a task, without interfering with earlier ones."""
+"""Test eager tasks: they start at once, each in a task, without interfering with earlier ones.
+
+Most tests also run as if the loop could not enter tasks, so that each coroutine gets a plain task.
+"""
 
 import asyncio
+import asyncio.tasks
 import contextvars
 import gc
+import runpy
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
-from dovetail.eager_tasks import EagerTaskStarter
+from dovetail import Server, eager_tasks
+from dovetail.eager_tasks import EagerTaskStarter, can_enter_tasks
+from support.driver import STATELESS, connect
 
 Work = Coroutine[Any, Any, None]
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+LOOPS = [asyncio.SelectorEventLoop, uvloop.Loop]
+
+only_entered = pytest.mark.parametrize("enters_tasks", [True], indirect=True)
+
+
+@pytest.fixture(params=[True, False], ids=["entered", "plain"], autouse=True)
+def enters_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run a test with this loop, and again as if the loop could not enter tasks."""
+    if not request.param:
+        monkeypatch.setattr(eager_tasks, "can_enter_tasks", lambda loop: False)
+    return request.param
 
 
 async def ready(starter: EagerTaskStarter) -> None:
@@ -47,6 +66,7 @@ def running(test: Callable[[EagerTaskStarter], Coroutine[Any, Any, None]]) -> No
     asyncio.run(main(), debug=True)
 
 
+@only_entered
 def test_work_that_does_not_wait_is_done_before_start_returns() -> None:
     async def test(starter: EagerTaskStarter) -> None:
         done: list[int] = []
@@ -99,6 +119,7 @@ def test_works_that_wait_do_so_side_by_side() -> None:
     running(test)
 
 
+@only_entered
 def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> None:
     async def test(starter: EagerTaskStarter) -> None:
         seen: list[asyncio.Task[Any] | None] = []
@@ -118,6 +139,7 @@ def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> No
     running(test)
 
 
+@only_entered
 def test_work_that_starts_other_work_in_its_first_step_keeps_its_task() -> None:
     async def test(starter: EagerTaskStarter) -> None:
         seen: list[tuple[str, asyncio.Task[Any] | None]] = []
@@ -172,6 +194,7 @@ def test_work_has_the_context_of_the_starter_and_not_of_its_caller() -> None:
         await starter.start(work())
         await asyncio.sleep(0)
         starter.start(work())
+        await asyncio.sleep(0)
         starter.close()
         assert seen == ["server", "server"]
 
@@ -273,6 +296,7 @@ def test_cancelling_reaches_work_that_waits(turns: int) -> None:
     running(test)
 
 
+@only_entered
 def test_cancelling_at_once_reaches_work_that_waits() -> None:
     async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
@@ -382,3 +406,113 @@ def test_a_starter_that_is_closed_leaves_nothing_behind(caplog: pytest.LogCaptur
     asyncio.run(main())
     gc.collect()
     assert not caplog.records
+
+
+# Whether the loop can enter tasks
+
+
+def create_loop(loop_type: type[asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    """Create a loop of a new type, so that the type is tried again."""
+    return type("NewLoop", (loop_type,), {})()
+
+
+def try_loop(loop_type: type[asyncio.AbstractEventLoop], check: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    with asyncio.Runner(loop_factory=lambda: create_loop(loop_type)) as runner:
+        return runner.run(check())
+
+
+@only_entered
+@pytest.mark.parametrize("loop_type", LOOPS)
+def test_this_python_can_enter_tasks_within_a_task_and_without(loop_type: type[asyncio.AbstractEventLoop]) -> None:
+    async def check_within() -> bool:
+        task = asyncio.current_task()
+        can_enter = can_enter_tasks(asyncio.get_running_loop())
+        assert asyncio.current_task() is task
+        return can_enter
+
+    async def check_without() -> bool:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[bool, object]] = loop.create_future()
+        loop.call_soon(lambda: answer.set_result((can_enter_tasks(loop), asyncio.current_task())))
+        can_enter, task = await answer
+        assert task is None
+        return can_enter
+
+    assert try_loop(loop_type, check_within) is True
+    assert try_loop(loop_type, check_without) is True
+
+
+def do_nothing(*_: Any) -> None:
+    pass
+
+
+def reject(*_: Any) -> None:
+    raise RuntimeError("asyncio has changed")
+
+
+@only_entered
+@pytest.mark.parametrize("loop_type", LOOPS)
+@pytest.mark.parametrize("replacement", [do_nothing, reject])
+def test_plain_tasks_are_used_if_entering_a_task_does_not_work(
+    loop_type: type[asyncio.AbstractEventLoop],
+    replacement: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> list[str]:
+        task = asyncio.current_task()
+        starters = [EagerTaskStarter(), EagerTaskStarter()]
+        assert asyncio.current_task() is task
+        seen: list[str] = []
+
+        async def work() -> None:
+            seen.append("started")
+
+        starters[0].acquire()
+        await asyncio.sleep(0)
+        first = starters[0].start(work())
+        assert seen == []
+        await first
+        starters[0].release()
+        return seen
+
+    monkeypatch.setattr(eager_tasks, "_enter_task", replacement)
+    monkeypatch.setattr(eager_tasks, "_leave_task", replacement)
+    assert try_loop(loop_type, main) == ["started"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@only_entered
+def test_plain_tasks_are_used_if_asyncio_lacks_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio.tasks, "_enter_task")
+    names = runpy.run_path(eager_tasks.__file__)
+
+    async def main() -> bool:
+        return names["can_enter_tasks"](asyncio.get_running_loop())
+
+    assert asyncio.run(main()) is False
+
+
+@pytest.mark.parametrize("transport", ["http", "pipe", "memory"])
+@pytest.mark.parametrize("loop_type", LOOPS)
+def test_a_server_answers_either_way(transport: str, loop_type: type[asyncio.AbstractEventLoop]) -> None:
+    app = Server("either way")
+
+    @app.tool
+    async def double(number: int, wait: bool) -> int:
+        """Double a number, perhaps after a wait."""
+        if wait:
+            await asyncio.sleep(0.001)
+        assert asyncio.current_task() is not None
+        return 2 * number
+
+    async def main() -> list[Any]:
+        async with connect(app, transport=transport, revision=STATELESS) as peer:
+            calls = [
+                peer.request("tools/call", {"name": "double", "arguments": {"number": number, "wait": wait}})
+                for number in range(3)
+                for wait in (False, True)
+            ]
+            return [result["structuredContent"]["result"] for result in await asyncio.gather(*calls)]
+
+    assert try_loop(loop_type, main) == [0, 0, 2, 2, 4, 4]
