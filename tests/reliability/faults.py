@@ -42,7 +42,7 @@ def _cycle() -> list[Any]:
 
 def _deep() -> list[Any]:
     value: list[Any] = []
-    for _ in range(20_000):
+    for _ in range(200_000):
         value = [value]
     return value
 

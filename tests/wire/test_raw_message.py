@@ -1,7 +1,9 @@
 """Test that any bytes a client receives become a message, a ParseError or an InvalidResult."""
 
+import contextlib
 import json
 import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +20,11 @@ from dovetail.wire.raw_message import (
     RawMessage,
     decode_body,
     decode_text,
+    drop_repeated_members,
     find_answered_ids,
     may_ask_for_input,
     read_messages,
+    set_members,
     to_plain,
 )
 from dovetail.wire.tools import CallToolResult, ListToolsResult
@@ -54,11 +58,21 @@ def test_the_envelope_is_read_and_the_body_left() -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"null", b"5", b'"x"', b"{", b'{"id":1.5}', b'{"id":true}', b'{"id":{}}', b'{"method":1}', b"[1]", b"hello",
-     b'{"id":1,"error":"no"}', b"[" * 100_000, b'{"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"],
+     b'{"id":1,"error":"no"}', b"[" * 1_000_000, b'{"result":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"],
 )  # fmt: skip
 def test_an_invalid_message(data: bytes) -> None:
     with pytest.raises(ParseError):
         read_messages(data)
+
+
+@pytest.mark.parametrize("levels", [100_000, 150_000, 200_000, 250_000, 1_000_000])
+@pytest.mark.parametrize("decode_result", [to_plain, lambda raw: set_members(raw, {}), drop_repeated_members])
+def test_a_deep_result_is_rejected_or_decoded(levels: int, decode_result: Callable[[Any], Any]) -> None:
+    # Since Python 3.14, the free memory of the stack limits the depth, so each function has another limit.
+    data = b'{"id":1,"result":{"structuredContent":' + b"[" * levels + b"]" * levels + b"}}"
+    with contextlib.suppress(ParseError, InvalidResult):
+        (message,) = read_messages(data)
+        decode_result(message.result)
 
 
 def test_a_batch_is_several() -> None:

@@ -197,7 +197,7 @@ def drop_repeated_members(raw: bytes) -> bytes:
     """Keep one member for each name in an encoded JSON object, because parsers treat repeated names differently."""
     try:
         return msgspec.json.encode(_members_decoder.decode(raw))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.encode(to_plain(raw))
 
 
@@ -205,7 +205,7 @@ def set_members(raw: bytes, members: Mapping[str, Any]) -> bytes:
     """Set members of an encoded JSON object. All other members stay as they are."""
     try:
         return msgspec.json.encode({**_members_decoder.decode(raw), **members})
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.encode({**to_plain(raw), **members})
 
 
