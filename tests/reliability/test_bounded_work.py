@@ -5,6 +5,7 @@ The tests count function calls or handled items, so that the speed of the machin
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import sys
@@ -80,7 +81,7 @@ NEWEST = "2026-07-28"
 
 
 class WorkCounter:
-    """Counts the calls of functions, also of those in C."""
+    """Counts the calls of functions, also of those in C, without garbage collections."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -91,11 +92,13 @@ class WorkCounter:
     @contextlib.contextmanager
     def counting(self) -> Any:
         previous = sys.getprofile()
+        gc.disable()
         sys.setprofile(self)
         try:
             yield
         finally:
             sys.setprofile(previous)
+            gc.enable()
 
 
 def count_calls(work: Callable[[], Any]) -> int:
