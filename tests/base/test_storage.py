@@ -214,7 +214,7 @@ def write_damaged_database(path: Path, damage: str) -> None:
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
-    "any": lambda path: open_database(path, "test", "CREATE TABLE t (a)", ()),
+    "any": lambda path: open_database(path, "test", "CREATE TABLE t (a)", ()).close(),
     "tasks": SQLiteTaskStore,
     "state": SQLiteStateStore,
     "authorization server": SQLiteStore,
