@@ -1,5 +1,6 @@
 """Test shared documents: always complete, changed by one process at a time, readable only by their user."""
 
+import asyncio
 import os
 import re
 import sqlite3
@@ -219,7 +220,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "state": SQLiteStateStore,
     "authorization server": SQLiteStore,
     "inbox": FileConsent,
-    "cluster": LocalDatabase,
+    "cluster": lambda path: asyncio.run(LocalDatabase(path).close()),
 }
 
 
