@@ -3,7 +3,7 @@
 - protocol.md: tables of methods and error codes
 - schemas.md: the rules of model providers
 - guide/types.md, guide/client.md: tables of types and limits
-- performance.md: the published results of the benchmarks
+- performance.md, bench/results/published.md: the published results of the benchmarks (`performance_tables.py`)
 - commands/: the help of each command
 
 Run it after you change one of these. A test compares the result with the files. The reference is not one of them:
@@ -12,14 +12,10 @@ Run it after you change one of these. A test compares the result with the files.
 
 import ast
 import importlib
-import json
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
-from statistics import median
 from types import ModuleType
-from typing import Any
 
 import click
 
@@ -76,23 +72,6 @@ RULE_LABELS = {
 }
 
 
-# Sections of performance.md that explain why limits are missed. The first pattern that matches the name applies.
-MISSED_LIMIT_SECTIONS = (
-    ("stdio-x64-*", "One call over stdio"),
-    ("http-c*:floor-*", "One call over HTTP"),
-    ("sse-*:floor-*", "One call over HTTP"),
-    ("http-c1-*", "One connection"),
-    ("*MB*", "Large messages"),
-    ("import", "Import"),
-    ("spawn*", "Import"),
-    ("stdio-*-x1:mcp", "One call of a client over stdio"),
-    ("memory-*", "Calls in memory"),
-    ("gateway-*", "Gateways"),
-    ("notice-us-*", "Open streams"),
-    ("stream-KB-*", "Open streams"),
-)
-
-
 def create_pages() -> dict[Path, str]:
     """Return the current text of every page with a generated part."""
     protocol = DOCS / "protocol.md"
@@ -104,7 +83,7 @@ def create_pages() -> dict[Path, str]:
         DOCS / "guide" / "types.md": create_types_page(),
         DOCS / "guide" / "client.md": create_client_page(),
         DOCS / "schemas.md": create_schemas_page(),
-        DOCS / "performance.md": create_performance_page(),
+        **create_performance_pages(),
         **create_command_pages(),
     }
 
@@ -163,192 +142,18 @@ def _list_help_texts(name: str, command: click.Command) -> Iterator[str]:
             yield from _list_help_texts(f"{name} {inner}", subcommand)
 
 
-def create_performance_page() -> str:
-    """Return the page on performance with the published results."""
-    results = DOCS.parent / "bench/results"
-    published = json.loads((results / "published.json").read_text(encoding="utf-8"))
-    clients = json.loads((results / "published-clients.json").read_text(encoding="utf-8"))
-    text = (DOCS / "performance.md").read_text(encoding="utf-8")
-    verdicts = list(_add_floor_ratios(published))
-    for name, table in (
-        ("plain-functions", _format_plain_functions(published["scenes"])),
-        ("versions", _format_versions(published)),
-        ("calls", _format_calls(published)),
-        ("still", _format_startup(published["still"])),
-        ("limits", _format_verdicts(verdicts)),
-        ("clients", _format_clients(clients)),
-        ("client-limits", _format_verdicts(clients["verdicts"])),
-        ("gateways", _format_gateways(published["still"]["gateway"]["figures"])),
-        ("missed", _format_missed([*verdicts, *clients["verdicts"]])),
-    ):
-        text = _replace_table(text, name, table)
-    return text
-
-
-def _format_versions(published: dict[str, Any]) -> str:
-    machine, plan = published["machine"], published["plan"]
-    foreign = median(
-        figures["foreign"]
-        for by_implementation in published["scenes"].values()
-        for figures in by_implementation.values()
-    )
-    description = {
-        "date": published["date"],
-        "commit": published["commit"],
-        "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
-        "plan": f"{plan['rounds']} rounds of {plan['seconds']} s",
-        "load by other programs": f"{foreign:.1f} of {machine['cores']} cores (median)",
-    }
-    stacks = {f"{name} over HTTP": stack for name, stack in published["web"].items()}
-    rows = [[name, str(value)] for name, value in (description | published["versions"] | stacks).items()]
-    return _table(["", ""], rows)
-
-
-def _format_calls(published: dict[str, Any]) -> str:
-    """Return CPU microseconds per call: of dovetail, the floors, each peer and the load generator."""
-    peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
-    has_protocol_floor = any("floor-protocol" in by_name for by_name in published["scenes"].values())
-    other_floors = ("floor-protocol",) if has_protocol_floor else ()
-    rows = [
-        [
-            f"`{scenario}`",
-            _format_micros(by_implementation.get("dovetail")),
-            _format_floor(by_implementation, published["floors"].get(scenario)),
-            *(_format_micros(by_implementation.get(name)) for name in (*other_floors, *peers)),
-            f"{by_implementation['dovetail']['load_us']:,.0f}",
-        ]
-        for scenario, by_implementation in published["scenes"].items()
-    ]
-    return _table(["scenario", "dovetail", "floor", *other_floors, *peers, "generator"], rows)
-
-
-def _format_floor(by_implementation: dict[str, Any], against: str | None) -> str:
-    """Return the floor that the limit names, or else the fastest floor."""
-    floors = {name: figures["cpu_us"] for name, figures in by_implementation.items() if name.startswith("floor")}
-    if not floors:
-        return ""
-    name = against or min(floors, key=lambda floor: floors[floor])
-    return f"{_format_micros(by_implementation[name])} {name.removeprefix('floor-')}"
-
-
-def _format_micros(figures: dict[str, Any] | None) -> str:
-    if figures is None:
-        return ""
-    return f"{figures['cpu_us']:.1f}" if figures["cpu_us"] < 100 else f"{figures['cpu_us']:,.0f}"
-
-
-def _format_clients(clients: dict[str, Any]) -> str:
-    """Return CPU microseconds per call: of dovetail, the floor and each peer."""
-    names, plan = ("dovetail", "floor", "mcp", "fastmcp"), clients["plan"]
-    rows = [
-        [f"`{scenario}`", *(_format_micros(by_implementation.get(name)) for name in names)]
-        for scenario, by_implementation in clients["scenes"].items()
-    ]
-    commit = clients.get("commit", "unknown")
-    description = f"Measured {clients['date']}, commit {commit}, {plan['rounds']} rounds of {plan['seconds']} s."
-    return f"{_table(['scenario', *names], rows)}\n\n{description}"
-
-
-def _format_gateways(figures: dict[str, Any]) -> str:
-    """Return CPU time and latency of each gateway, and then of the server and the clients without a gateway."""
-    rows = [
-        [
-            f"`{name.partition(':')[0]}`",
-            name.partition(":")[2] or "dovetail",
-            row["era"],
-            _format_micros(row),
-            f"{row['p50_us']:,.0f}" if "p50_us" in row else "",
-        ]
-        for name, row in sorted(figures.items(), key=lambda item: not item[0].startswith("gateway-"))
-    ]
-    return _table(["scenario", "implementation", "protocol version", "CPU µs", "latency µs"], rows)
-
-
-def _format_startup(figures: dict[str, Any]) -> str:
-    """Return the figures without load, with a column for each implementation."""
-    names = [name for name in figures["memory"] if name in figures["spawn"] or name == "floor-http"]
-    fields = [("idle_stdio", "idle on stdio, MB", 2**20), ("idle_http", "idle on HTTP, MB", 2**20),
-              ("per_session", "one idle session, KB", 2**10)]  # fmt: skip
-    rows = [
-        [label, *(f"{figures[kind][name]['cpu_ms']:.0f}" if name in figures[kind] else "" for name in names)]
-        for kind, label in (
-            ("spawn", "start to first answer on stdio, CPU ms"),
-            ("spawn-http", "start to first answer on HTTP, CPU ms"),
-        )
-    ]
-    for field, label, unit in fields:
-        sizes = [figures["memory"][name].get(field) for name in names]
-        rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in sizes)])
-    imports = {name: import_figures["cpu_ms"] for name, import_figures in figures["import"].items()}
-    rows.append(["import, CPU ms", *(f"{imports[name]:.0f}" if name in imports else "" for name in names)])
-    floor = f"`import asyncio, msgspec` takes {imports['floor']:.0f} ms, an empty Python {imports['python']:.0f}."
-    return f"{_table(['', *names], rows)}\n\n{floor}"
-
-
-def _format_plain_functions(scenarios: dict[str, Any]) -> str:
-    rows = [
-        [
-            label,
-            f"`*-{kind}-tool`",
-            *(_format_micros(scenarios[f"{transport}-{kind}-tool"]["dovetail"]) for transport in ("stdio", "http")),
-        ]
-        for kind, label in (
-            ("async", "coroutine"),
-            ("sync", "plain function"),
-            ("inline", "plain function, `run_in_thread=False`"),
-        )
-    ]
-    return _table(["tool", "scenario", "stdio, 64 in flight", "HTTP, 32 connections"], rows)
-
-
-def _add_floor_ratios(published: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the verdicts. If a verdict compares a peer with dovetail, add the ratio of the peer to the floor."""
-    ratios = published["ratios"]
-    for verdict in published["verdicts"]:
-        scenario, _, peer = verdict["name"].partition(":")
-        floor = published["floors"].get(scenario)
-        if verdict["least"] is not None and floor is not None:
-            peer_to_floor = ratios[f"{scenario}:{floor}"]["ratio"] / ratios[f"{scenario}:{peer}"]["ratio"]
-            yield verdict | {"beside": peer_to_floor}
-        else:
-            yield verdict
-
-
-def _format_verdicts(verdicts: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            f"`{verdict['name']}`",
-            f"{verdict['ratio']:.2f}",
-            "" if verdict.get("low") is None else f"{verdict['low']:.2f} to {verdict['high']:.2f}",
-            _format_floor_ratio(verdict),
-            _format_limit(verdict),
-            YES if verdict["good"] else "**missed**",
-        ]
-        for verdict in verdicts
-    ]
-    return _table(["ratio", "median", "range", "floor", "limit", "met"], rows)
-
-
-def _format_missed(verdicts: list[dict[str, Any]]) -> str:
-    """Return the missed limits, each with a link to the section that gives the reason."""
-    rows: list[list[str]] = []
-    for verdict in verdicts:
-        if not verdict["good"]:
-            name = verdict["name"]
-            title = next((title for pattern, title in MISSED_LIMIT_SECTIONS if fnmatchcase(name, pattern)), None)
-            link = "" if title is None else f"[{title}](#{title.lower().replace(' ', '-')})"
-            rows.append(
-                [f"`{name}`", f"{verdict['ratio']:.2f}", _format_floor_ratio(verdict), _format_limit(verdict), link]
-            )
-    return _table(["ratio", "median", "floor", "limit", "reason"], rows) if rows else "No limit is missed."
-
-
-def _format_floor_ratio(verdict: dict[str, Any]) -> str:
-    return "" if verdict.get("beside") is None else f"{verdict['beside']:.2f}"
-
-
-def _format_limit(verdict: dict[str, Any]) -> str:
-    return f"at most {verdict['most']:g}" if verdict["most"] is not None else f"at least {verdict['least']:g}"
+def create_performance_pages() -> dict[Path, str]:
+    """Return the page on performance with some published results, and the page with all of them."""
+    results, page = DOCS.parent / "bench" / "results", DOCS / "performance.md"
+    text = page.read_text(encoding="utf-8")
+    sections = ["# Published results", "docs/performance.md explains the tables. docs/generate.py writes this file."]
+    for name, (head, rows) in _import_neighbor("performance_tables").create_tables(results).items():
+        table = _table(head, rows)
+        if f"<!-- generated: {name} -->" in text:
+            text = _replace_table(text, name, table)
+        if not name.startswith("main-"):
+            sections += [f"## {name}", table]
+    return {page: text, results / "published.md": "\n\n".join(sections) + "\n"}
 
 
 def create_schemas_page() -> str:

@@ -49,7 +49,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_S
 
 
 def record_measurement(name: str, value: float, unit: str) -> None:
-    """Append a figure for the table in docs/reliability.md to the file that RELIABILITY_FIGURES names."""
+    """Append a figure to the file that RELIABILITY_FIGURES names."""
     if place := os.environ.get("RELIABILITY_FIGURES"):
         with Path(place).open("a", encoding="utf-8") as file:
             file.write(json.dumps([name, round(value, 3), unit]) + "\n")

@@ -1,11 +1,6 @@
-"""Test that every listed advisory names existing tests, and that docs/reliability.md lists all of them.
-
-RELIABILITY_WRITE=1 writes the table.
-"""
+"""Test that every listed advisory names existing tests."""
 
 import ast
-import os
-import re
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +9,6 @@ import pytest
 from reliability.advisories import ADVISORIES, Advisory
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "reliability.md"
-BLOCK = re.compile(r"(<!-- generated: advisories -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @cache
@@ -41,23 +34,3 @@ def test_each_has_a_test_that_exists(advisory: Advisory) -> None:
 def test_none_is_listed_twice() -> None:
     names = [name for one in ADVISORIES for name in one.names.split(", ")]
     assert len(names) == len(set(names))
-
-
-def table() -> str:
-    rows = [
-        f"| {one.names} | {one.where} | {one.flaw} | "
-        + ", ".join(f"`{test.partition('::')[2]}`" for test in one.tests)
-        + " |"
-        for one in ADVISORIES
-    ]
-    head = ["| advisory | affected | vulnerability | tests of dovetail |", "| --- | --- | --- | --- |"]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def test_the_page_lists_them() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    due = BLOCK.sub(lambda found: found[1] + table() + found[2], text)
-    if os.environ.get("RELIABILITY_WRITE"):
-        PAGE.write_text(due, encoding="utf-8")
-    assert BLOCK.search(text)
-    assert PAGE.read_text(encoding="utf-8") == due
