@@ -19,7 +19,7 @@ UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
 # Unit tests that `make quick` leaves out, because they start many processes, wait for timeouts or check very many messages.
 SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers.py architecture/test_skips.py \
-  auth/test_authorization_server_app.py auth/test_authorizer.py auth/test_token_expiry.py \
+  auth/test_authorization_server_app.py auth/test_authorizer.py auth/test_token_expiry.py base/test_windows_names.py \
   behaviour/test_cancellation.py behaviour/test_forwarding.py behaviour/test_http.py behaviour/test_messages.py \
   behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
   client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \

@@ -11,6 +11,7 @@ import copy
 import json
 import os
 import stat
+import sys
 import threading
 import time
 import weakref
@@ -41,6 +42,8 @@ _UNUSABLE_CODES: Final = (10, 13, *_NOT_WRITABLE_CODES)  # SQLITE_IOERR, SQLITE_
 _MAX_FIRST_LINE_BYTES: Final = 64 * 1024
 _VERSION_KEY: Final = "version"
 _OPEN_LOCK: Final = threading.Lock()
+# Without this flag, Windows changes the line ends of a file that was opened with `os.open`.
+_BINARY_FLAG: Final = os.O_BINARY if sys.platform == "win32" else 0
 _WRITABLE_HINT: Final = "The file and its folder must be writable"
 MEMORY: Final = ":memory:"  # the path of a database that is only in memory
 
@@ -61,7 +64,7 @@ def get_cache_dir() -> Path:
 def _get_user_dir(xdg_variable: str, default: str) -> Path:
     if home := os.environ.get("DOVETAIL_HOME"):
         return Path(home).expanduser()
-    directory = Path(os.environ.get("LOCALAPPDATA" if os.name == "nt" else xdg_variable, ""))
+    directory = Path(os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else xdg_variable, ""))
     # A relative path is ignored, because it would depend on the working directory.
     return (directory if directory.is_absolute() else Path.home() / default) / "dovetail"
 
@@ -113,12 +116,12 @@ def write_private_file(path: Path, data: bytes) -> None:
     Raises:
         PermissionError: another user owns the file or the pipe.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open_private(path, os.O_WRONLY | os.O_CREAT)
     with os.fdopen(descriptor, "wb") as file:
         file_stat = os.fstat(descriptor)
         if stat.S_ISREG(file_stat.st_mode):
-            _check_owner(file_stat, path)
-            if os.name != "nt":
+            check_owner(file_stat, path)
+            if sys.platform != "win32":
                 os.fchmod(descriptor, 0o600)
             os.truncate(descriptor, 0)
         else:
@@ -132,7 +135,7 @@ def open_for_append(path: str | Path) -> int:
     Raises:
         PermissionError: another user owns the file or the pipe, or other users can write the file.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         file_stat = os.fstat(descriptor)
         if stat.S_ISREG(file_stat.st_mode):
@@ -143,6 +146,10 @@ def open_for_append(path: str | Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_private(path: str | Path, flags: int) -> int:
+    return os.open(path, flags | _BINARY_FLAG, 0o600)
 
 
 def append(descriptor: int, data: bytes) -> None:
@@ -180,13 +187,14 @@ def read_private_file(path: Path) -> bytes | None:
 
 def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
     """Raise PermissionError if another user owns the path or can write it, because its content may be forged."""
-    _check_owner(file_stat, path)
-    if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
+    check_owner(file_stat, path)
+    if sys.platform != "win32" and file_stat.st_mode & _OTHERS_WRITE_MODE:
         raise PermissionError(f"other users can write {path}. If it is yours, run chmod go-w on it")
 
 
-def _check_owner(file_stat: os.stat_result, path: str | Path) -> None:
-    if os.name != "nt" and file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
+def check_owner(file_stat: os.stat_result, path: str | Path) -> None:
+    """Raise PermissionError if another user owns the path. Windows does not report owners."""
+    if sys.platform != "win32" and file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
         raise PermissionError(f"another user owns {path}. Move it away, or run chown if it is yours")
 
 
@@ -196,12 +204,12 @@ def _check_pipe(path: str | Path) -> None:
     """
     path_stat = os.lstat(path)
     if stat.S_ISFIFO(path_stat.st_mode):
-        _check_owner(path_stat, path)
+        check_owner(path_stat, path)
 
 
 def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
     """Change the mode of a file with secrets so that only the user can read it."""
-    if os.name != "nt" and file_stat.st_mode & _OTHERS_READ_MODE:
+    if sys.platform != "win32" and file_stat.st_mode & _OTHERS_READ_MODE:
         os.chmod(path, 0o600)
         mode = file_stat.st_mode & 0o777
         log.warning("other users could read %s (mode %o). The mode of the file is now 600", path, mode)
@@ -234,7 +242,7 @@ async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
 
 @contextlib.contextmanager
 def _open_lock_file(path: Path) -> Generator[int]:
-    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open_private(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor
     finally:
@@ -251,7 +259,7 @@ def _attempt_lock(descriptor: int, path: Path, timeout: float) -> Iterator[None]
         yield
 
 
-if os.name == "nt":  # pragma: no cover
+if sys.platform == "win32":  # pragma: no cover
 
     def _try_lock(descriptor: int) -> bool:
         import msvcrt
@@ -412,7 +420,7 @@ def _create_file(path: str | Path) -> os.stat_result:
     """
     try:
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(_open_private(path, os.O_CREAT | os.O_EXCL | os.O_RDWR))
         file_stat = os.stat(path)
     except FileNotFoundError:
         raise UnusableFile(path, f"cannot create {path}: its folder does not exist. Create the folder first") from None

@@ -23,7 +23,7 @@ from dovetail.errors import ProcessStartError
 from dovetail.transports import pipes
 from dovetail.transports.process import process_group
 from dovetail.transports.process.child_process import ChildProcess
-from dovetail.transports.process.process_group import has_running_member
+from dovetail.transports.process.posix_group import has_running_member
 from support.fake_service import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")

@@ -104,7 +104,7 @@ def _check_metadata(metadata: str, script: str) -> str | None:
 
 def find_uv(environment: EnvironmentSpec) -> str:
     """Return the absolute path of uv. Raise UsageError if uv is not installed."""
-    name = "uv.exe" if os.name == "nt" else "uv"
+    name = "uv.exe" if sys.platform == "win32" else "uv"
     folders = (Path(sys.executable).parent, Path.home() / ".local" / "bin", Path.home() / ".cargo" / "bin")
     candidates = (os.environ.get("UV"), shutil.which("uv"), *(str(folder / name) for folder in folders))
     uv = next((candidate for candidate in candidates if candidate and os.path.isfile(candidate)), None)
@@ -127,7 +127,7 @@ def enter_environment(environment: EnvironmentSpec) -> None:
     python = _get_python(folder)
     variables = os.environ | {_ENVIRONMENT_VARIABLE: _format_marker(str(folder), environment)}
     command = [python, "-m", "dovetail", *sys.argv[1:]]
-    if os.name == "nt":  # Windows cannot replace a process.
+    if sys.platform == "win32":  # Windows cannot replace a process.
         raise click.exceptions.Exit(subprocess.run(command, env=variables, check=False).returncode)
     os.execve(python, command, variables)
 
@@ -137,7 +137,7 @@ def _format_marker(folder: str, environment: EnvironmentSpec) -> str:
 
 
 def _get_python(folder: Path) -> str:
-    return str(folder / "Scripts" / "python.exe") if os.name == "nt" else str(folder / "bin" / "python")
+    return str(folder / "Scripts" / "python.exe") if sys.platform == "win32" else str(folder / "bin" / "python")
 
 
 def prepare_environment(environment: EnvironmentSpec) -> Path:

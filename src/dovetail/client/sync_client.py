@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -92,7 +93,7 @@ def _reset_after_fork() -> None:
     _loop, _lock = None, threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 

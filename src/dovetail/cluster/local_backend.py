@@ -433,6 +433,6 @@ def _check_folder(folder: Path) -> None:
 def _lock_folder(folder: Path) -> int:
     import fcntl
 
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -64,7 +65,7 @@ def create_workers_folder() -> Generator[Path]:
             _remove_unused(abandoned)
         folder = Path(tempfile.mkdtemp(prefix=_WORKERS_PREFIX, dir=user_folder))
         # Workers lock the folder, too. So a locked folder is in use.
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_SH)
     try:
         yield folder
@@ -77,7 +78,7 @@ def _remove_unused(folder: Path) -> None:
     import fcntl
 
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
@@ -87,7 +88,7 @@ def _remove_unused(folder: Path) -> None:
 
 def _open_user_folder() -> Path:
     """Return the folder of this user. Raise PermissionError if other users can use it."""
-    if os.name == "nt":
+    if sys.platform == "win32":
         raise ValueError("the workers of one machine need Unix sockets. On Windows, use a cluster on Redis")
     runtime_folder = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if runtime_folder.is_absolute() and runtime_folder.is_dir():

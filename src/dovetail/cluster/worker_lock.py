@@ -28,7 +28,7 @@ class WorkerLock:
         self._folder = folder
         self._path = self._get_path(worker)
         new_path = str(folder / f"{worker}.new")
-        self._descriptor = os.open(new_path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(new_path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         # A file with the final name and without a lock would look like that of a lost worker.
         os.rename(new_path, self._path)
@@ -72,7 +72,7 @@ class WorkerLock:
 
 def _is_locked(path: str) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:

@@ -104,7 +104,7 @@ class LoopWatchdog:
 
 def hung_up(descriptor: int) -> bool:
     """Return whether either end of a pipe or terminal was closed."""
-    if not hasattr(select, "poll"):
+    if sys.platform == "win32":  # Windows cannot poll pipes.
         return False
     poll = select.poll()
     try:

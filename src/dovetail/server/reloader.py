@@ -146,7 +146,10 @@ def supervise(
     argv = [*command] if command is not None else _get_own_command()
     child_env = _build_child_env() | (options.get("env") or {})
     inherited_fds: tuple[int, ...] = ()
-    if listener is not None and sys.platform != "win32":
+    if listener is not None and sys.platform == "win32":
+        listener.close()  # A child cannot inherit the socket there, so it listens at the address itself.
+        listener = None
+    elif listener is not None:
         os.set_inheritable(listener.fileno(), True)
         child_env[LISTENER_VARIABLE] = str(listener.fileno())
         inherited_fds = (listener.fileno(),)

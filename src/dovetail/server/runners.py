@@ -424,13 +424,13 @@ def count_workers(workers: int | Literal["auto"]) -> int:
     check_type("workers=", workers, int, "'auto' or an integer")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
-    if workers > 1 and os.name == "nt":
+    if workers > 1 and sys.platform == "win32":
         raise ValueError("several workers are not supported on Windows. Start one process for each port instead")
     return workers
 
 
 def _count_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     try:
         with open(_CPU_LIMIT_FILE, encoding="ascii") as file:
             quota, period = file.read().split()

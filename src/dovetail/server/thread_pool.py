@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from collections import Counter, deque
@@ -126,7 +127,7 @@ def _reset_after_fork() -> None:
         pool._reset()  # pyright: ignore[reportPrivateUsage]
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 

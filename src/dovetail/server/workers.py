@@ -20,7 +20,7 @@ from dovetail.server.exit_codes import CALLS_CUT, STARTUP_FAILED
 
 _PIPES_VARIABLE: Final = "_DOVETAIL_WORKER"
 LISTENER_VARIABLE: Final = "_DOVETAIL_LISTENER"  # the file descriptor of a listening socket that a process inherits
-_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM} | ({signal.SIGHUP} if hasattr(signal, "SIGHUP") else set())
+_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM} | ({signal.SIGHUP} if sys.platform != "win32" else set())
 _POLL_INTERVAL_S: Final = 0.5
 _MIN_UPTIME_S: Final = 1.0  # A worker that exits sooner is replaced after a delay.
 _MIN_DELAY_S: Final = 0.5
@@ -144,7 +144,7 @@ class Supervisor:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, self._handle_stop)
         # A terminal that closes sends SIGHUP, and then the server must stop. Service managers have no terminal.
-        if hasattr(signal, "SIGHUP") and not sys.stderr.isatty():
+        if not sys.stderr.isatty():
             signal.signal(signal.SIGHUP, self._handle_restart)
         try:
             self._workers.append(self._start())

@@ -370,6 +370,8 @@ class PipeProxy:
     """
 
     def __init__(self, faults: FaultPlan, path: str) -> None:
+        if sys.platform == "win32":
+            raise OSError("faults on the pipes of a process do not work on Windows. Use an HTTP or TCP server")
         self._faults = faults
         self._path = path
         self._listener = socket.socket(socket.AF_UNIX)

@@ -4,6 +4,7 @@ Without these lines, the operator could not find out why clients are refused.
 """
 
 import logging
+import sys
 from typing import Any, Final
 
 from dovetail.error_context import clip
@@ -25,10 +26,10 @@ def warn_if_descriptors_run_out(transport: Any) -> None:
     The system assigns the lowest free number, so the number of a new descriptor shows how many are in use. Event loops
     log nothing when no descriptor is free.
     """
-    try:
-        import resource
-    except ImportError:  # Windows does not have this limit.
+    if sys.platform == "win32":  # Windows does not have this limit.
         return
+    import resource
+
     connection = transport.get_extra_info("socket")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if connection is not None and limit > 0 and connection.fileno() >= limit - max(4, limit // 20):

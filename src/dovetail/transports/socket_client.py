@@ -5,6 +5,7 @@
 
 import asyncio
 import os
+import sys
 
 from dovetail.error_context import add_context
 from dovetail.errors import ConnectError
@@ -52,6 +53,8 @@ class SocketClient(LineClient):
 
     async def _open_socket(self) -> None:
         if self._path is not None:
+            if sys.platform == "win32":
+                raise OSError("Unix sockets do not work on Windows")
             await self._loop.create_unix_connection(lambda: self, self._path)
         else:
             await self._loop.create_connection(lambda: self, self._host, self._port)

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -139,6 +140,8 @@ async def serve_socket(
 
 async def _check_free(path: str) -> None:
     """Raise OSError if another server uses a Unix socket. A socket file without a server may be replaced."""
+    if sys.platform == "win32":
+        raise OSError("Unix sockets do not work on Windows. Use a TCP socket")
     try:
         _, writer = await asyncio.open_unix_connection(path)
     except OSError:

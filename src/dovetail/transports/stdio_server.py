@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from dovetail.transports.line_protocol import LineProtocol
 from dovetail.transports.pipes import prepare_pipe
@@ -68,6 +68,8 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
 
 def _has_hung_up(descriptor: int) -> bool:
     """Return whether the peer has closed its end of a pipe. This function does not read from the pipe."""
+    if sys.platform == "win32":  # Windows cannot poll pipes.
+        return False
     poll = select.poll()
     poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))
@@ -94,12 +96,11 @@ async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _enlarge_pipe(descriptor: int) -> None:
-    try:
+    if sys.platform == "linux":
         import fcntl
 
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    except (ImportError, AttributeError, OSError):
-        pass
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class _Backpressure(asyncio.Protocol):

@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,7 @@ def test_without_the_functions_of_posix_only_folders_are_refused(
 ) -> None:
     for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
         monkeypatch.delattr(os, name)
+    monkeypatch.setattr(sys, "platform", "win32")
     assert module.__file__ is not None
     spec = importlib.util.spec_from_file_location("skill_folder_on_windows", module.__file__)
     assert spec is not None

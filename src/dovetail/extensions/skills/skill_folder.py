@@ -7,6 +7,7 @@ belong in a skill, and leaves out hidden files. It computes a digest again only 
 
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -32,11 +33,10 @@ _MAX_PROBLEMS: Final = 20  # At most this many problems of one skill or one scan
 _READ_CHUNK_BYTES: Final = 1024 * 1024
 # Windows cannot open a file relative to a directory, so folders of skills do not work on Windows.
 # Skills from functions work on Windows, so importing this module must not fail there.
-_CAN_OPEN_RELATIVE: Final = hasattr(os, "O_DIRECTORY") and hasattr(os, "O_NOFOLLOW")
-_SAFE_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_OPEN_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS
+_CAN_OPEN_RELATIVE: Final = sys.platform != "win32"
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW if sys.platform != "win32" else os.O_RDONLY
 # Without O_NONBLOCK, opening a pipe would wait for a writer.
-_OPEN_FILE: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _SAFE_FLAGS
+_OPEN_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW if sys.platform != "win32" else os.O_RDONLY
 
 
 class _ScannedFile(Struct, frozen=True):

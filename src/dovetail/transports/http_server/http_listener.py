@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import selectors
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import ssl
 
 _BACKLOG: Final = 2048
+# On Windows, SO_REUSEADDR would let another program listen at the same address.
+_BIND_OPTION: Final = socket.SO_EXCLUSIVEADDRUSE if sys.platform == "win32" else socket.SO_REUSEADDR
 # A stopping worker keeps idle connections open for this time, because a client may just have sent a request.
 _RELEASE_TIMEOUT_S: Final = 1.0
 _MIN_RELEASE_S: Final = 0.1
@@ -218,7 +221,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The event loop disables Nagle's algorithm only for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, _BIND_OPTION, 1)
     try:
         listener.bind((host, port))
         listener.listen(_BACKLOG)

@@ -27,11 +27,13 @@ def has_unread_input(transport: Any) -> bool:
 
 
 def _has_bytes(transport: Any, request: str) -> bool:
-    try:
-        import fcntl
-        import termios
+    if sys.platform == "win32":
+        return False
+    import fcntl
+    import termios
 
+    try:
         connection = transport.get_extra_info("socket")
         return any(fcntl.ioctl(connection.fileno(), getattr(termios, request), bytes(4)))
-    except (ImportError, AttributeError, OSError):
+    except (AttributeError, OSError):
         return False
