@@ -36,7 +36,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-tasks bench-cluster bench-pipelining bench-commands demo docs docs-serve lock clean
+.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-tasks bench-cluster bench-pipelining bench-commands demo docs docs-serve dist lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -162,6 +162,10 @@ docs: $(TEST_STAMP) $(DOCS_STAMP) ## Build the documentation site in site/ and c
 
 docs-serve: docs ## Serve the documentation site on port 8000 (PORT=...)
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+dist: $(TEST_STAMP) ## Build the sdist and the wheel in dist/, and check them
+	rm -rf dist
+	$(BIN)/python tests/support/build_distributions.py dist
 
 lock: $(STAMP) ## Regenerate the lock files
 	$(COMPILE) --output-file requirements/runtime.txt pyproject.toml

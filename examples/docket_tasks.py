@@ -1,4 +1,4 @@
-"""Run the tasks of a server in worker processes, with Redis or Valkey. Needs `dovetail-mcp[docket]` and a Redis server.
+"""Run the tasks of a server in worker processes, with Redis or Valkey. Needs the extra `docket` and a Redis server.
 
 In this folder, run `dovetail worker docket_tasks.py` on each machine that should run tasks, and `docket_tasks.py` with
 Python on each machine that should answer clients. Then call the tool `count_primes` at http://127.0.0.1:8000/mcp with a
