@@ -13,7 +13,9 @@ Run it after you change one of these. A test compares the result with the files.
 import ast
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from types import ModuleType
 
@@ -124,22 +126,53 @@ def create_command_pages() -> dict[Path, str]:
     first = _replace_table(
         _replace_table(first, "commands", "\n\n".join(groups)), "exits", _table(["code", "meaning"], meanings)
     )
+    common = _list_common_options()
+    common_help = _format_help("dovetail COMMAND", click.Command("COMMAND", params=[*common.values()]))
+    options_text = common_help[common_help.index("Options:") :]
+    first = _replace_table(first, "common-options", f"```text\n{options_text}\n```")
     texts = {folder / "README.md": first}
     for name in COMMAND_SUMMARIES:
         page = folder / f"{name}.md"
         command = load_command(name)
         text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
-        help_texts = "\n\n".join(f"```text\n{help_text}\n```" for help_text in _list_help_texts(name, command))
-        texts[page] = _replace_table(text, "help", help_texts)
+        texts[page] = _replace_table(text, "help", "\n\n".join(_list_help_texts(f"dovetail {name}", command, common)))
     return texts
 
 
-def _list_help_texts(name: str, command: click.Command) -> Iterator[str]:
-    with click.Context(command, info_name=f"dovetail {name}", terminal_width=100, help_option_names=HELP) as ctx:
-        yield command.get_help(ctx)
+def _list_common_options() -> dict[str, click.Option]:
+    """Return the options that at least ten commands share, by their names."""
+    options = [option for name in COMMAND_SUMMARIES for option in _list_options(load_command(name))]
+    counts = Counter(map(_get_option_key, options))
+    return {option.opts[-1]: option for option in options if counts[_get_option_key(option)] >= 10}
+
+
+def _list_options(command: click.Command) -> Iterator[click.Option]:
+    yield from (param for param in command.params if isinstance(param, click.Option))
+
+
+def _get_option_key(option: click.Option) -> tuple[str, str | None]:
+    return option.opts[-1], option.help
+
+
+def _list_help_texts(name: str, command: click.Command, common: dict[str, click.Option]) -> Iterator[str]:
+    """Yield the help of a command without the common options, and the names of these. Then that of its subcommands."""
+    common_keys = set(map(_get_option_key, common.values()))
+    shared = [option for option in _list_options(command) if _get_option_key(option) in common_keys]
+    own_command = copy(command)
+    own_command.params = [param for param in command.params if param not in shared]
+    own_command.add_help_option = False
+    yield f"```text\n{_format_help(name, own_command)}\n```"
+    names = [f"`{option.opts[-1]}`" for option in shared if option.opts[-1] != "--help"]
+    if names:
+        yield f"[Common options](README.md#common-options): {', '.join(names)}"
     if isinstance(command, click.Group):
         for inner, subcommand in command.commands.items():
-            yield from _list_help_texts(f"{name} {inner}", subcommand)
+            yield from _list_help_texts(f"{name} {inner}", subcommand, common)
+
+
+def _format_help(name: str, command: click.Command) -> str:
+    with click.Context(command, info_name=name, terminal_width=100, help_option_names=HELP) as ctx:
+        return command.get_help(ctx)
 
 
 def create_performance_pages() -> dict[Path, str]:
@@ -186,7 +219,7 @@ def create_types_page() -> str:
     text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
     tables = _import_neighbor("type_tables")
     text = _replace_table(text, "parameters", _table(["annotation", "schema"], tables.list_parameter_rows()))
-    head = ["annotation", "returned", "content", "structured content", "output schema"]
+    head = ["annotation", "returned", "content", "structured content"]
     return _replace_table(text, "results", _table(head, tables.list_result_rows()))
 
 

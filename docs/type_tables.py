@@ -139,15 +139,14 @@ def list_parameter_rows() -> list[list[str]]:
 
 
 def list_result_rows() -> list[list[str]]:
-    """Return rows with annotation, value, content, structured content and output schema."""
+    """Return rows with annotation, value, content and structured content."""
     rows: list[list[str]] = []
     for label, annotation, value_label, value in RESULTS:
         output = compile_output(annotation)
         result = to_plain(output.to_result(value))
         structured = _code(json.dumps(result["structuredContent"])) if "structuredContent" in result else ""
         blocks = ", ".join(_block(block) for block in result["content"]) or "*no block*"
-        schema = "" if output.schema is None else _code(json.dumps(output.schema))
-        rows.append([label if label.startswith("*") else _code(label), _code(value_label), blocks, structured, schema])
+        rows.append([label if label.startswith("*") else _code(label), _code(value_label), blocks, structured])
     return rows
 
 

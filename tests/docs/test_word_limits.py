@@ -1,0 +1,65 @@
+"""Test that no document is longer than its limit, and that all documents together are short.
+
+Every Markdown file in git counts, except those that are generated and the skills of the examples.
+"""
+
+import shutil
+import subprocess
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAX_WORDS_OF_ALL_DOCUMENTS = 95_000
+# The first pattern that matches the path of a document applies.
+MAX_WORDS = {
+    "README.md": 1_300,
+    "CONTRIBUTING.md": 1_500,
+    "ARCHITECTURE.md": 2_000,
+    "SECURITY.md": 1_000,
+    "CHANGELOG.md": 700,
+    "docs/reliability.md": 2_500,
+    "docs/performance.md": 2_500,
+    "docs/security/*": 1_000,
+    "docs/decisions/*shared-state*": 1_500,
+    "docs/decisions/*": 600,
+    "*": 1_800,
+}
+UNCOUNTED = ("docs/reference.md", "docs/reference/*", "bench/results/*", "examples/skills/*")
+
+
+def _list_documents() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        return []
+    command = ["git", "ls-files", "-z", "--", "*.md"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    existing = [name for name in names if name and (ROOT / name).is_file()]
+    return [name for name in existing if not any(fnmatchcase(name, pattern) for pattern in UNCOUNTED)]
+
+
+DOCUMENTS = _list_documents()
+
+
+def _count_words(name: str) -> int:
+    return len((ROOT / name).read_text(encoding="utf-8").split())
+
+
+def _get_limit(name: str) -> int:
+    return next(limit for pattern, limit in MAX_WORDS.items() if fnmatchcase(name, pattern))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_not_longer_than_its_limit(name: str) -> None:
+    assert _count_words(name) <= _get_limit(name)
+
+
+def test_all_documents_together_are_not_longer_than_their_limit() -> None:
+    assert sum(map(_count_words, DOCUMENTS)) <= MAX_WORDS_OF_ALL_DOCUMENTS
+
+
+def test_each_kind_of_document_has_its_limit() -> None:
+    assert _get_limit("docs/guide/tools.md") == 1_800
+    assert _get_limit("docs/decisions/shared-state.md") == 1_500
+    assert _get_limit("docs/decisions/msgspec.md") == 600
+    assert _get_limit("docs/security/servers.md") == 1_000
