@@ -162,9 +162,11 @@ def _list_help_texts(name: str, command: click.Command, common: dict[str, click.
     own_command.params = [param for param in command.params if param not in shared]
     own_command.add_help_option = False
     yield f"```text\n{_format_help(name, own_command)}\n```"
-    names = [f"`{option.opts[-1]}`" for option in shared if option.opts[-1] != "--help"]
-    if names:
-        yield f"[Common options](README.md#common-options): {', '.join(names)}"
+    names = [option.opts[-1] for option in shared if option.opts[-1] != "--help"]
+    if len(names) == len(common) - 1:
+        yield "All [common options](README.md#common-options)."
+    elif names:
+        yield "[Common options](README.md#common-options): " + ", ".join(f"`{option}`" for option in names)
     if isinstance(command, click.Group):
         for inner, subcommand in command.commands.items():
             yield from _list_help_texts(f"{name} {inner}", subcommand, common)
