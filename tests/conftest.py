@@ -20,6 +20,8 @@ settings.register_profile("dovetail", deadline=None, derandomize=os.environ.get(
 settings.register_profile("quick", settings.get_profile("dovetail"), max_examples=10)  # for `make quick`
 settings.load_profile("dovetail")
 
+pytest_plugins = ["support.durations"]
+
 ROOT = Path(__file__).parents[1]
 
 ALLOWED_SKIPS_IN_CI = ("platform: ",)  # a skip because of the platform cannot be avoided

@@ -22,6 +22,8 @@ def project(root: Path, tmp_path: Path) -> Path:
         "support/official_schemas.py",
         "support/extract_schemas.py",
         "support/outside_programs.py",
+        "support/durations.py",
+        "support/durations.json",
     ):
         shutil.copy(root / "tests" / name, tmp_path / "tests" / name)
     return tmp_path

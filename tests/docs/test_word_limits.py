@@ -3,12 +3,12 @@
 Every Markdown file in git counts, except those that are generated and the skills of the examples.
 """
 
-import shutil
-import subprocess
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+
+from support.build_distributions import list_tracked_files
 
 ROOT = Path(__file__).parents[2]
 MAX_WORDS_OF_ALL_DOCUMENTS = 95_000
@@ -30,12 +30,8 @@ UNCOUNTED = ("docs/reference.md", "docs/reference/*", "bench/results/*", "exampl
 
 
 def _list_documents() -> list[str]:
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        return []
-    command = ["git", "ls-files", "-z", "--", "*.md"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    existing = [name for name in names if name and (ROOT / name).is_file()]
-    return [name for name in existing if not any(fnmatchcase(name, pattern) for pattern in UNCOUNTED)]
+    documents = [name for name in list_tracked_files() or [] if name.endswith(".md")]
+    return [name for name in documents if not any(fnmatchcase(name, pattern) for pattern in UNCOUNTED)]
 
 
 DOCUMENTS = _list_documents()

@@ -61,7 +61,7 @@ def copy_sources(folder: Path) -> None:
 
 def list_tracked_files() -> list[str] | None:
     """Return the names of the files in git, or None if this is not a checkout."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
+    if not (ROOT / ".git").exists():
         return None
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in listed.split("\0") if name and (ROOT / name).exists()]
