@@ -25,9 +25,9 @@ SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers
   client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
   client/test_validator.py cluster docs/test_desktop_hosts.py docs/test_examples.py docs/test_readme.py \
   docs/test_site.py docs/test_transcripts.py docs/test_troubleshooting.py docs/test_tutorial.py \
-  extensions/tasks/test_docket_engine.py extensions/tasks/test_redis_task_store.py \
+  tasks/test_docket_engine.py tasks/test_redis_task_store.py \
   host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
-  host/test_supervisor.py http_server protocol/test_sse.py server/test_mount_resolver.py server/test_mounted_servers.py \
+  host/test_supervisor.py http_server protocol/test_sse.py mounts/test_mount_resolver.py mounts/test_mounted_servers.py \
   server/test_reloader.py server/test_runners.py testing/test_faults.py testing/test_pytest_plugin.py \
   transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py type_checks \
   wire/test_official_schemas.py)

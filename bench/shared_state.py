@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dovetail.cluster.local_backend import LocalBackend
+from dovetail.cluster.local.local_backend import LocalBackend
 from dovetail.cluster.memory_backend import MemoryBackend
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import Message
+from dovetail.cluster.redis.redis_backend import RedisBackend
+from dovetail.protocol.interfaces.shared_state import Message
 
 REPEATS = 2000
 BODY = bytes(300)

@@ -29,10 +29,10 @@ from typing import Any
 
 import psutil
 
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_record import TaskCaller, TaskRecord, create_task_id
-from dovetail.protocol.task_rules import answer_requests, ask_client, complete_task, request_cancel
-from dovetail.protocol.task_store import change_task
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.task_record import TaskCaller, TaskRecord, create_task_id
+from dovetail.tasks.task_rules import answer_requests, ask_client, complete_task, request_cancel
+from dovetail.tasks.task_store import change_task
 from dovetail.wire.input_required import InputRequest
 
 CREATE_LIMIT_MS = 1.0

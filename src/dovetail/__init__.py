@@ -26,17 +26,16 @@ if TYPE_CHECKING:
     from dovetail.host.host import Host as Host
     from dovetail.host.policy.policy import Policy as Policy
     from dovetail.host.policy.policy import rule as rule
+    from dovetail.mounts.transforms import ArgTransform as ArgTransform
+    from dovetail.mounts.transforms import Transform as Transform
+    from dovetail.protocol.interfaces.routes import RouteRequest as RouteRequest
+    from dovetail.protocol.interfaces.routes import RouteResponse as RouteResponse
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import ServerLimits as ServerLimits
     from dovetail.protocol.limits import Timeouts as Timeouts
-    from dovetail.protocol.routes import RouteRequest as RouteRequest
-    from dovetail.protocol.routes import RouteResponse as RouteResponse
     from dovetail.server.context import Context as Context
     from dovetail.server.context import current_principal as current_principal
     from dovetail.server.context import get_context as get_context
-    from dovetail.server.decorators import prompt as prompt
-    from dovetail.server.decorators import resource as resource
-    from dovetail.server.decorators import tool as tool
     from dovetail.server.dependencies import Depends as Depends
     from dovetail.server.input_requests import Elicit as Elicit
     from dovetail.server.input_requests import ElicitURL as ElicitURL
@@ -44,13 +43,14 @@ if TYPE_CHECKING:
     from dovetail.server.input_requests import ListRoots as ListRoots
     from dovetail.server.input_requests import Sample as Sample
     from dovetail.server.invocation import ProgressUpdate as ProgressUpdate
-    from dovetail.server.item_options import CacheHint as CacheHint
+    from dovetail.server.items.decorators import prompt as prompt
+    from dovetail.server.items.decorators import resource as resource
+    from dovetail.server.items.decorators import tool as tool
+    from dovetail.server.items.item_options import CacheHint as CacheHint
     from dovetail.server.large_results import LargeResultSettings as LargeResultSettings
     from dovetail.server.media import Audio as Audio
     from dovetail.server.media import File as File
     from dovetail.server.media import Image as Image
-    from dovetail.server.mounts.transforms import ArgTransform as ArgTransform
-    from dovetail.server.mounts.transforms import Transform as Transform
     from dovetail.server.server import Server as Server
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
@@ -70,11 +70,11 @@ __version__ = _VERSION
 
 _MODULE_BY_NAME = {
     "Annotations": "dovetail.wire.content",
-    "ArgTransform": "dovetail.server.mounts.transforms",
+    "ArgTransform": "dovetail.mounts.transforms",
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
-    "CacheHint": "dovetail.server.item_options",
+    "CacheHint": "dovetail.server.items.item_options",
     "CallToolResult": "dovetail.wire.tools",
     "ChangeEvent": "dovetail.client.subscription",
     "Client": "dovetail.client.client",
@@ -109,8 +109,8 @@ _MODULE_BY_NAME = {
     "RemoteError": "dovetail.errors",
     "ResourceContents": "dovetail.wire.content",
     "ResourceLink": "dovetail.wire.content",
-    "RouteRequest": "dovetail.protocol.routes",
-    "RouteResponse": "dovetail.protocol.routes",
+    "RouteRequest": "dovetail.protocol.interfaces.routes",
+    "RouteResponse": "dovetail.protocol.interfaces.routes",
     "Sample": "dovetail.server.input_requests",
     "Server": "dovetail.server.server",
     "ServerLimits": "dovetail.protocol.limits",
@@ -120,14 +120,14 @@ _MODULE_BY_NAME = {
     "Timeouts": "dovetail.protocol.limits",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
-    "Transform": "dovetail.server.mounts.transforms",
+    "Transform": "dovetail.mounts.transforms",
     "TransportError": "dovetail.errors",
     "current_principal": "dovetail.server.context",
     "get_context": "dovetail.server.context",
-    "prompt": "dovetail.server.decorators",
-    "resource": "dovetail.server.decorators",
+    "prompt": "dovetail.server.items.decorators",
+    "resource": "dovetail.server.items.decorators",
     "rule": "dovetail.host.policy.policy",
-    "tool": "dovetail.server.decorators",
+    "tool": "dovetail.server.items.decorators",
 }
 
 __all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]

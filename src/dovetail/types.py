@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
     from dovetail.client.targets import Target as Target
-    from dovetail.protocol.client_transport import CustomConnection as CustomConnection
-    from dovetail.protocol.http_types import ASGIApp as ASGIApp
-    from dovetail.protocol.http_types import AsyncHTTPClient as AsyncHTTPClient
-    from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
-    from dovetail.protocol.http_types import HTTPResponse as HTTPResponse
-    from dovetail.protocol.state_store import StateStore as StateStore
+    from dovetail.openapi.document import OpenAPIOperation as OpenAPIOperation
+    from dovetail.protocol.interfaces.client_transport import CustomConnection as CustomConnection
+    from dovetail.protocol.interfaces.http_types import ASGIApp as ASGIApp
+    from dovetail.protocol.interfaces.http_types import AsyncHTTPClient as AsyncHTTPClient
+    from dovetail.protocol.interfaces.http_types import HTTPRequest as HTTPRequest
+    from dovetail.protocol.interfaces.http_types import HTTPResponse as HTTPResponse
+    from dovetail.protocol.interfaces.state_store import StateStore as StateStore
     from dovetail.protocol.stats import ClientStats as ClientStats
     from dovetail.protocol.stats import HostStats as HostStats
     from dovetail.protocol.stats import ServerStats as ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile as SchemaProfile
     from dovetail.server.call_state import CallState as CallState
-    from dovetail.server.item_options import PromptOptions as PromptOptions
-    from dovetail.server.item_options import ResourceOptions as ResourceOptions
-    from dovetail.server.item_options import SkillOptions as SkillOptions
-    from dovetail.server.item_options import ToolOptions as ToolOptions
-    from dovetail.server.lifespan import Lifespan as Lifespan
-    from dovetail.server.lint import LintIssue as LintIssue
-    from dovetail.server.lint import LintReport as LintReport
-    from dovetail.server.openapi.document import OpenAPIOperation as OpenAPIOperation
+    from dovetail.server.dispatch.lifespan import Lifespan as Lifespan
+    from dovetail.server.items.item_options import PromptOptions as PromptOptions
+    from dovetail.server.items.item_options import ResourceOptions as ResourceOptions
+    from dovetail.server.items.item_options import SkillOptions as SkillOptions
+    from dovetail.server.items.item_options import ToolOptions as ToolOptions
+    from dovetail.server.items.lint import LintIssue as LintIssue
+    from dovetail.server.items.lint import LintReport as LintReport
     from dovetail.server.server_options import ASGIOptions as ASGIOptions
     from dovetail.server.server_options import HTTPServerOptions as HTTPServerOptions
     from dovetail.server.server_options import ServerOptions as ServerOptions
@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _MODULE_BY_NAME = {
-    "ASGIApp": "dovetail.protocol.http_types",
+    "ASGIApp": "dovetail.protocol.interfaces.http_types",
     "ASGIOptions": "dovetail.server.server_options",
     "Annotations": "dovetail.wire.content",
-    "AsyncHTTPClient": "dovetail.protocol.http_types",
+    "AsyncHTTPClient": "dovetail.protocol.interfaces.http_types",
     "AudioContent": "dovetail.wire.content",
     "CallToolResult": "dovetail.wire.tools",
     "ClientCapabilities": "dovetail.wire.lifecycle",
@@ -105,7 +105,7 @@ _MODULE_BY_NAME = {
     "ContentBlock": "dovetail.wire.content",
     "CreateMessageRequestParams": "dovetail.wire.sampling",
     "CreateMessageResult": "dovetail.wire.sampling",
-    "CustomConnection": "dovetail.protocol.client_transport",
+    "CustomConnection": "dovetail.protocol.interfaces.client_transport",
     "DiscoverResult": "dovetail.wire.lifecycle",
     "ElicitRequestParams": "dovetail.wire.elicitation",
     "ElicitResult": "dovetail.wire.elicitation",
@@ -113,8 +113,8 @@ _MODULE_BY_NAME = {
     "ElicitationHandler": "dovetail.client.handlers",
     "EmbeddedResource": "dovetail.wire.content",
     "GetPromptResult": "dovetail.wire.prompts",
-    "HTTPRequest": "dovetail.protocol.http_types",
-    "HTTPResponse": "dovetail.protocol.http_types",
+    "HTTPRequest": "dovetail.protocol.interfaces.http_types",
+    "HTTPResponse": "dovetail.protocol.interfaces.http_types",
     "HTTPServerOptions": "dovetail.server.server_options",
     "HostStats": "dovetail.protocol.stats",
     "Icon": "dovetail.wire.content",
@@ -122,9 +122,9 @@ _MODULE_BY_NAME = {
     "Implementation": "dovetail.wire.lifecycle",
     "InputRequest": "dovetail.wire.input_required",
     "JSONValue": "dovetail.wire.base",
-    "Lifespan": "dovetail.server.lifespan",
-    "LintIssue": "dovetail.server.lint",
-    "LintReport": "dovetail.server.lint",
+    "Lifespan": "dovetail.server.dispatch.lifespan",
+    "LintIssue": "dovetail.server.items.lint",
+    "LintReport": "dovetail.server.items.lint",
     "ListChangedCapability": "dovetail.wire.lifecycle",
     "ListPromptsResult": "dovetail.wire.prompts",
     "ListResourceTemplatesResult": "dovetail.wire.resources",
@@ -137,16 +137,16 @@ _MODULE_BY_NAME = {
     "ModelPreferences": "dovetail.wire.sampling",
     "NotificationHandler": "dovetail.client.handlers",
     "ProgressHandler": "dovetail.client.deadlines",
-    "OpenAPIOperation": "dovetail.server.openapi.document",
+    "OpenAPIOperation": "dovetail.openapi.document",
     "Prompt": "dovetail.wire.prompts",
     "PromptArgument": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
-    "PromptOptions": "dovetail.server.item_options",
+    "PromptOptions": "dovetail.server.items.item_options",
     "ReadResourceResult": "dovetail.wire.resources",
     "Resource": "dovetail.wire.resources",
     "ResourceContents": "dovetail.wire.content",
     "ResourceLink": "dovetail.wire.content",
-    "ResourceOptions": "dovetail.server.item_options",
+    "ResourceOptions": "dovetail.server.items.item_options",
     "ResourceTemplate": "dovetail.wire.resources",
     "ResourcesCapability": "dovetail.wire.lifecycle",
     "Role": "dovetail.wire.content",
@@ -161,14 +161,14 @@ _MODULE_BY_NAME = {
     "ServerCapabilities": "dovetail.wire.lifecycle",
     "ServerOptions": "dovetail.server.server_options",
     "ServerStats": "dovetail.protocol.stats",
-    "StateStore": "dovetail.protocol.state_store",
+    "StateStore": "dovetail.protocol.interfaces.state_store",
     "Target": "dovetail.client.targets",
     "TextContent": "dovetail.wire.content",
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolChoice": "dovetail.wire.sampling",
-    "SkillOptions": "dovetail.server.item_options",
-    "ToolOptions": "dovetail.server.item_options",
+    "SkillOptions": "dovetail.server.items.item_options",
+    "ToolOptions": "dovetail.server.items.item_options",
     "ToolResultContent": "dovetail.wire.content",
     "ToolUseContent": "dovetail.wire.content",
     "Transport": "dovetail.server.server_options",

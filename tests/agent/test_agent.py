@@ -19,7 +19,7 @@ from dovetail.agent.agent import (
 from dovetail.errors import ModelError, NotSupported
 from dovetail.host import Deny, FileConsent
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import ModelReply, Usage
+from dovetail.protocol.interfaces.language_model import ModelReply, Usage
 from dovetail.testing.scripted_model import ModelRequest, ScriptedModel, tool_call
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 

@@ -6,7 +6,7 @@ from dovetail.agent.budget import AgentUsage, Budget, estimate_message_tokens
 from dovetail.agent.models.openai_model import OpenAIModel
 from dovetail.agent.models.preferences import ModelInfo
 from dovetail.errors import ModelError
-from dovetail.protocol.language_model import ModelReply, Usage
+from dovetail.protocol.interfaces.language_model import ModelReply, Usage
 from dovetail.testing.scripted_model import ScriptedModel
 from dovetail.wire.content import ImageContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage

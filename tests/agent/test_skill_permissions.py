@@ -22,7 +22,7 @@ from dovetail.host import (
 )
 from dovetail.host.host import Host
 from dovetail.host.skill_permissions import parse_allowed_tools
-from dovetail.protocol.recording_format import Event
+from dovetail.recording.recording_format import Event
 from dovetail.testing.scripted_model import ScriptedModel, tool_call
 
 pytest.importorskip("yaml")

@@ -1,8 +1,8 @@
 """Test that every call of a reply gets exactly one result under its own id."""
 
 from dovetail.agent.agent import create_turn
-from dovetail.protocol.language_model import ModelReply
-from dovetail.server.tool import build_error_result
+from dovetail.protocol.interfaces.language_model import ModelReply
+from dovetail.server.items.tool import build_error_result
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from dovetail import Client, Host, Policy, Server
 from dovetail.extensions import TaskConfig, TaskOptions
-from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.wire.raw_message import RawMessage
 
 TIMEOUT_S = 10.0

@@ -15,10 +15,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "dovetail"
 MODULES = ("os", "select", "signal", "socket")
 # These files need Unix. The documents say so, and their callers check the platform.
 UNIX_FILES = {
-    "cluster/local_backend.py",
-    "cluster/local_folder.py",
-    "cluster/wakeup_socket.py",
-    "cluster/worker_lock.py",
+    "cluster/local/local_backend.py",
+    "cluster/local/local_folder.py",
+    "cluster/local/wakeup_socket.py",
+    "cluster/local/worker_lock.py",
     "server/workers.py",
     "testing/fault_proxy.py",
     "testing/stdio_relay.py",

@@ -11,13 +11,13 @@ from joserfc.jwk import ECKey
 from dovetail import Server
 from dovetail.auth import Guard, JWTVerifier
 from dovetail.auth.flow_runner import FlowRunner
-from dovetail.background_work import run_close_handlers
+from dovetail.cluster.background_work import run_close_handlers
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.oauth.guard.dpop import DPoPChecker, NonceRequired
-from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from support.fake_issuer import ISSUER, Issuer
 from support.fake_service import AsgiRequest, start_post, stateless_request
 

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.auth import safe_fetch
 from dovetail.auth.safe_fetch import SafeFetcher, is_local_host, is_public_address
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.transports.http_client.http_client import HTTPClient
 from support.guarded_server import GuardedServer, HttpReply
 

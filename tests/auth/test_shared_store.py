@@ -15,7 +15,7 @@ from dovetail.oauth.authorization_server.responses import hash_secret
 from dovetail.oauth.authorization_server.store import StoreUnavailable, TokenGrant
 from dovetail.oauth.guard.claims import TokenRejected
 from dovetail.oauth.login.saved_login import Token
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.versioned_codec import add_format, remove_format
 from dovetail.wire.codec import decode, encode
 from oauth.server_harness import ISSUER, REDIRECT_URI, RESOURCE, Browser, ServerHarness, complete, decode_body

@@ -6,21 +6,21 @@ import logging
 
 import pytest
 
-from dovetail.background_work import (
+from dovetail.cluster.background_work import (
     BackgroundTasks,
     release_place,
     repeat_until_available,
     run_close_handlers,
     wait_until_empty,
 )
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
-from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
 
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.background_work._FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("dovetail.cluster.background_work._FIRST_DELAY_S", 0.0)
 
 
 class Work:
@@ -129,7 +129,7 @@ async def test_closing_waits_for_work_that_other_work_starts() -> None:
 
 
 async def test_closing_ends_although_a_task_ignores_its_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.background_work._CANCEL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("dovetail.cluster.background_work._CANCEL_TIMEOUT_S", 0.01)
     may_end = asyncio.Event()
 
     async def ignore_cancellation() -> None:

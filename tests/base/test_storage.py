@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from dovetail.auth.sqlite_store import SQLiteStore
-from dovetail.cluster.local_database import LocalDatabase
+from dovetail.cluster.local.local_database import LocalDatabase
 from dovetail.errors import DamagedFile, UnsupportedFileVersion, UnusableFile
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host import FileConsent
-from dovetail.protocol.task_record import TaskUnreadable
 from dovetail.server.state_stores import SQLiteStateStore
 from dovetail.storage import (
     SharedDatabase,
@@ -34,6 +32,8 @@ from dovetail.storage import (
     read_private_file,
     write_private_file,
 )
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.task_record import TaskUnreadable
 from support.polling import hurry
 from support.task_records import make_record
 

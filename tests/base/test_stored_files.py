@@ -19,7 +19,7 @@ from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import UnsupportedFileVersion
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host.audit_log import AuditLog, read_audit_log
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore

@@ -35,7 +35,7 @@ from dovetail import (
     Transform,
     rule,
 )
-from dovetail.client import mounted_client
+from dovetail.mounts import mounted_client
 from support.driver import STATELESS, Peer, connect, serve, stop_process
 from support.raw_http import TIMEOUT_S, HttpServerAddress
 from support.scripted_server import ErrorReply, ScriptedServer, serve_over_http, tool_definition

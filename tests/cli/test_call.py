@@ -18,7 +18,7 @@ from dovetail import (
     TextContent,
 )
 from dovetail.cli.commands.call import format_result
-from dovetail.extensions.tasks.task_handle import TaskReference
+from dovetail.tasks.task_handle import TaskReference
 
 TASK_SERVER = Path(__file__).with_name("task_server.py")
 

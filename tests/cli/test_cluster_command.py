@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cluster.recorder import Recorder
 from dovetail.cli.main import cli
 from dovetail.cluster import Cluster
-from dovetail.protocol.shared_state import CLOCK_MARGIN_S, HistoryLost, SharedState
+from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S, HistoryLost, SharedState
 from support.redis_servers import RedisServer
 
 

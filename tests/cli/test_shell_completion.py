@@ -12,7 +12,7 @@ import pytest
 from cli.command_process import RunCommand
 from cli.terminal import open_terminal
 from dovetail.cli.commands.shell_completion import SCRIPTS
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
 from support.outside_programs import get_program, needs
 from support.task_records import make_record
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from cli.terminal import open_terminal
 from dovetail.cli.main import cli
 from dovetail.errors import InternalError
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
-from dovetail.protocol.task_record import TaskLease, TaskRecord
-from dovetail.protocol.task_rules import ask_client, complete_task, fail_task, report_progress
-from dovetail.protocol.task_store import change_task
 from dovetail.storage import make_private_dir
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
+from dovetail.tasks.task_record import TaskLease, TaskRecord
+from dovetail.tasks.task_rules import ask_client, complete_task, fail_task, report_progress
+from dovetail.tasks.task_store import change_task
 from dovetail.wire.input_required import InputRequest
 from support.processes import run_process
 from support.task_records import make_record

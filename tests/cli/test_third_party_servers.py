@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli.command_process import TIMEOUT_S, RunCommand, ServerProcess
-from dovetail.protocol.recording_format import read_frames
 from dovetail.recording.playback import read_exchanges
+from dovetail.recording.recording_format import read_frames
 from support.processes import run_process
 
 pytestmark = pytest.mark.interop

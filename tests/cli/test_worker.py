@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from dovetail.cli.main import cli
 from dovetail.extensions import RedisTaskStore
-from dovetail.protocol.task_rules import complete_task
-from dovetail.protocol.task_store import change_task
+from dovetail.tasks.task_rules import complete_task
+from dovetail.tasks.task_store import change_task
 from support.redis_servers import RedisServer
 from support.task_records import make_record
 

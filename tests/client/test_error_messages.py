@@ -9,7 +9,7 @@ import pytest
 from dovetail import Client, CommandTarget, MCPError, RequestAwaitingInput, Server, SyncClient, Timeouts, ToolError
 from dovetail.errors import ConnectError, NotSupported, ProcessStartError, RequestTimeout
 from dovetail.protocol.client_messages import create_error
-from dovetail.protocol.client_transport import describe_request
+from dovetail.protocol.interfaces.client_transport import describe_request
 from dovetail.wire.raw_message import ErrorObject
 from support.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
 from support.mentions import mentions, values

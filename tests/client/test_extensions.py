@@ -13,8 +13,8 @@ from dovetail import Client, Server, SyncClient
 from dovetail.errors import InvalidResult, NotSupported, RemoteError
 from dovetail.extensions import CacheableResult, Extension, ExtensionClient, Params, Result
 from dovetail.middleware import CallNext, Exchange, Retry
-from dovetail.protocol.recording_format import read_frames
 from dovetail.recording.playback import Playback
+from dovetail.recording.recording_format import read_frames
 from dovetail.testing import serve
 from dovetail.types import CallToolResult, ClientCapabilities, TextContent
 

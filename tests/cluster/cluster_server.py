@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Context, Server, ServerLimits
-from dovetail.protocol.shared_state import SharedState
+from dovetail.protocol.interfaces.shared_state import SharedState
 
 OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
 
@@ -32,10 +32,10 @@ def create_backend(prefix: str = "test") -> SharedState:
     """Return the back end that the options name."""
     url, keys = OPTIONS["cluster"], OPTIONS["secret_keys"]
     if url.startswith("local:"):
-        from dovetail.cluster.local_backend import LocalBackend
+        from dovetail.cluster.local.local_backend import LocalBackend
 
         return LocalBackend(Path(url.removeprefix("local:")), secret_keys=keys)
-    from dovetail.cluster.redis_backend import RedisBackend
+    from dovetail.cluster.redis.redis_backend import RedisBackend
 
     return RedisBackend(url, prefix=prefix, secret_keys=keys)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cluster.recorder import Recorder
-from dovetail.cluster import redis_link
-from dovetail.cluster.local_backend import LocalBackend
+from dovetail.cluster.local.local_backend import LocalBackend
 from dovetail.cluster.memory_backend import MemoryBackend
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import SharedState
+from dovetail.cluster.redis import redis_link
+from dovetail.cluster.redis.redis_backend import RedisBackend
+from dovetail.protocol.interfaces.shared_state import SharedState
 from support.redis_servers import EACH_KIND, RedisServer, run_redis_servers
 
 # Starts a worker in this process, and returns its back end and what its listener records.

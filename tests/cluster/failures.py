@@ -15,8 +15,8 @@ from cluster.load import open_clients
 from cluster.raw_client import RawSession, open_session
 from cluster.recorder import Recorder
 from cluster.server_pool import Address, ServerPool, ServerProcess, run_servers
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.change_messages import CHANGE
+from dovetail.cluster.change_messages import CHANGE
+from dovetail.cluster.redis.redis_backend import RedisBackend
 from support.fake_issuer import Issuer
 from support.redis_servers import RedisServer
 

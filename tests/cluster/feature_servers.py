@@ -13,9 +13,9 @@ from dovetail import Context, Policy, Server, ServerLimits
 from dovetail.auth import AuthorizationServer, Guard, JWTVerifier
 from dovetail.auth.authorization_server_app import RegisteredClient
 from dovetail.extensions import TaskConfig, TaskOptions
-from dovetail.extensions.tasks import task_worker
 from dovetail.host.host import Host
 from dovetail.middleware import RateLimit, ResponseCache
+from dovetail.tasks import task_worker
 
 ISSUER = "https://login.example"
 GUARDED_URL = "https://mcp.example/guarded"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dovetail.protocol.shared_state import Message
+from dovetail.protocol.interfaces.shared_state import Message
 
 WAIT_S = 10.0
 

@@ -13,13 +13,13 @@ from cluster.server_pool import Address
 from dovetail import Client, RemoteError
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.shared_store import SharedStateStore
-from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.cluster.redis.redis_backend import RedisBackend
 from dovetail.errors import RateLimited, TaskLost
-from dovetail.extensions.tasks.task_handle import TaskReference
 from dovetail.oauth.authorization_server.store import AuthorizationCode, TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.proofs import sha256_base64url
 from dovetail.protocol.sealer import Sealer
+from dovetail.tasks.task_handle import TaskReference
 
 INVALID_PARAMS, INTERNAL_ERROR, SERVER_BUSY = -32602, -32603, 429
 

@@ -8,7 +8,7 @@ import os
 
 from dovetail import Context, Server
 from dovetail.extensions import DocketEngine, TaskConfig, TaskOptions
-from dovetail.extensions.tasks import docket_engine, task_worker, tasks_extension
+from dovetail.tasks import docket_engine, task_worker, tasks_extension
 
 URL = os.environ["TASKS_URL"]
 

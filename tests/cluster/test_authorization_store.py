@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.shared_store import SharedStateStore
-from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.cluster.redis.redis_backend import RedisBackend
 from dovetail.oauth.authorization_server.store import AuthorizationCode, TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.protocol.sealer import Sealer

@@ -13,7 +13,7 @@ from dovetail.cluster.envelope import (
     pack_message,
     unpack_message,
 )
-from dovetail.protocol.shared_state import Message
+from dovetail.protocol.interfaces.shared_state import Message
 
 KEY, OTHER_KEY = "k" * 16, "o" * 16
 

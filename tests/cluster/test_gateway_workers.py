@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Policy
-from dovetail.cluster.local_backend import LocalBackend
-from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.cluster.local.local_backend import LocalBackend
+from dovetail.cluster.redis.redis_backend import RedisBackend
 from dovetail.host.host import Host
 from support.redis_servers import EACH_KIND, RedisServer
 from support.upstream_server import UpstreamServer

@@ -7,7 +7,7 @@ import pytest
 from cluster.recorder import Recorder, wait_until
 from dovetail.cluster import guarded_listener
 from dovetail.cluster.guarded_listener import GuardedListener
-from dovetail.protocol.shared_state import Message
+from dovetail.protocol.interfaces.shared_state import Message
 
 
 class FailingRecorder(Recorder):

@@ -8,8 +8,8 @@ import pytest
 from cluster.conftest import KINDS
 from dovetail import LargeResultSettings, Server
 from dovetail.auth import Principal
-from dovetail.cluster.local_backend import LocalBackend
-from dovetail.cluster.redis_backend import RedisBackend
+from dovetail.cluster.local.local_backend import LocalBackend
+from dovetail.cluster.redis.redis_backend import RedisBackend
 from dovetail.errors import NotFound
 from dovetail.testing import connect
 

@@ -19,8 +19,8 @@ import pytest
 from cluster.recorder import Recorder, wait_for, wait_until
 from cluster.worker_process import WorkerProcess
 from dovetail.cluster.envelope import Envelope
-from dovetail.cluster.local_backend import LocalBackend
-from dovetail.protocol.shared_state import (
+from dovetail.cluster.local.local_backend import LocalBackend
+from dovetail.protocol.interfaces.shared_state import (
     MAX_INBOX_MESSAGES,
     SharedStateUnavailable,
     StreamEvent,
@@ -191,7 +191,7 @@ async def test_deleted_changes_are_a_gap(private_folder: Path, backend: LocalBac
 async def test_a_deleted_file_makes_the_back_end_unavailable(
     private_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cluster.local_backend._PURGE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("dovetail.cluster.local.local_backend._PURGE_INTERVAL_S", 0.0)
     backend = LocalBackend(private_folder)
     await backend.start(Recorder())
     os.unlink(private_folder / FILE_NAME)
@@ -251,7 +251,7 @@ def limit_open_files() -> Generator[None]:
 async def test_a_worker_with_too_many_open_files_continues_later(
     private_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cluster.local_backend._CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.cluster.local.local_backend._CHECK_INTERVAL_S", 0.01)
     backend, other = LocalBackend(private_folder), LocalBackend(private_folder)
     await backend.start(Recorder())
     with limit_open_files():
@@ -352,7 +352,7 @@ async def test_the_places_of_a_killed_worker_are_free(backend: LocalBackend, pro
 async def test_changes_wait_for_the_lock_at_the_same_time(
     private_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cluster.local_database._LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dovetail.cluster.local.local_database._LOCK_TIMEOUT_S", 0.2)
     backend = LocalBackend(private_folder)
     await backend.start(Recorder())
     with connect(private_folder) as connection:
@@ -376,7 +376,7 @@ async def test_changes_wait_for_the_lock_at_the_same_time(
 
 
 async def test_closing_does_not_block_the_event_loop(private_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.cluster.local_database._LOCK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("dovetail.cluster.local.local_database._LOCK_TIMEOUT_S", 60.0)
     backend = LocalBackend(private_folder)
     await backend.start(Recorder())
     with connect(private_folder) as connection:
@@ -408,7 +408,7 @@ async def test_a_message_that_cannot_be_deleted_is_delivered_once(
     def fail(*args: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("dovetail.cluster.local_statements.delete_from_inbox", fail)
+    monkeypatch.setattr("dovetail.cluster.local.local_statements.delete_from_inbox", fail)
     for number in range(150):  # This is more than one batch.
         assert await backend.send(backend.worker, "answer", str(number).encode())
     await wait_until(lambda: len(recorder.messages) >= 150)
@@ -466,7 +466,7 @@ import asyncio, os, sys
 from pathlib import Path
 from typing import Any
 from cluster.recorder import Recorder
-from dovetail.cluster.local_backend import LocalBackend
+from dovetail.cluster.local.local_backend import LocalBackend
 
 async def serve():
     await backend.start(Recorder())

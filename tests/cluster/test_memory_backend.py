@@ -5,7 +5,7 @@ import pytest
 from cluster.recorder import Recorder
 from dovetail.cluster import memory_backend
 from dovetail.cluster.memory_backend import MemoryBackend
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
 
 @pytest.fixture

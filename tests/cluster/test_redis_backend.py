@@ -10,8 +10,8 @@ import pytest
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import Recorder, wait_for, wait_until
 from dovetail.cluster.envelope import hash_name
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import (
+from dovetail.cluster.redis.redis_backend import RedisBackend
+from dovetail.protocol.interfaces.shared_state import (
     CLOCK_MARGIN_S,
     MAX_INLINE_BYTES,
     HistoryLost,

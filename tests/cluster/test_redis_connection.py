@@ -12,8 +12,8 @@ import pytest
 
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import wait_for, wait_until
-from dovetail.cluster.redis_connection import RedisAddress, parse_redis_url
-from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, HistoryLost, SharedStateUnavailable
+from dovetail.cluster.redis.redis_connection import RedisAddress, parse_redis_url
+from dovetail.protocol.interfaces.shared_state import MAX_MESSAGE_BYTES, HistoryLost, SharedStateUnavailable
 from support.certificates import write_certificate
 from support.redis_servers import VALKEY, RedisServer, make_epoch_older
 

@@ -9,11 +9,12 @@ import pytest
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import Recorder, wait_for, wait_until
 from cluster.worker_process import WorkerProcess
-from dovetail.cluster import redis_backend, redis_link, stream_follower
+from dovetail.cluster import stream_follower
 from dovetail.cluster.envelope import hash_name
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.cluster.redis_server_check import ClockReading, compute_clock_step
-from dovetail.protocol.shared_state import (
+from dovetail.cluster.redis import redis_backend, redis_link
+from dovetail.cluster.redis.redis_backend import RedisBackend
+from dovetail.cluster.redis.redis_server_check import ClockReading, compute_clock_step
+from dovetail.protocol.interfaces.shared_state import (
     MAX_INBOX_MESSAGES,
     MAX_INLINE_BYTES,
     HistoryLost,

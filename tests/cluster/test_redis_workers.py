@@ -11,7 +11,7 @@ import pytest
 from cluster.conftest import LIFETIME_S, Start
 from cluster.recorder import wait_for
 from cluster.worker_process import WorkerProcess
-from dovetail.protocol.shared_state import StreamEvent, WorkerLost
+from dovetail.protocol.interfaces.shared_state import StreamEvent, WorkerLost
 from support.redis_servers import RedisServer
 
 

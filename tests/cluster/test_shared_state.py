@@ -8,7 +8,7 @@ import pytest
 
 from cluster.conftest import StartWorker, each_backend, each_encrypting_backend
 from cluster.recorder import wait_for, wait_until
-from dovetail.protocol.shared_state import (
+from dovetail.protocol.interfaces.shared_state import (
     CLOCK_MARGIN_S,
     MAX_CHANGE_BYTES,
     MAX_INBOX_MESSAGES,

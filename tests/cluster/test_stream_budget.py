@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.cluster.gcra import take_cell
 from dovetail.cluster.stream_budget import StreamBudget
-from dovetail.protocol.shared_state import SharedStateUnavailable, StreamLimits
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, StreamLimits
 
 
 def store(budget: StreamBudget, stream: str, number: int, size: int, now: float, *, is_last: bool = False) -> list[str]:

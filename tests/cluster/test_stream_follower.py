@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dovetail.cluster.stream_follower import follow_stream
-from dovetail.protocol.shared_state import StreamPart, WorkerLost
+from dovetail.protocol.interfaces.shared_state import StreamPart, WorkerLost
 
 
 async def test_a_reader_that_is_woken_all_the_time_notices_a_lost_writer() -> None:

@@ -17,7 +17,7 @@ import pytest
 from dovetail import Client, Server
 from dovetail.cluster import Cluster
 from dovetail.errors import RemoteError, TaskCancelled, TaskLost
-from dovetail.extensions.tasks import docket_engine, task_worker, tasks_extension
+from dovetail.tasks import docket_engine, task_worker, tasks_extension
 from support.redis_servers import RedisServer
 
 PROGRAM = Path(__file__).with_name("task_program.py")

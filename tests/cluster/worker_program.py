@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dovetail.cluster import redis_link
-from dovetail.cluster.local_backend import LocalBackend
-from dovetail.cluster.redis_backend import RedisBackend
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.cluster.local.local_backend import LocalBackend
+from dovetail.cluster.redis import redis_link
+from dovetail.cluster.redis.redis_backend import RedisBackend
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
 
 
 class Listener:

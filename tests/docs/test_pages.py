@@ -26,7 +26,7 @@ import pytest
 from dovetail import Server
 from dovetail.server import runners, workers
 from dovetail.testing import harness
-from dovetail.transports.http_server import http_listener
+from dovetail.transports.http1 import http_listener
 
 # test_docker_page.py and test_http_examples.py check proxies, curl and systemd. Docker files cannot be checked here.
 UNRUN_BLOCKS = (

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from dovetail.cli.main import COMMAND_SUMMARIES
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_record import TaskCaller, TaskError, TaskRecord
-from dovetail.protocol.task_rules import WORKER_LOST
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.task_record import TaskCaller, TaskError, TaskRecord
+from dovetail.tasks.task_rules import WORKER_LOST
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands"

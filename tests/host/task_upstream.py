@@ -6,7 +6,8 @@ from typing import Any
 from dovetail import Client, Server
 from dovetail.errors import InvalidParams, MissingClientCapability
 from dovetail.extensions import Extension
-from dovetail.extensions.tasks.task_messages import (
+from dovetail.protocol.exchange import Exchange
+from dovetail.tasks.task_messages import (
     TASKS_EXTENSION,
     CancelTaskParams,
     CancelTaskResult,
@@ -16,8 +17,7 @@ from dovetail.extensions.tasks.task_messages import (
     UpdateTaskParams,
     UpdateTaskResult,
 )
-from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.task_record import TaskError
+from dovetail.tasks.task_record import TaskError
 from dovetail.types import ClientCapabilities
 from dovetail.wire.input_required import InputRequest
 

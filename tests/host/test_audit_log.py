@@ -22,7 +22,7 @@ from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.policy.policy import Decision, PolicyRequest
-from dovetail.protocol.recording_format import Event, RecordingHeader
+from dovetail.recording.recording_format import Event, RecordingHeader
 from dovetail.storage import lock_path
 
 CANARY = "canary-7f3a91"

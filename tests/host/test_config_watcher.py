@@ -15,7 +15,7 @@ from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.host.server_settings import ServerSettings
-from dovetail.protocol.recording_format import Event
+from dovetail.recording.recording_format import Event
 from support.polling import wait_until
 
 ALLOW = Policy("allow")

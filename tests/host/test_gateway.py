@@ -16,7 +16,7 @@ from dovetail.errors import HTTPStatusError
 from dovetail.host import ServerSettings
 from dovetail.host.config.secret_lookup import get_secret_lookup
 from dovetail.host.host import Host, get_parts
-from dovetail.transports.http_server.http_listener import bind_socket
+from dovetail.transports.http1.http_listener import bind_socket
 from dovetail.version import VERSION
 from support.polling import wait_until
 from support.scripted_http_server import run_scripted_server
@@ -363,7 +363,7 @@ async def test_a_gateway_over_http_passes_on_instructions(protocol_version: str)
 async def test_a_server_that_starts_slowly_delays_a_caller_only_briefly(
     protocol_version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.server.dispatcher._MAX_DESCRIPTION_WAIT_S", 0.1)
+    monkeypatch.setattr("dovetail.server.dispatch.dispatcher._MAX_DESCRIPTION_WAIT_S", 0.1)
     may_start = asyncio.Event()
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import InvalidParams, RateLimited
 from dovetail.host.host import Host, get_parts
 from dovetail.protocol.exchange import Caller, IncomingExchange
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, encode
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability

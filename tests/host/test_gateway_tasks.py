@@ -10,10 +10,8 @@ import pytest
 
 from dovetail import Client, Context, Policy, RemoteError, Server, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
-from dovetail.client.forwarded_tasks import decode_created_task
 from dovetail.errors import ConnectError, InsufficientScope, TaskCancelled, TaskLost
 from dovetail.extensions import TaskOptions
-from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.host import (
     Allow,
     AllowWithChanges,
@@ -25,6 +23,8 @@ from dovetail.host import (
     read_audit_log,
 )
 from dovetail.host.host_catalog import HostCatalog
+from dovetail.mounts.forwarded_tasks import decode_created_task
+from dovetail.tasks.task_messages import TASKS_EXTENSION
 from dovetail.wire.input_required import InputRequest
 from host.task_upstream import TaskRequests, TaskUpstream, create_task
 from support.polling import wait_until
@@ -138,7 +138,7 @@ async def test_the_gateway_waits_for_a_task_that_the_caller_cannot_receive(versi
 
 
 async def test_a_silent_task_keeps_its_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.client.forwarded_tasks._REPORT_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.mounts.forwarded_tasks._REPORT_INTERVAL_S", 0.01)
     far = TaskUpstream()
     progress: list[float] = []
 
@@ -858,7 +858,7 @@ async def has_status(client: Client, id: str, status: str) -> bool:
 
 
 def free_port() -> int:
-    from dovetail.transports.http_server.http_listener import bind_socket
+    from dovetail.transports.http1.http_listener import bind_socket
 
     with bind_socket("127.0.0.1", 0) as listener:
         return listener.getsockname()[1]

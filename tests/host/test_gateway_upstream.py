@@ -16,7 +16,7 @@ from dovetail.host import argument, read_audit_log
 from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
-from dovetail.protocol.recording_format import Event
+from dovetail.recording.recording_format import Event
 from support.polling import TIMEOUT_S, wait_until
 from support.scripted_server import ScriptedServer, serve_on_socket
 from support.upstream_server import UpstreamServer

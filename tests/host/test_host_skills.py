@@ -25,7 +25,7 @@ from dovetail.host import (
     rule,
 )
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.recording_format import Event
+from dovetail.recording.recording_format import Event
 
 pytest.importorskip("yaml")
 

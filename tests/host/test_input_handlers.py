@@ -10,7 +10,7 @@ from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import ModelReply
+from dovetail.protocol.interfaces.language_model import ModelReply
 from dovetail.types import Tool
 
 OLD, NEW = "2025-06-18", "2026-07-28"

@@ -13,7 +13,7 @@ from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import AllowWithChanges, ConsentRequest
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import ModelReply
+from dovetail.protocol.interfaces.language_model import ModelReply
 from support.polling import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"

@@ -16,7 +16,7 @@ from dovetail.host.consent.consent import AllowWithChanges, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.exchange import Caller, IncomingExchange
-from dovetail.protocol.language_model import ModelReply
+from dovetail.protocol.interfaces.language_model import ModelReply
 from dovetail.types import Tool
 from support.polling import TIMEOUT_S
 from support.scripted_server import ErrorReply, ScriptedServer, encode_http_reply, serve_on_socket, serve_over_http

@@ -9,7 +9,7 @@ from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.search_tools import SEARCH_TOOL_BY_NAME, create_search_catalog, run_search_tool
-from dovetail.server.tool_search import parse_inner_call
+from dovetail.search.tool_search import parse_inner_call
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.tools import CallToolResult, Tool
 

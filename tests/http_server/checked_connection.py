@@ -4,10 +4,10 @@ import asyncio
 from math import inf
 from typing import Any
 
-from dovetail.transports.http_server import http_listener
-from dovetail.transports.http_server.connection_state import TRANSITIONS, ConnectionState
-from dovetail.transports.http_server.http1_protocol import HTTP1Protocol
-from dovetail.transports.http_server.http1_request import HTTP1Request
+from dovetail.transports.http1 import http_listener
+from dovetail.transports.http1.connection_state import TRANSITIONS, ConnectionState
+from dovetail.transports.http1.http1_protocol import HTTP1Protocol
+from dovetail.transports.http1.http1_request import HTTP1Request
 
 _READING = (ConnectionState.IDLE, ConnectionState.HEAD, ConnectionState.BODY)
 

@@ -11,8 +11,8 @@ from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import RateLimited
 from dovetail.middleware import RateLimit
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.rate_limiter import SharedRateLimiter
-from dovetail.protocol.shared_state import SharedStateUnavailable
 
 KEYS = ["a key with enough bytes"]
 PER_S = 1000.0  # so long that no event becomes free during a test

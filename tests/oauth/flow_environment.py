@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from dovetail.oauth.flow import FetchResponse, Flow, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 
 SERVER = "https://mcp.example.com/mcp"
 ISSUER = "https://login.example.com"

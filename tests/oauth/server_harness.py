@@ -25,7 +25,7 @@ from dovetail.oauth.flow import (
     Now,
     VerifyPassword,
 )
-from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.sealer import Sealer
 from dovetail.wire.codec import decode, encode
 

@@ -35,7 +35,7 @@ from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer, W
 from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.guard import keys
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
-from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer
 from dovetail.wire.codec import encode

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dovetail.oauth.flow import FetchResponse, fetch, login_error, post_form, post_json
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from oauth.flow_environment import FlowEnvironment, json_answer
 
 

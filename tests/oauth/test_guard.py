@@ -23,7 +23,7 @@ from dovetail.oauth.guard.guard import (
     parse_host_name,
 )
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from support.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
 

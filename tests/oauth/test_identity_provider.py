@@ -19,7 +19,7 @@ from dovetail.oauth.authorization_server.identity_provider import (
 from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.flow import AcquireLock, Await, FetchResponse, Now, Pause
 from dovetail.oauth.guard.verifiers import JWTVerifier
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.wire.codec import encode
 from oauth.provider_metadata import RECORDED_METADATA
 from oauth.server_harness import (

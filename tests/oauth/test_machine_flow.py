@@ -19,7 +19,7 @@ from dovetail.oauth.login.machine_flow import (
     log_in_with_workload_identity,
 )
 from dovetail.oauth.login.saved_login import SavedLogin, Token
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.wire.base import replace
 from oauth.flow_environment import (
     ISSUER,

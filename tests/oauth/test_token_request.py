@@ -23,7 +23,7 @@ from dovetail.oauth.token_request import (
     request_token,
     revoke_login,
 )
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.wire.base import replace
 from oauth.flow_environment import ISSUER, SERVER, FlowEnvironment, Reply, json_answer, parse_form, server_metadata
 

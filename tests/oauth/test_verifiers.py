@@ -16,7 +16,7 @@ from dovetail.oauth.flow import AcquireLock, FetchResponse, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier, select_verifiers
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 from support.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret

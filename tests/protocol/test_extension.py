@@ -9,7 +9,7 @@ import pytest
 from dovetail import CallToolResult, Client, Server
 from dovetail.extensions import CacheableResult, Extension, ExtensionMethod, Params, Result
 from dovetail.middleware import CallNext, Exchange
-from dovetail.protocol.extension import get_parts, get_row
+from dovetail.protocol.interfaces.extension import get_parts, get_row
 from dovetail.wire.revisions import REVISIONS
 
 HELLO, SAY = "com.example/hello", "com.example/hello/say"

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.cluster.redis_connection import build_deployment_prefix
+from dovetail.cluster.redis.redis_connection import build_deployment_prefix
 from dovetail.protocol.keys import build_key, escape
 
 # Most generated texts would have no special character, so these characters are chosen often.

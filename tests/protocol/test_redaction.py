@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.protocol.headers import encode_value
-from dovetail.protocol.recording_format import create_frame, create_header
 from dovetail.protocol.redaction import (
     MASK,
     is_secret_name,
@@ -19,6 +18,7 @@ from dovetail.protocol.redaction import (
     may_hold_secrets,
     strip_url,
 )
+from dovetail.recording.recording_format import create_frame, create_header
 from dovetail.wire.codec import encode
 
 

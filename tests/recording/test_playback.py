@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.recording_format import Frame, RecordingHeader
 from dovetail.recording.playback import (
     Playback,
     find_revision,
@@ -15,6 +14,7 @@ from dovetail.recording.playback import (
     read_client_results,
     read_exchanges,
 )
+from dovetail.recording.recording_format import Frame, RecordingHeader
 from dovetail.wire.revisions import NEWEST_REVISION
 
 

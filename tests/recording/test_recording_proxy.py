@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dovetail.protocol.recording_format import Frame, Recorder, create_frame
+from dovetail.recording.recording_format import Frame, Recorder, create_frame
 from dovetail.recording.recording_proxy import RecordingProxy, proxy_streams
-from dovetail.transports.http_server.http_listener import bind_socket
+from dovetail.transports.http1.http_listener import bind_socket
 
 pytestmark = pytest.mark.timeout(60)
 

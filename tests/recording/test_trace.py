@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, CommandTarget, Context, Server, testing
-from dovetail.protocol.recording_format import Frame, RecordingHeader, read_frames
+from dovetail.recording.recording_format import Frame, RecordingHeader, read_frames
 from dovetail.recording.trace import RecordingWriter
 
 PROGRAM = """

@@ -17,7 +17,7 @@ import uvicorn
 
 from dovetail import Context, Server
 from dovetail.extensions import TaskConfig, TaskOptions
-from dovetail.extensions.tasks import task_worker
+from dovetail.tasks import task_worker
 
 LEASE_S = 0.5
 STEPS_FD = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)

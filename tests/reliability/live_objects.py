@@ -11,7 +11,7 @@ from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from dovetail import Context, Server, ServerLimits
-from dovetail.cluster.local_backend import LocalBackend
+from dovetail.cluster.local.local_backend import LocalBackend
 from dovetail.extensions import TaskOptions
 from dovetail.wire.base import replace
 

@@ -44,19 +44,19 @@ from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.sse import SSEParser
 from dovetail.protocol.subscription_filter import TOOLS_LIST_CHANGED
 from dovetail.protocol.uri_readings import uri_readings
-from dovetail.server import search_index
-from dovetail.server.change_notices import Subscriptions
-from dovetail.server.item_options import CacheHint
-from dovetail.server.page_cache import PageCache
+from dovetail.search import search_index
+from dovetail.search.search_index import SearchIndex
+from dovetail.server.dispatch.change_notices import Subscriptions
+from dovetail.server.items.item_options import CacheHint
+from dovetail.server.items.page_cache import PageCache
 from dovetail.server.parameters import argument_errors
 from dovetail.server.parameters.argument_errors import repair_arguments
-from dovetail.server.search_index import SearchIndex
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.http_client import streamable_http
 from dovetail.transports.http_client.remote_server import read_events
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.event_log import EventLog
-from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
+from dovetail.transports.http_server.streams.event_log import EventLog
 from dovetail.transports.line_protocol import LineProtocol
 from dovetail.transports.paced_queue import MAX_LINES_PER_ITERATION, PacedQueue
 from dovetail.transports.socket_client import SocketClient

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from dovetail import ServerLimits
-from dovetail.transports.http_server.event_log import EventLog, EventStream
+from dovetail.transports.http_server.streams.event_log import EventLog, EventStream
 from dovetail.transports.spool import MemoryBudget
 
 quiet = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -19,7 +19,7 @@ from harness import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSIO
 from dovetail import Client, MCPError, Policy, Server, testing
 from dovetail.host import ServerSettings
 from dovetail.host.host import Host
-from dovetail.transports.http_server.http_listener import bind_socket
+from dovetail.transports.http1.http_listener import bind_socket
 from support.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")

@@ -17,7 +17,7 @@ from live_requests import HTTP_KINDS, KINDS, REVISIONS, SOCKET_KINDS, Kind, Requ
 
 from dovetail import Client, Server
 from dovetail.server.server import get_dispatcher
-from dovetail.transports.http_server.http_listener import bind_socket
+from dovetail.transports.http1.http_listener import bind_socket
 from support.full_server import TESTS, run_target, server_command
 
 WARM_UP_COUNT = 5

@@ -36,7 +36,7 @@ from dovetail.protocol.headers import HeaderPath, check_param_headers, decode_va
 from dovetail.protocol.http_checks import Refusal, collect_headers, parse_accept, parse_media_type
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.protocol.sse import EventTooLarge, SSEParser
-from dovetail.server.uri_template import URITemplate
+from dovetail.server.items.uri_template import URITemplate
 from dovetail.transports.line_splitter import LineSplitter
 from dovetail.wire.codec import decode
 

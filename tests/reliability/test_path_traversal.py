@@ -15,7 +15,7 @@ from harness import HANDSHAKE, NEWEST, Client, StdioClient, Target, record_measu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.server.uri_template import URITemplate
+from dovetail.server.items.uri_template import URITemplate
 
 SECRET = "the secret outside"
 INSIDE = "a text inside"

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore
-from dovetail.protocol.task_record import TaskRecord, is_final
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.task_record import TaskRecord, is_final
 
 SCRIPT = Path(__file__).with_name("crashing_task_server.py")
 CLIENTS = 6

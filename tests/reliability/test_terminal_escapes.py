@@ -192,7 +192,7 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
 
     class Echo:
         async def create_message(self, *_: Any, **__: Any) -> Any:
-            from dovetail.protocol.language_model import ModelReply
+            from dovetail.protocol.interfaces.language_model import ModelReply
             from dovetail.wire.content import TextContent
 
             return ModelReply(content=[TextContent(text=text)], model=f"m{HOSTILE}")

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.exchange import Caller, IncomingExchange
-from dovetail.server.change_notices import ChangeStream, Subscriptions
+from dovetail.server.dispatch.change_notices import ChangeStream, Subscriptions
 from dovetail.wire.subscriptions import SubscriptionFilter
 
 PATIENCE = 10.0

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dovetail import Completion
-from dovetail.server.completer import MAX_VALUES, Completer, build_completion, find_matching
+from dovetail.server.items.completer import MAX_VALUES, Completer, build_completion, find_matching
 
 
 def test_a_completer_takes_the_value_and_if_it_likes_the_other_arguments() -> None:

@@ -264,8 +264,8 @@ def test_mistakes_are_reported_at_registration() -> None:
 
 
 def test_a_plain_function_is_bound_as_before() -> None:
-    from dovetail.server.compiled_function import compile_function
     from dovetail.server.invocation import Runner
+    from dovetail.server.items.compiled_function import compile_function
     from dovetail.server.parameters.signature import Signature
 
     def add(a: int, b: int) -> int:

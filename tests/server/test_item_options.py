@@ -11,12 +11,12 @@ import pytest
 
 from dovetail import CacheHint, Context, Server, ToolAnnotations, ToolError, prompt, resource, tool
 from dovetail.errors import PromptNotFound, ResourceNotFound, ToolNotFound
-from dovetail.server.compiled_function import RunOptions
-from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions
-from dovetail.server.prompt import Prompt
-from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.items.compiled_function import RunOptions
+from dovetail.server.items.item_options import PromptOptions, ResourceOptions, ToolOptions
+from dovetail.server.items.prompt import Prompt
+from dovetail.server.items.resource import Resource, ResourceTemplate
+from dovetail.server.items.tool import Tool
 from dovetail.server.server import get_dispatcher
-from dovetail.server.tool import Tool
 from server.direct_client import Client, text
 from support.list_capabilities import ALL_LISTS
 from support.mentions import mentions, values

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from dovetail import Context, Server
 from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations, fit_schema
-from dovetail.server.tool import Tool
+from dovetail.server.items.tool import Tool
 from server.direct_client import Client, error_text, text
 from support.mentions import mentions
 

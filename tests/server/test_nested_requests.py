@@ -66,8 +66,8 @@ async def test_the_timeout_of_a_resource_stops_only_the_read() -> None:
 
 
 async def test_a_long_timeout_of_a_resource_is_checked_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.server.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
-    monkeypatch.setattr("dovetail.server.dispatcher._SWEEP_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.server.dispatch.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
+    monkeypatch.setattr("dovetail.server.dispatch.dispatcher._SWEEP_INTERVAL_S", 0.01)
     app, hanging = reader(), Hanging()
     app.add_resource(hanging, "x:inner", timeout=0.02)
     with pytest.raises(InternalError):
@@ -76,8 +76,8 @@ async def test_a_long_timeout_of_a_resource_is_checked_periodically(monkeypatch:
 
 
 async def test_a_resource_of_a_mounted_server_keeps_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.server.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
-    monkeypatch.setattr("dovetail.server.dispatcher._SWEEP_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.server.dispatch.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
+    monkeypatch.setattr("dovetail.server.dispatch.dispatcher._SWEEP_INTERVAL_S", 0.01)
     outer, inner, hanging = Server("outer"), reader(), Hanging()
     inner.add_resource(hanging, "x:inner", timeout=0.02)
     outer.mount(inner)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, IncomingExchange
-from dovetail.server.page_cache import PageCache
-from dovetail.server.resource import CacheHint
+from dovetail.server.items.page_cache import PageCache
+from dovetail.server.items.resource import CacheHint
 from dovetail.wire.tools import ListToolsResult, Tool
 from server.direct_client import LATEST_HANDSHAKE, NEWEST
 

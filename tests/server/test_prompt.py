@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dovetail import Context, Icon, PromptMessage, Server, TextContent, ToolError
-from dovetail.server.prompt import Prompt
+from dovetail.server.items.prompt import Prompt
 from dovetail.wire.prompts import PromptArgument
 from server.direct_client import Client
 

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Annotations, CacheHint, Context, Icon, ResourceContents, Server
 from dovetail.errors import ResourceNotFound
-from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.items.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
 from server.direct_client import LATEST_HANDSHAKE, Client
 from support.mentions import values

@@ -20,7 +20,7 @@ import pytest
 
 from dovetail import Client, Server, ServerLimits
 from dovetail.errors import MCPError
-from dovetail.server import dispatcher
+from dovetail.server.dispatch import dispatcher
 from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint

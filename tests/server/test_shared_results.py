@@ -10,7 +10,7 @@ from dovetail import LargeResultSettings, Server
 from dovetail.auth import Principal
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import NotFound, RemoteError
-from dovetail.protocol.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.testing import connect
 from dovetail.types import CallToolResult
 

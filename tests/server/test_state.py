@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server, ToolError
 from dovetail.auth import Principal
-from dovetail.background_work import run_close_handlers
+from dovetail.cluster.background_work import run_close_handlers
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import ServerBusy
 from dovetail.server.call_state import CallState
@@ -217,8 +217,8 @@ async def test_workers_of_a_cluster_share_state() -> None:
 
 
 async def test_a_closed_cluster_is_reported_as_busy() -> None:
-    from dovetail.protocol.cluster_worker import ClusterWorker
-    from dovetail.protocol.shared_state import SharedStateUnavailable
+    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
     backend = MemoryBackend()
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dovetail import CallToolResult, Context, Icon, Server, TextContent, ToolAnnotations
-from dovetail.server.tool import Tool, build_error_result
+from dovetail.server.items.tool import Tool, build_error_result
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 from support.mentions import mentions
 

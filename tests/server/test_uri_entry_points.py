@@ -13,12 +13,12 @@ from dovetail.host import Grant
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.middleware import ResponseCache
+from dovetail.mounts.mountable import ResourceWatch
+from dovetail.mounts.name_map import NameMap
+from dovetail.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
+from dovetail.mounts.resolver import Mount
 from dovetail.protocol.exchange import Caller, IncomingExchange
-from dovetail.protocol.mountable import ResourceWatch
 from dovetail.protocol.uri_key import template_key, uri_key
-from dovetail.server.mounts.name_map import NameMap
-from dovetail.server.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
-from dovetail.server.mounts.resolver import Mount
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
 from support.scripted_server import ScriptedServer, serve_on_socket

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dovetail.protocol.uri_key import MAX_URI_CHARS
-from dovetail.server.uri_template import MAX_TEMPLATE_CHARS, URITemplate, expand
+from dovetail.server.items.uri_template import MAX_TEMPLATE_CHARS, URITemplate, expand
 from support.mentions import values
 
 VALUES: dict[str, Any] = {

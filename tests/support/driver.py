@@ -628,7 +628,7 @@ async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]
 @asynccontextmanager
 async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[HttpServerAddress]:
     """Serve any ASGI app in the same way."""
-    from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+    from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
 
     listener = bind_socket("127.0.0.1", port)
     server = HTTPServer(application, limits)

@@ -8,7 +8,7 @@ from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from dovetail.oauth.flow import AcquireLock, FetchResponse, Flow, Now
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.wire.codec import encode
 
 ISSUER = "https://login.example"

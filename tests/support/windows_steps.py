@@ -26,7 +26,7 @@ RUN = [sys.executable, str(STEPS.with_name("windows_names.py"))]
 SERVE = [*RUN, str(STEPS), "serve"]
 DOVETAIL = [*RUN, str(Path(dovetail.__file__).with_name("__main__.py"))]
 # These modules need Unix sockets or locks of Unix.
-UNIX_MODULES = {"dovetail.cluster.local_backend", "dovetail.cluster.worker_lock"}
+UNIX_MODULES = {"dovetail.cluster.local.local_backend", "dovetail.cluster.local.worker_lock"}
 
 
 def create_server(**options: Any) -> Server:

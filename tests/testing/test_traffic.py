@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import Client, RemoteError, SyncClient, testing
 from dovetail.errors import RequestTimeout
-from dovetail.protocol.recording_format import FORMAT_VERSION, Frame, RecordingHeader, read_frames
+from dovetail.recording.recording_format import FORMAT_VERSION, Frame, RecordingHeader, read_frames
 from dovetail.types import ElicitRequestParams
 from support.calculator import app
 from support.mentions import mentions, values

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.transports.http_server.accept_filter import stop_opening_connections
+from dovetail.transports.http1.accept_filter import stop_opening_connections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: only Linux has filters for sockets")
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dovetail.protocol import sse
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import SSEParser
-from dovetail.transports.http_server.event_log import EventLog, EventStream
+from dovetail.transports.http_server.streams.event_log import EventLog, EventStream
 from dovetail.transports.spool import MemoryBudget
 
 payloads = st.binary(max_size=60).map(lambda raw: raw.hex().encode())

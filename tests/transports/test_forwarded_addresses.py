@@ -2,8 +2,8 @@
 
 import pytest
 
-from dovetail.transports.http_server import forwarded_addresses
-from dovetail.transports.http_server.forwarded_addresses import TrustedProxies
+from dovetail.transports.http1 import forwarded_addresses
+from dovetail.transports.http1.forwarded_addresses import TrustedProxies
 
 PEER = ("10.0.0.1", 5000)
 

@@ -17,9 +17,9 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports import operator_log
-from dovetail.transports.http_server import memory_sessions
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.handshake_session import HandshakeSession
+from dovetail.transports.http_server.sessions import memory_sessions
+from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from support.fake_service import (
     BATCHING,
     DRAFT,

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from dovetail.protocol.limits import ServerLimits
-from dovetail.transports.http_server import http1_protocol
-from dovetail.transports.http_server.connection_group import ConnectionGroup
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from dovetail.transports.http_server.tls_context import create_tls_context
+from dovetail.transports.http1 import http1_protocol
+from dovetail.transports.http1.connection_group import ConnectionGroup
+from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http1.tls_context import create_tls_context
 from support.certificates import write_certificate
 
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"

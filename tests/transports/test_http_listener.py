@@ -17,9 +17,9 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.principal import Authenticator
 from dovetail.transports import operator_log
+from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http1.tls_context import create_tls_context
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from dovetail.transports.http_server.tls_context import create_tls_context
 from support.certificates import write_certificate
 from support.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.sse import SSEParser
-from dovetail.transports.http_server import http_response as module
 from dovetail.transports.http_server.http_request import ASGIRequest, EndpointRequest
-from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
+from dovetail.transports.http_server.streams import http_response as module
+from dovetail.transports.http_server.streams.http_response import ResponseTimers, ResponseWriter
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, create_spool
 from support.fake_service import run_pending_callbacks, wait_until
 

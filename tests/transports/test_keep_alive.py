@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dovetail.auth.safe_fetch import ServerFetcher
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
 from dovetail.transports.http_client import http_client
 from dovetail.transports.http_client.dialer import dial
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
 from support.fake_service import (
     FakeService,
     mirror_headers,

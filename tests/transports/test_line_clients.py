@@ -15,7 +15,7 @@ import pytest
 
 from dovetail import Client, Timeouts
 from dovetail.errors import ConnectError, ConnectionLost, InvalidResult
-from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.transports.line_client import LineClient
 from dovetail.transports.socket_client import SocketClient
 from dovetail.transports.stdio_client import StdioClient

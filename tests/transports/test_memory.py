@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import Client, Server
 from dovetail.errors import ConnectionLost, ProcessStartError
-from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.transports.memory import MemoryClient
 
 

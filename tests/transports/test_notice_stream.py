@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body
-from dovetail.protocol.shared_state import Message, SharedStateUnavailable
+from dovetail.cluster.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
 from dovetail.wire import jsonrpc
 from support.fake_service import (
     FIRST,
@@ -454,7 +454,7 @@ async def test_a_repeated_subscription_reaches_the_stream_if_the_first_worker_wa
 
 
 async def test_if_too_many_changes_wait_everything_counts_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "dovetail.transports.http_server.notice_streams"
+    module = "dovetail.cluster.sessions.notice_streams"
     monkeypatch.setattr(f"{module}._MAX_STREAMS_PER_ITERATION", 1)
     monkeypatch.setattr(f"{module}._MAX_WAITING_MESSAGES", 3)
     async with open_cluster() as cluster:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.http_server import shared_listener
-from dovetail.transports.http_server.http_listener import bind_socket
-from dovetail.transports.http_server.shared_listener import SharedListener
-from dovetail.transports.http_server.tls_context import create_tls_context
+from dovetail.transports.http1 import shared_listener
+from dovetail.transports.http1.http_listener import bind_socket
+from dovetail.transports.http1.shared_listener import SharedListener
+from dovetail.transports.http1.tls_context import create_tls_context
 from support.certificates import write_certificate
 from support.fake_service import wait_until
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.cluster.sessions.session_record import decode_record
 from dovetail.errors import RemoteError
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
-from dovetail.transports.http_server.session_record import decode_record
 from dovetail.wire.base import Result
 from support.fake_service import (
     BATCHING,
@@ -35,7 +35,7 @@ from support.fake_service import (
 )
 from transports.worker_cluster import Clock, WorkerCluster, authenticate
 
-RESTORE_TIME = "dovetail.transports.http_server.session_records._RESTORE_TIME_S"
+RESTORE_TIME = "dovetail.cluster.sessions.session_records._RESTORE_TIME_S"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "draft")
 
 
@@ -560,7 +560,7 @@ async def test_only_the_worker_with_the_get_stream_watches_resources(cluster: Wo
 async def test_places_of_streams_are_free_again_after_an_outage(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.background_work._FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr("dovetail.cluster.background_work._FIRST_DELAY_S", 0.001)
     first, second = await cluster.open(options={"authenticate": authenticate}, max_streams_per_principal=1)
     headers = {"authorization": "alice"}
     stream = AsgiRequest(first, "GET", "/sse", headers=headers)

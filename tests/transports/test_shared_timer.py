@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
+from dovetail.transports.http_server.streams.shared_timer import DueTimes, SharedTimer
 from support.fake_service import wait_until
 
 

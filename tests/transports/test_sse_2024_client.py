@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import ConnectionLost, HTTPStatusError, InvalidResult, MCPError, NotMCPServer
-from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.transports.http_client.sse_2024_client import SSE2024Client
 from support.fake_service import wait_until

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.cluster import stream_follower
+from dovetail.cluster.sessions import stored_response, stream_readers
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.transports.http_server import stored_response, stream_readers
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result
 from support.fake_service import (

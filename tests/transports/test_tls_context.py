@@ -11,9 +11,9 @@ import pytest
 
 from dovetail.log import ThrottledLog
 from dovetail.protocol.limits import ServerLimits
-from dovetail.transports.http_server import tls_context
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
-from dovetail.transports.http_server.tls_context import create_tls_context, warn_if_expired
+from dovetail.transports.http1 import tls_context
+from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http1.tls_context import create_tls_context, warn_if_expired
 from support.certificates import write_certificate
 
 

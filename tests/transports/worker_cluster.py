@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dovetail.background_work import run_close_handlers
+from dovetail.cluster.background_work import run_close_handlers
+from dovetail.cluster.change_messages import CHANGE, Change, encode_body
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
-from dovetail.protocol.change_messages import CHANGE, Change, encode_body
-from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import SharedStateStatus, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateStatus, SharedStateUnavailable
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.wire.base import replace
 from support.fake_service import FakeService, Work, echo

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dovetail.agent.models.factory import load_model as load_model
     from dovetail.agent.models.openai_model import OpenAIModel as OpenAIModel
     from dovetail.agent.models.preferences import ModelInfo as ModelInfo
-    from dovetail.protocol.language_model import Model as Model
-    from dovetail.protocol.language_model import ModelReply as ModelReply
-    from dovetail.protocol.language_model import Usage as Usage
+    from dovetail.protocol.interfaces.language_model import Model as Model
+    from dovetail.protocol.interfaces.language_model import ModelReply as ModelReply
+    from dovetail.protocol.interfaces.language_model import Usage as Usage
     from dovetail.testing.scripted_model import ModelRequest as ModelRequest
 
 _MODULE_BY_NAME = {
@@ -31,16 +31,16 @@ _MODULE_BY_NAME = {
     "AgentUsage": "dovetail.agent.budget",
     "AnthropicModel": "dovetail.agent.models.anthropic_model",
     "FinishedEvent": "dovetail.agent.agent",
-    "Model": "dovetail.protocol.language_model",
+    "Model": "dovetail.protocol.interfaces.language_model",
     "ModelInfo": "dovetail.agent.models.preferences",
-    "ModelReply": "dovetail.protocol.language_model",
+    "ModelReply": "dovetail.protocol.interfaces.language_model",
     "ModelRequest": "dovetail.testing.scripted_model",
     "OpenAIModel": "dovetail.agent.models.openai_model",
     "PausedEvent": "dovetail.agent.agent",
     "TextEvent": "dovetail.agent.agent",
     "ToolCallEvent": "dovetail.agent.agent",
     "ToolResultEvent": "dovetail.agent.agent",
-    "Usage": "dovetail.protocol.language_model",
+    "Usage": "dovetail.protocol.interfaces.language_model",
     "load_model": "dovetail.agent.models.factory",
 }
 

@@ -23,9 +23,9 @@ from dovetail.host.search_tools import (
     create_search_catalog,
     run_search_tool,
 )
-from dovetail.protocol.language_model import Model, ModelReply
-from dovetail.server.tool import build_error_result
-from dovetail.server.tool_search import CALL_TOOL, parse_inner_call
+from dovetail.protocol.interfaces.language_model import Model, ModelReply
+from dovetail.search.tool_search import CALL_TOOL, parse_inner_call
+from dovetail.server.items.tool import build_error_result
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage

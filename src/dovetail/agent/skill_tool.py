@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import InvalidParams, NotFound, NotSupported, SkillMismatch
-from dovetail.extensions.skills.skill import MANIFEST
 from dovetail.host.catalog_item import CatalogEntry, estimate_tokens
 from dovetail.host.host_skills import HostSkill
 from dovetail.host.search_tools import HOST_SERVER_NAME, LOAD_SKILL_TOOL, SKILL_TOOL_NAMES
 from dovetail.host.skill_permissions import SkillToolPermissions
+from dovetail.skills.skill import MANIFEST
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult, Tool, ToolAnnotations
 

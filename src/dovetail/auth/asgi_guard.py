@@ -23,7 +23,7 @@ from dovetail.oauth.guard.guard import (
 from dovetail.oauth.guard.verifiers import TokenVerifier
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
 from dovetail.wire.codec import encode

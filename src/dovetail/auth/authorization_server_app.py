@@ -35,10 +35,10 @@ from dovetail.oauth.guard.verifiers import as_tuple
 from dovetail.oauth.login.login_settings import split_scopes
 from dovetail.oauth.metadata import parse_web_url
 from dovetail.protocol.http_checks import LOOPBACK, HostFilter, Refusal, collect_headers
-from dovetail.protocol.http_types import ASGIApp, ASGIMessage, HTTPRequest, HTTPResponse
+from dovetail.protocol.interfaces.http_types import ASGIApp, ASGIMessage, HTTPRequest, HTTPResponse
+from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateSource
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer
-from dovetail.protocol.shared_state import SharedState, SharedStateSource
 
 Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | None]
 

@@ -37,7 +37,7 @@ from dovetail.oauth.login.machine_flow import (
     log_in_with_workload_identity,
 )
 from dovetail.oauth.login.saved_login import SavedLogin
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.wire.base import replace

@@ -20,7 +20,7 @@ from dovetail.error_context import clip
 from dovetail.errors import TransportError
 from dovetail.oauth.flow import FetchResponse, FetchUntrusted
 from dovetail.oauth.metadata import get_origin, is_secure_url, parse_web_url
-from dovetail.protocol.http_types import HTTPRequest
+from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
 

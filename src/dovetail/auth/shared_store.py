@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.log import log
 from dovetail.oauth.authorization_server.store import StoreUnavailable
-from dovetail.protocol.shared_state import (
+from dovetail.protocol.interfaces.shared_state import (
     HistoryLost,
     Message,
     SharedState,

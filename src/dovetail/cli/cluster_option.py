@@ -25,7 +25,7 @@ def cluster_option(function: F) -> F:
 
 
 def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) -> None:
-    from dovetail.server.cluster_setup import CLUSTER_VARIABLE, check_environment
+    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE, check_environment
 
     if ctx.resilient_parsing:
         return
@@ -45,7 +45,7 @@ def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) 
 @contextlib.contextmanager
 def report_cluster_errors() -> Generator[None]:
     """Exit with a message if the server cannot join its cluster."""
-    from dovetail.protocol.shared_state import SharedStateUnavailable
+    from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
     try:
         yield

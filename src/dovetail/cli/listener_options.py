@@ -73,7 +73,7 @@ def read_listener_options(
 
 
 def _check_certificate(certfile: str, keyfile: str | None) -> None:
-    from dovetail.transports.http_server.tls_context import create_tls_context
+    from dovetail.transports.http1.tls_context import create_tls_context
 
     try:
         create_tls_context(certfile, keyfile)

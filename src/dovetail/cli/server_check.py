@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail.cli import error_report
-from dovetail.protocol.mountable import ITEM_KINDS
+from dovetail.mounts.mountable import ITEM_KINDS
 from dovetail.terminal import output
 from dovetail.wire.codec import encode
 
@@ -70,11 +70,11 @@ def _check_http_options(app: Any, http_options: Mapping[str, Any] | None) -> Ite
     from dovetail.server.runners import check_exposure
     from dovetail.server.server import get_auth
     from dovetail.server.server_options import ASGIOptions, check_run_options
-    from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
+    from dovetail.transports.http1.forwarded_addresses import read_trusted_proxies
 
     certificate = http_options.get("ssl_certfile")  # The command has loaded the certificate already.
     if certificate is not None:
-        from dovetail.transports.http_server.tls_context import describe_validity_problem
+        from dovetail.transports.http1.tls_context import describe_validity_problem
 
         problem = describe_validity_problem(certificate)
         if problem is not None:

@@ -9,14 +9,14 @@ import click
 
 from dovetail.cli.error_report import is_insufficient_scope
 from dovetail.errors import InvalidResult, RemoteError
-from dovetail.extensions.skills.front_matter import import_yaml
-from dovetail.extensions.skills.remote_skill import Skill
-from dovetail.extensions.skills.served_skill import SkillProblem
-from dovetail.extensions.skills.skill import MANIFEST
-from dovetail.extensions.skills.skill_folder import SkillFolder
-from dovetail.extensions.skills.skill_links import find_broken_links
-from dovetail.extensions.skills.skill_writer import check_paths, find_unsafe_path
-from dovetail.server.lint import LintIssue, LintReport, estimate_tokens
+from dovetail.server.items.lint import LintIssue, LintReport, estimate_tokens
+from dovetail.skills.front_matter import import_yaml
+from dovetail.skills.remote_skill import Skill
+from dovetail.skills.served_skill import SkillProblem
+from dovetail.skills.skill import MANIFEST
+from dovetail.skills.skill_folder import SkillFolder
+from dovetail.skills.skill_links import find_broken_links
+from dovetail.skills.skill_writer import check_paths, find_unsafe_path
 from dovetail.terminal import output
 
 _MAX_LINKS: Final = 20  # At most this many broken links of one skill are reported.

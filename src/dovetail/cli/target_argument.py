@@ -16,8 +16,8 @@ from dovetail.cli.suggestions import suggest_file, suggest_target
 from dovetail.error_context import find_similar
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
-from dovetail.protocol.recording_format import read_frames
 from dovetail.protocol.redaction import strip_url
+from dovetail.recording.recording_format import read_frames
 from dovetail.terminal import output
 from dovetail.wire.base import Struct, replace
 

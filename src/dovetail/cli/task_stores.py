@@ -10,11 +10,11 @@ import click
 
 from dovetail.cli.server_loader import load_server, split_object_name
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.extensions.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
-from dovetail.extensions.tasks.task_options import is_redis_url
-from dovetail.protocol.task_record import TaskEncrypted, TaskRecord, TaskStatus, TaskStoreUnavailable
-from dovetail.protocol.task_store import TaskStore
 from dovetail.storage import MEMORY, get_data_dir
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore, get_default_path
+from dovetail.tasks.task_options import is_redis_url
+from dovetail.tasks.task_record import TaskEncrypted, TaskRecord, TaskStatus, TaskStoreUnavailable
+from dovetail.tasks.task_store import TaskStore
 from dovetail.wire.base import Struct
 
 SHORT_ID_CHARS: Final = 12  # how many characters of an ID are shown in lists
@@ -235,7 +235,7 @@ def _open_source(source: _Source) -> OperatorStore:
     if not is_redis_url(source.location):
         _check_file(Path(source.location))
         return SQLiteTaskStore(source.location, secret_keys=source.secret_keys)
-    from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+    from dovetail.tasks.redis_task_store import RedisTaskStore
 
     try:
         return RedisTaskStore(str(source.location), secret_keys=source.secret_keys)

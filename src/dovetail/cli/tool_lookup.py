@@ -10,7 +10,7 @@ from dovetail.client.client import Client
 from dovetail.error_context import suggest_match
 from dovetail.errors import ProtocolError
 from dovetail.schemas.reader import as_object, get_mapping, get_required
-from dovetail.server.tool_search import DESCRIBE_TOOL, SEARCH_TOOL, SEARCH_TOOLS
+from dovetail.search.tool_search import DESCRIBE_TOOL, SEARCH_TOOL, SEARCH_TOOLS
 from dovetail.wire.codec import convert, decode
 from dovetail.wire.tools import Tool
 

@@ -59,11 +59,11 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
     from dovetail.client.client_extensions import ClientExtensions
-    from dovetail.client.mounted_client import InputFilter, MountedClient
-    from dovetail.client.tasks import ClientTasks
-    from dovetail.extensions.skills.remote_skill import Skill
-    from dovetail.extensions.tasks.task_handle import TaskHandle
-    from dovetail.protocol.extension import Extension, ExtensionMethod
+    from dovetail.mounts.mounted_client import InputFilter, MountedClient
+    from dovetail.protocol.interfaces.extension import Extension, ExtensionMethod
+    from dovetail.skills.remote_skill import Skill
+    from dovetail.tasks.client_tasks import ClientTasks
+    from dovetail.tasks.task_handle import TaskHandle
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -497,7 +497,7 @@ class Client:
 
     def _get_tasks(self) -> "ClientTasks":
         if self._tasks is None:
-            from dovetail.client.tasks import ClientTasks  # Few clients use tasks.
+            from dovetail.tasks.client_tasks import ClientTasks  # Few clients use tasks.
 
             self._tasks = ClientTasks(self, self._session)
         return self._tasks
@@ -581,7 +581,7 @@ class Client:
 
         This does not fetch the files of the skills.
         """
-        from dovetail.client.skills import list_skills
+        from dovetail.skills.client_skills import list_skills
 
         return await list_skills(self._sender, self._run)
 
@@ -591,7 +591,7 @@ class Client:
         Args:
             uri: The URI of the SKILL.md, such as "skill://my-skill/SKILL.md".
         """
-        from dovetail.client.skills import get_skill
+        from dovetail.skills.client_skills import get_skill
 
         return await get_skill(self._sender, self._run, uri)
 
@@ -890,7 +890,7 @@ def mount_client(
         declare_all: Whether to declare all capabilities in the handshake, because callers may have them.
         input_filter: Checks each input request before it is sent to a caller.
     """
-    from dovetail.client.mounted_client import MountedClient
+    from dovetail.mounts.mounted_client import MountedClient
 
     return MountedClient(
         client,

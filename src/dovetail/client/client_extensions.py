@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.errors import InvalidResult
-from dovetail.protocol.extension import (
+from dovetail.protocol.interfaces.extension import (
     AddedResultType,
     NotificationFunction,
     check_extensions,

@@ -32,7 +32,7 @@ from dovetail.errors import (
 from dovetail.log import log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
-from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
+from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET
@@ -45,7 +45,7 @@ from dovetail.wire.raw_message import RawMessage, decode_body, to_plain
 from dovetail.wire.revisions import DRAFT
 
 if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
-    from dovetail.protocol.recording_format import Receiver, Recorder
+    from dovetail.recording.recording_format import Receiver, Recorder
 
 OnNotification = Callable[[str, Any], None]
 

@@ -36,7 +36,7 @@ from dovetail.protocol.client_messages import (
     encode_initialize,
     find_unsupported_methods,
 )
-from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
+from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
 from dovetail.protocol.stateless import VERSION_HEADER

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.protocol.mountable import ItemKind
+from dovetail.mounts.mountable import ItemKind
 from dovetail.wire.lifecycle import ServerCapabilities
 
 # The attribute that identifies an item.

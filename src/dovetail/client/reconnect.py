@@ -28,7 +28,7 @@ from dovetail.errors import (
 from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_unsupported_error
-from dovetail.protocol.client_transport import Headers, describe_request
+from dovetail.protocol.interfaces.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
 

@@ -49,8 +49,8 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES, build_name_header
-from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.interfaces.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware, compose_middleware
 from dovetail.wire import codec
@@ -61,7 +61,7 @@ from dovetail.wire.tools import CallToolResult
 
 if TYPE_CHECKING:
     from dovetail.client.client_extensions import ClientExtensions
-    from dovetail.protocol.extension import ExtensionMethod
+    from dovetail.protocol.interfaces.extension import ExtensionMethod
 
 R = TypeVar("R", bound=Result)
 
@@ -294,7 +294,7 @@ class RequestSender:
 
         Only requests whose results can be cached are sent again after a lost connection.
         """
-        from dovetail.protocol.extension import get_row
+        from dovetail.protocol.interfaces.extension import get_row
 
         row = get_row(method)
         if params is None:

@@ -32,8 +32,8 @@ from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED
 from dovetail.error_context import check_type
 from dovetail.errors import InvalidResult, TransportError
 from dovetail.log import ThrottledLog, log_failure
-from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
+from dovetail.protocol.interfaces.client_transport import ClientTransport
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware, validate_middleware
 from dovetail.protocol.stats import ClientStats
@@ -45,7 +45,7 @@ from dovetail.wire.raw_message import decode_body, to_plain
 
 if TYPE_CHECKING:  # Few programs need these modules.
     from dovetail.client.client_extensions import ClientExtensions
-    from dovetail.protocol.recording_format import Recorder
+    from dovetail.recording.recording_format import Recorder
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from dovetail.errors import (
 from dovetail.log import log_and_suppress, log_failure
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder
-from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.subscription_filter import (
     PROMPTS_LIST_CHANGED,

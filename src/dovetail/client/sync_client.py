@@ -34,9 +34,9 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
-    from dovetail.extensions.skills.remote_skill import SyncSkill
-    from dovetail.extensions.tasks.task_handle import SyncTaskHandle
-    from dovetail.protocol.extension import ExtensionMethod
+    from dovetail.protocol.interfaces.extension import ExtensionMethod
+    from dovetail.skills.remote_skill import SyncSkill
+    from dovetail.tasks.task_handle import SyncTaskHandle
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
@@ -345,14 +345,14 @@ class SyncClient:
 
         For the options, see `Client.start_task`.
         """
-        from dovetail.extensions.tasks.task_handle import SyncTaskHandle
+        from dovetail.tasks.task_handle import SyncTaskHandle
 
         handle = run_blocking(self._client.start_task(name, arguments, timeout=timeout, meta=meta))
         return SyncTaskHandle(handle, run_blocking)
 
     def get_task(self, reference: str) -> "SyncTaskHandle":
         """Return a handle for a task that this or another process started. Raise TaskLost if there is no such task."""
-        from dovetail.extensions.tasks.task_handle import SyncTaskHandle
+        from dovetail.tasks.task_handle import SyncTaskHandle
 
         return SyncTaskHandle(run_blocking(self._client.get_task(reference)), run_blocking)
 
@@ -394,13 +394,13 @@ class SyncClient:
 
         This does not fetch the files of the skills.
         """
-        from dovetail.extensions.skills.remote_skill import SyncSkill
+        from dovetail.skills.remote_skill import SyncSkill
 
         return [SyncSkill(skill, run_blocking) for skill in run_blocking(self._client.list_skills())]
 
     def get_skill(self, uri: str) -> "SyncSkill":
         """Return the skill with this URI as it is now, even if the server does not list it."""
-        from dovetail.extensions.skills.remote_skill import SyncSkill
+        from dovetail.skills.remote_skill import SyncSkill
 
         return SyncSkill(run_blocking(self._client.get_skill(uri)), run_blocking)
 

@@ -18,9 +18,9 @@ from dovetail.error_context import add_context, check_type, clip, describe_value
 from dovetail.errors import ScriptNotFound
 from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
-from dovetail.protocol.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
 from dovetail.protocol.headers import FIELD_NAME
 from dovetail.protocol.http_checks import is_on_this_machine
+from dovetail.protocol.interfaces.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
 

@@ -10,8 +10,8 @@ from dovetail.client.pagination import ListMethod
 from dovetail.error_context import clip, make_name_hint
 from dovetail.errors import InvalidResult
 from dovetail.log import log
-from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths, read_header_paths
+from dovetail.protocol.interfaces.client_transport import Headers
 from dovetail.schemas.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import copy_value

@@ -4,14 +4,14 @@ import importlib
 import math
 from typing import TYPE_CHECKING
 
-from dovetail.cluster.redis_connection import REDIS_SCHEMES, build_deployment_prefix, parse_redis_url
+from dovetail.cluster.redis.redis_connection import REDIS_SCHEMES, build_deployment_prefix, parse_redis_url
 from dovetail.error_context import check_type
 from dovetail.wire.base import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dovetail.protocol.shared_state import SharedState
+    from dovetail.protocol.interfaces.shared_state import SharedState
 
 
 class Cluster(Struct, frozen=True, repr_omit_defaults=True):
@@ -54,15 +54,17 @@ class Cluster(Struct, frozen=True, repr_omit_defaults=True):
         """Return a back end for one server. Servers with different names do not share their state."""
         # A plain import would be a cycle, because the package imports this module.
         if self.is_local:
-            folder = importlib.import_module("dovetail.cluster.local_folder").open_server_folder(self.prefix, name)
-            backend = importlib.import_module("dovetail.cluster.local_backend")
+            folder = importlib.import_module("dovetail.cluster.local.local_folder").open_server_folder(
+                self.prefix, name
+            )
+            backend = importlib.import_module("dovetail.cluster.local.local_backend")
             return backend.LocalBackend(folder, secret_keys=secret_keys)
         try:
             importlib.import_module("redis.asyncio")  # The event loop must not wait for the import.
         except ImportError:
             message = "a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'"
             raise ImportError(message, name="redis") from None
-        backend = importlib.import_module("dovetail.cluster.redis_backend")
+        backend = importlib.import_module("dovetail.cluster.redis.redis_backend")
         return backend.RedisBackend(
             self.url,
             prefix=build_deployment_prefix(self.prefix, name),

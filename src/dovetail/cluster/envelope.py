@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from dovetail.log import ThrottledLog
+from dovetail.protocol.interfaces.shared_state import MAX_MESSAGE_BYTES, Message
 from dovetail.protocol.sealer import Sealer, UnsealError
-from dovetail.protocol.shared_state import MAX_MESSAGE_BYTES, Message
 
 # Each release also reads the format of the previous release.
 # When a new format is introduced, the first release can only read the format. The next release also writes it.

@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from dovetail.log import log
-from dovetail.protocol.shared_state import Message, SharedStateListener
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateListener
 
 _GAP_INTERVAL_S: Final = 1.0  # A gap is expensive, so several gaps in this time are reported as one.
 

@@ -15,8 +15,7 @@ from dovetail.cluster.gcra import check_rate, take_cell
 from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.stream_budget import StreamBudget
 from dovetail.cluster.stream_follower import StreamFollowers, follow_stream
-from dovetail.protocol.limits import MiB
-from dovetail.protocol.shared_state import (
+from dovetail.protocol.interfaces.shared_state import (
     CLOCK_MARGIN_S,
     DEFAULT_STREAM_LIMITS,
     MAX_CHANGE_BYTES,
@@ -35,6 +34,7 @@ from dovetail.protocol.shared_state import (
     StreamLimits,
     StreamPart,
 )
+from dovetail.protocol.limits import MiB
 from dovetail.wire.base import Struct
 
 _MAX_ENTRIES: Final = 100_000  # the maximum number of entries in each table

@@ -5,7 +5,7 @@ The back end deletes a stream when its time to live ends. The budget then stops 
 
 from collections import OrderedDict
 
-from dovetail.protocol.shared_state import SharedStateUnavailable, StreamLimits
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, StreamLimits
 from dovetail.wire.base import Struct
 
 

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
-from dovetail.protocol.shared_state import StreamEvent, StreamPart, WorkerLost
+from dovetail.protocol.interfaces.shared_state import StreamEvent, StreamPart, WorkerLost
 
 _CHECK_INTERVAL_S: Final = 1.0  # If no events arrive, a reader checks at this interval whether the writer is alive.
 

@@ -26,7 +26,8 @@ from dovetail.host.execution import CallOutcome
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.log import log
 from dovetail.protocol.limits import MiB
-from dovetail.protocol.recording_format import (
+from dovetail.protocol.redaction import may_hold_secrets
+from dovetail.recording.recording_format import (
     FORMAT_VERSION,
     Event,
     Frame,
@@ -34,7 +35,6 @@ from dovetail.protocol.recording_format import (
     read_parts,
     read_version,
 )
-from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.codec import encode, to_plain
 

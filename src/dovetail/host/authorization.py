@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConsentDeferred, PolicyError
 from dovetail.host.consent.consent import (
@@ -44,7 +45,6 @@ from dovetail.host.policy.policy import (
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.headers import HeaderPath, read_header_paths
 from dovetail.wire.base import Struct, replace
 

@@ -28,7 +28,7 @@ from dovetail.host.tool_formats import (
     to_gemini_tools,
     to_openai_tools,
 )
-from dovetail.server.search_index import SearchIndex
+from dovetail.search.search_index import SearchIndex
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode_canonical
 

@@ -16,14 +16,14 @@ from typing import Any, Final, Self
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidResult, PolicyError
-from dovetail.extensions.tasks.task_messages import CreateTaskResult
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.policy.argument_coercion import parse_pointer
 from dovetail.host.policy.policy import PolicyRequest, Rule, decide_without
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.server.uri_template import expand
+from dovetail.server.items.uri_template import expand
+from dovetail.tasks.task_messages import CreateTaskResult
 from dovetail.wire.base import UNSET, Struct, WireStruct, replace
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body

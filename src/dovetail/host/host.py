@@ -52,12 +52,12 @@ from dovetail.host.search_tools import (
 from dovetail.host.server_settings import ServerSettings, compute_server_id
 from dovetail.host.servers import ManagedServers
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.http_types import ASGIApp
-from dovetail.protocol.language_model import Model
+from dovetail.protocol.interfaces.http_types import ASGIApp
+from dovetail.protocol.interfaces.language_model import Model
 from dovetail.protocol.stats import HostStats
+from dovetail.search.tool_search import CALL_TOOL, parse_inner_call
 from dovetail.server.server import Server
 from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, ServerAuth, ServerOptions, Transport
-from dovetail.server.tool_search import CALL_TOOL, parse_inner_call
 from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion

@@ -25,10 +25,6 @@ from dovetail.errors import (
     RequestTimeout,
     SkillMismatch,
 )
-from dovetail.extensions.skills.local_skill import list_local_skills
-from dovetail.extensions.skills.remote_skill import Skill, make_unknown_file_error
-from dovetail.extensions.skills.skill import MANIFEST, SkillFile, get_root, quote_path
-from dovetail.extensions.skills.skill_folder import SkillFolder
 from dovetail.host.authorization import Authorization, RequestAuthorizer
 from dovetail.host.consent.inbox import DeferredCall, DeferredSkill, get_inbox
 from dovetail.host.consent.pins import fingerprint
@@ -39,6 +35,10 @@ from dovetail.host.servers import HOST_NOT_OPEN
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
 from dovetail.protocol.safe_text import escape_line
+from dovetail.skills.local_skill import list_local_skills
+from dovetail.skills.remote_skill import Skill, make_unknown_file_error
+from dovetail.skills.skill import MANIFEST, SkillFile, get_root, quote_path
+from dovetail.skills.skill_folder import SkillFolder
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode_canonical
 

@@ -23,7 +23,7 @@ from dovetail.host.authorization import RequestAuthorizer, build_consent_request
 from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.client_messages import get_required_capabilities
-from dovetail.protocol.language_model import Model, ModelReply
+from dovetail.protocol.interfaces.language_model import Model, ModelReply
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult

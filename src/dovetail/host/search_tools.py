@@ -6,8 +6,8 @@ from typing import Any, Final
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.qualified_names import make_full_name, make_model_name
-from dovetail.server import tool_search
-from dovetail.server.tool_search import SEARCH_TOOLS
+from dovetail.search import tool_search
+from dovetail.search.tool_search import SEARCH_TOOLS
 from dovetail.wire.base import replace
 from dovetail.wire.tools import CallToolResult, Tool
 

@@ -22,8 +22,8 @@ from dovetail.host.qualified_names import check_server_name
 from dovetail.host.search_tools import HOST_SERVER_NAME
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.client_transport import InProcessServer
-from dovetail.protocol.language_model import Model
+from dovetail.protocol.interfaces.client_transport import InProcessServer
+from dovetail.protocol.interfaces.language_model import Model
 from dovetail.wire.base import replace
 from dovetail.wire.codec import encode
 from dovetail.wire.logs import LoggingMessageNotificationParams

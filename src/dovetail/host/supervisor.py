@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from dovetail.callbacks import add_callback
 from dovetail.client.client import Client, get_session, mount_client
-from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
 from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
@@ -21,8 +20,9 @@ from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, get_announced_kinds
 from dovetail.host.server_settings import ServerSettings, ServerState
 from dovetail.log import log, log_and_suppress, log_failure
+from dovetail.mounts.mountable import ChangeCallback, ItemKind
+from dovetail.mounts.mounted_client import InputFilter, MountedClient
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
-from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.wire.lifecycle import TASKS_EXTENSION
 from dovetail.wire.revisions import is_stateless
 

@@ -12,7 +12,7 @@ from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 
 if TYPE_CHECKING:
-    from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.cluster.cluster_worker import ClusterWorker
 
 
 def get_limit_key(exchange: Exchange) -> str:

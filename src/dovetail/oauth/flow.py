@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
-from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPRequest, HTTPResponse
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain

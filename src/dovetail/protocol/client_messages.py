@@ -23,9 +23,9 @@ from dovetail.errors import (
     ToolError,
     Unauthorized,
 )
-from dovetail.protocol.client_transport import describe_request
 from dovetail.protocol.headers import encode_value
-from dovetail.protocol.shared_state import WORKER_LOST
+from dovetail.protocol.interfaces.client_transport import describe_request
+from dovetail.protocol.interfaces.shared_state import WORKER_LOST
 from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode

@@ -20,9 +20,9 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
-    from dovetail.protocol.cluster_worker import ClusterWorker
-    from dovetail.protocol.recording_format import Recorder
+    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.protocol.request_state import RequestState
+    from dovetail.recording.recording_format import Recorder
     from dovetail.wire.input_required import InputRequest
 
 NO_CAPABILITIES = ClientCapabilities()

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
+from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable
 from dovetail.protocol.keys import build_key
-from dovetail.protocol.shared_state import SharedState, SharedStateUnavailable
 from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000

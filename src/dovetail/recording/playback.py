@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.errors import MethodNotFound
-from dovetail.protocol.recording_format import Frame
 from dovetail.protocol.redaction import MASK, mask_secrets
+from dovetail.recording.recording_format import Frame
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.log import log
-from dovetail.protocol.client_transport import Headers
-from dovetail.protocol.recording_format import (
+from dovetail.protocol.interfaces.client_transport import Headers
+from dovetail.protocol.redaction import strip_url
+from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.recording.recording_format import (
     EXCHANGE_HEADER,
     Receiver,
     Recorder,
@@ -23,8 +25,6 @@ from dovetail.protocol.recording_format import (
     encode_line,
     read_version,
 )
-from dovetail.protocol.redaction import strip_url
-from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
 
 _last_writers: dict[str, object] = {}  # maps each file to the writer of its last message

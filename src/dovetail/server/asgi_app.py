@@ -10,7 +10,7 @@ from dovetail.transports.http_server.http_request import OtherApps
 from dovetail.transports.http_server.route_call import FindRoute
 
 if TYPE_CHECKING:
-    from dovetail.protocol.http_types import ASGIApp
+    from dovetail.protocol.interfaces.http_types import ASGIApp
     from dovetail.server.server_options import ASGIOptions
 
 

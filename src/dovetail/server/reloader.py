@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from dovetail.errors import TransportError
-from dovetail.protocol.client_transport import Headers
-from dovetail.protocol.recording_format import Receiver, Recorder
+from dovetail.protocol.interfaces.client_transport import Headers
 from dovetail.protocol.uri_key import uri_key
+from dovetail.recording.recording_format import Receiver, Recorder
 from dovetail.server.workers import LISTENER_VARIABLE
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess

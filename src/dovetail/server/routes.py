@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 
 from dovetail.errors import ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.interfaces.routes import RouteRequest
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.routes import RouteRequest
-from dovetail.server.access_rules import AccessRule, build_access_rule, is_accessible
 from dovetail.server.invocation import AwaitingRunner, Runner, may_return_coroutine
+from dovetail.server.items.access_rules import AccessRule, build_access_rule, is_accessible
 from dovetail.server.thread_pool import ThreadPool
 from dovetail.wire.base import EmptyResult, Struct
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from dovetail.protocol.cluster_worker import ClusterWorker
+    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.server.loop_watchdog import LoopWatchdog
     from dovetail.server.workers import WorkerPipes
 
@@ -146,7 +146,7 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
 
 async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> int:
     """Serve over HTTP until a signal arrives. Return the exit code of the process."""
-    from dovetail.transports.http_server.http_listener import HTTPServer
+    from dovetail.transports.http1.http_listener import HTTPServer
 
     server = runnable.server
     if watchdog is not None:
@@ -155,7 +155,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         app = server.asgi(**listener.options)
         tls_context = None
         if listener.tls_files is not None:
-            from dovetail.transports.http_server.tls_context import create_tls_context  # Few servers use TLS.
+            from dovetail.transports.http1.tls_context import create_tls_context  # Few servers use TLS.
 
             tls_context = create_tls_context(*listener.tls_files)
         http_server = HTTPServer(app, runnable.service.limits, tls_context, shares_socket=listener.is_worker)
@@ -189,7 +189,7 @@ class _Release:
         """Report that this worker is not ready. If no other process has the socket, refuse new connections, too."""
         self._app.begin_drain()
         if not self._listener.is_worker and not self._listener.is_inherited:
-            from dovetail.transports.http_server.accept_filter import stop_opening_connections
+            from dovetail.transports.http1.accept_filter import stop_opening_connections
 
             stop_opening_connections(self._listener.socket)
 
@@ -294,8 +294,8 @@ def open_http_listener(
 
     If other machines can reach the address, callers must authenticate unless `allow_anonymous` is True.
     """
-    from dovetail.transports.http_server.forwarded_addresses import read_trusted_proxies
-    from dovetail.transports.http_server.http_listener import bind_socket
+    from dovetail.transports.http1.forwarded_addresses import read_trusted_proxies
+    from dovetail.transports.http1.http_listener import bind_socket
 
     check_exposure(host, allow_anonymous or runnable.auth is not None)
     # If an invalid value were ignored, all clients would share the limits of the proxy's address.
@@ -318,7 +318,7 @@ def open_http_listener(
 
 
 def _check_tls_files(certfile: "str | Path", keyfile: "str | Path | None") -> None:
-    from dovetail.transports.http_server.tls_context import create_tls_context, warn_if_expired
+    from dovetail.transports.http1.tls_context import create_tls_context, warn_if_expired
 
     for tls_file in (certfile, keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
@@ -373,8 +373,8 @@ def _run_worker(runnable: Runnable, listener: HTTPListener, pipes: "WorkerPipes"
 @contextlib.contextmanager
 def _join_workers(service: RunnableService) -> Generator[None]:
     """Let the workers of this process share their state in a private folder, unless the server has a cluster."""
-    from dovetail.cluster.local_folder import create_workers_folder
-    from dovetail.server.cluster_setup import WorkersFolder, create_cluster_worker, find_default_cluster
+    from dovetail.cluster.cluster_setup import WorkersFolder, create_cluster_worker, find_default_cluster
+    from dovetail.cluster.local.local_folder import create_workers_folder
 
     if service.cluster is not None or find_default_cluster() is not None:
         yield
@@ -389,10 +389,10 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
 
     The command must call `run`. It does not need to know that there are several processes.
     """
-    from dovetail.cluster.local_folder import create_workers_folder
-    from dovetail.server.cluster_setup import CLUSTER_VARIABLE, WORKERS_FOLDER_VARIABLE
+    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE, WORKERS_FOLDER_VARIABLE
+    from dovetail.cluster.local.local_folder import create_workers_folder
     from dovetail.server.workers import spawn_workers
-    from dovetail.transports.http_server.http_listener import bind_socket
+    from dovetail.transports.http1.http_listener import bind_socket
 
     worker_count = count_workers(workers)
     check_address(host, port)
@@ -410,7 +410,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
 
 def _close_listener(listener: "socket.socket", is_inherited: bool) -> None:
     """Close the socket in this process. The workers accept the last connections."""
-    from dovetail.transports.http_server.accept_filter import stop_opening_connections
+    from dovetail.transports.http1.accept_filter import stop_opening_connections
 
     if not is_inherited:
         stop_opening_connections(listener)
@@ -546,7 +546,7 @@ def _run_reloader(transport: Transport, options: Mapping[str, Any]) -> bool:
         with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
             asyncio.run(reloader.relay_stdio(os.dup(source), sink))
     elif transport == "http":
-        from dovetail.transports.http_server.http_listener import bind_socket
+        from dovetail.transports.http1.http_listener import bind_socket
 
         reloader.supervise(bind_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
     else:

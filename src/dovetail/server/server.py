@@ -11,18 +11,19 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-from dovetail.error_context import check_type
-from dovetail.protocol.limits import ServerLimits
-from dovetail.protocol.middleware import Middleware
-from dovetail.server.cluster_setup import (
+from dovetail.cluster.cluster_setup import (
     create_cluster_worker,
     find_default_cluster,
     find_redis_cluster,
     find_secret_keys,
     read_cluster_option,
 )
-from dovetail.server.dispatcher import Dispatcher
-from dovetail.server.item_options import (
+from dovetail.error_context import check_type
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.middleware import Middleware
+from dovetail.server.dispatch.dispatcher import Dispatcher
+from dovetail.server.dispatch.lifespan import Lifespan, normalize_lifespan
+from dovetail.server.items.item_options import (
     CacheHint,
     PromptOptions,
     ResourceOptions,
@@ -30,10 +31,10 @@ from dovetail.server.item_options import (
     ToolOptions,
     check_icons,
 )
-from dovetail.server.lifespan import Lifespan, normalize_lifespan
-from dovetail.server.page_cache import PageCache
+from dovetail.server.items.page_cache import PageCache
+from dovetail.server.items.registry import Registry
+from dovetail.server.items.visibility import Visibility
 from dovetail.server.parameters.signature import METHOD_HINT
-from dovetail.server.registry import Registry
 from dovetail.server.server_options import (
     ASGIOptions,
     HTTPServerOptions,
@@ -44,7 +45,6 @@ from dovetail.server.server_options import (
     check_run_options,
     is_authenticator,
 )
-from dovetail.server.visibility import Visibility
 from dovetail.wire.content import Icon
 from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
@@ -54,25 +54,25 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from pathlib import Path
 
     from dovetail.cluster import Cluster
-    from dovetail.extensions.tasks.task_options import TaskOptions
-    from dovetail.protocol.extension import Extension
-    from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
-    from dovetail.protocol.mountable import SupportsMount
-    from dovetail.protocol.shared_state import SharedState
-    from dovetail.protocol.state_store import StateStore
+    from dovetail.mounts.mountable import SupportsMount
+    from dovetail.mounts.name_map import NameMap
+    from dovetail.mounts.transforms import Transform
+    from dovetail.openapi.document import OpenAPIOperation
+    from dovetail.openapi.operation_call import HeaderFactory
+    from dovetail.protocol.interfaces.extension import Extension
+    from dovetail.protocol.interfaces.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
+    from dovetail.protocol.interfaces.shared_state import SharedState
+    from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import ServerStats
-    from dovetail.protocol.task_store import TaskStore
     from dovetail.schemas.provider_rules import SchemaProfile
-    from dovetail.server.access_rules import Predicate
+    from dovetail.server.items.access_rules import Predicate
+    from dovetail.server.items.lint import LintReport
     from dovetail.server.large_results import LargeResultSettings
-    from dovetail.server.lint import LintReport
-    from dovetail.server.mounts.name_map import NameMap
-    from dovetail.server.mounts.transforms import Transform
-    from dovetail.server.openapi.document import OpenAPIOperation
-    from dovetail.server.openapi.operation_call import HeaderFactory
     from dovetail.server.runners import Runnable
-    from dovetail.server.skill_resources import SkillResources
-    from dovetail.server.tool_tasks import ToolTasks
+    from dovetail.skills.skill_resources import SkillResources
+    from dovetail.tasks.task_options import TaskOptions
+    from dovetail.tasks.task_store import TaskStore
+    from dovetail.tasks.tool_tasks import ToolTasks
     from dovetail.transports.duplex_server import DuplexServer
     from dovetail.transports.http_server.endpoint import Endpoint
     from dovetail.transports.http_server.http_request import OtherApps
@@ -217,7 +217,7 @@ class Server:
         for function in middleware:
             self.middleware(function)
         if extensions:
-            from dovetail.protocol.extension import check_extensions
+            from dovetail.protocol.interfaces.extension import check_extensions
 
             for extension in check_extensions(extensions):
                 self._dispatcher.add_extension(extension)
@@ -226,7 +226,7 @@ class Server:
         if search:
             self._dispatcher.enable_tool_search()
         if resource_tools or prompt_tools:
-            from dovetail.server.item_tools import add_prompt_tools, add_resource_tools
+            from dovetail.server.items.item_tools import add_prompt_tools, add_resource_tools
 
             if resource_tools:
                 add_resource_tools(self.add_tool)
@@ -279,7 +279,7 @@ class Server:
         if not options.get("task"):
             self._registry.add_tool(function, **options)
             return
-        from dovetail.extensions.tasks.task_options import read_task_option
+        from dovetail.tasks.task_options import read_task_option
 
         config = read_task_option(options.get("task"))
         if config.after is not None and config.after >= self._dispatcher.limits.call_timeout:
@@ -296,8 +296,8 @@ class Server:
     def _open_tasks(self, options: "TaskOptions | None" = None) -> "ToolTasks":
         """Return the tasks of this server. The first call adds the extension for tasks."""
         if self._tasks is None:
-            from dovetail.extensions.tasks.task_options import TaskOptions
-            from dovetail.server.tool_tasks import ToolTasks
+            from dovetail.tasks.task_options import TaskOptions
+            from dovetail.tasks.tool_tasks import ToolTasks
 
             check_type("tasks=", options, TaskOptions, "a TaskOptions(...)")
             dispatcher = self._dispatcher
@@ -319,7 +319,7 @@ class Server:
         cluster = self._redis_cluster
         if cluster is None:
             return None
-        from dovetail.extensions.tasks.redis_task_store import RedisTaskStore
+        from dovetail.tasks.redis_task_store import RedisTaskStore
 
         return RedisTaskStore(
             cluster.url, secret_keys=self._secret_keys, prefix=cluster.prefix, timeout=cluster.timeout
@@ -397,7 +397,7 @@ class Server:
 
     def add_skill(self, function: Callable[..., object], **options: Unpack[SkillOptions]) -> None:
         """Register a function as a skill. This method takes the same options as `skill`."""
-        from dovetail.extensions.skills.generated_skill import GeneratedSkill
+        from dovetail.skills.generated_skill import GeneratedSkill
 
         check_option_names("skill()", options, SkillOptions.__annotations__)
         item_options: dict[str, Any] = dict(options)
@@ -426,7 +426,7 @@ class Server:
             ValueError: the folder does not exist or has no skills, or a skill cannot be served. The message names the
                 file and the solution.
         """
-        from dovetail.extensions.skills.skill_folder import SkillFolder
+        from dovetail.skills.skill_folder import SkillFolder
 
         check_type("folder", folder, (str, os.PathLike), "the path of a folder")
         skill_folder = SkillFolder(folder)
@@ -435,7 +435,7 @@ class Server:
     def _open_skills(self) -> "SkillResources":
         """Return the skills of this server. The first call adds the extension for skills."""
         if self._skills is None:
-            from dovetail.server.skill_resources import SkillResources
+            from dovetail.skills.skill_resources import SkillResources
 
             dispatcher = self._dispatcher
             self._skills = SkillResources(
@@ -469,7 +469,7 @@ class Server:
         Args:
             prefix: A prefix for the names of tools and prompts.
         """
-        from dovetail.server.decorators import find_registrations
+        from dovetail.server.items.decorators import find_registrations
 
         add_by_kind = {"tool": self.add_tool, "prompt": self.add_prompt}
         for name, function, registration in find_registrations(source):
@@ -600,14 +600,14 @@ class Server:
             scopes: The scopes that a caller needs for the mounted items, as in `restrict`.
             visible_to: A function that decides which callers may see and use the mounted items, as in `restrict`.
         """
-        from dovetail.server.mounts.local_server import LocalServer
-        from dovetail.server.mounts.name_map import NameMap
+        from dovetail.mounts.local_server import LocalServer
+        from dovetail.mounts.name_map import NameMap
 
         if not isinstance(server, Server) and not hasattr(server, "__mountable__"):
             raise TypeError(f"mount() requires a Server or a Client, not {server!r}")
         access_rule = None
         if scopes or visible_to is not None:
-            from dovetail.server.access_rules import build_access_rule
+            from dovetail.server.items.access_rules import build_access_rule
 
             access_rule = build_access_rule(scopes, visible_to)
         name_map = prefix if isinstance(prefix, NameMap) else NameMap(prefix, transforms or {}, tags)
@@ -645,8 +645,8 @@ class Server:
                 schema.
             max_response_bytes: The maximum size in bytes of a response from the service.
         """
-        from dovetail.server.openapi.importer import add_operations
-        from dovetail.server.openapi.senders import create_sender, get_base_url
+        from dovetail.openapi.importer import add_operations
+        from dovetail.openapi.senders import create_sender, get_base_url
 
         info: Any = document.get("info") if isinstance(document, Mapping) else None
         title = (info or {}).get("title")
@@ -689,7 +689,7 @@ class Server:
             document: An OpenAPI 3 document. Defaults to the document of the application.
             base_url: The URL that the application sees in requests.
         """
-        from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
+        from dovetail.openapi.senders import create_app_sender, get_openapi_document
         from dovetail.transports.http_server.asgi import run_lifespan
 
         state: dict[str, object] = {}  # the values that the lifespan of the application adds

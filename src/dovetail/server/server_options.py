@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.cluster import Cluster
-    from dovetail.extensions.tasks.task_options import TaskOptions
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
-    from dovetail.protocol.extension import Extension
-    from dovetail.protocol.http_types import ASGIApp
+    from dovetail.protocol.interfaces.extension import Extension
+    from dovetail.protocol.interfaces.http_types import ASGIApp
+    from dovetail.protocol.interfaces.shared_state import SharedState
+    from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.limits import ServerLimits
     from dovetail.protocol.middleware import Middleware
     from dovetail.protocol.principal import Authenticator
-    from dovetail.protocol.shared_state import SharedState
-    from dovetail.protocol.state_store import StateStore
     from dovetail.schemas.provider_rules import SchemaProfile
-    from dovetail.server.item_options import CacheHint
+    from dovetail.server.dispatch.lifespan import Lifespan
+    from dovetail.server.items.item_options import CacheHint
     from dovetail.server.large_results import LargeResultSettings
-    from dovetail.server.lifespan import Lifespan
+    from dovetail.tasks.task_options import TaskOptions
     from dovetail.wire.content import Icon
     from dovetail.wire.lifecycle import ServerCapabilities
 

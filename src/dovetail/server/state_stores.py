@@ -7,11 +7,11 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.errors import ServerBusy
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import MiB
-from dovetail.protocol.shared_state import SharedStateUnavailable
-from dovetail.protocol.state_store import StateStore
 from dovetail.storage import Migrations, SharedDatabase
 
 _MAX_MEMORY_BYTES: Final = 256 * MiB

@@ -311,7 +311,7 @@ def fork_workers(
         try:
             run_worker(pipes)
         except Exception as exc:
-            from dovetail.server.lifespan import print_failure
+            from dovetail.server.dispatch.lifespan import print_failure
 
             if not print_failure(exc):
                 raise

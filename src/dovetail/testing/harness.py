@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
 from dovetail.client.client import Client, ClientOptions
 from dovetail.client.sync_client import SyncClient, run_blocking
 from dovetail.client.targets import Target
-from dovetail.protocol.client_transport import ServerConnection
-from dovetail.protocol.http_types import ASGIApp
+from dovetail.protocol.interfaces.client_transport import ServerConnection
+from dovetail.protocol.interfaces.http_types import ASGIApp
 from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 from dovetail.server.server import Server, get_auth, get_dispatcher
 from dovetail.testing.fault_proxy import insert_faults
 from dovetail.testing.faults import Faults, get_plan
-from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
 from dovetail.transports.socket_server import serve_socket
 
 Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from dovetail.errors import ModelError
-from dovetail.protocol.language_model import ModelReply, Usage
+from dovetail.protocol.interfaces.language_model import ModelReply, Usage
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage

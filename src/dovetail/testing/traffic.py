@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from dovetail.client.client import Client, get_session
 from dovetail.client.sync_client import SyncClient, get_client
-from dovetail.protocol.client_transport import Headers
-from dovetail.protocol.recording_format import (
+from dovetail.protocol.interfaces.client_transport import Headers
+from dovetail.recording.recording_format import (
     Frame,
     Receiver,
     Recorder,

@@ -6,7 +6,7 @@ import asyncio
 
 from dovetail.errors import ConnectError, ConnectionLost, MCPError
 from dovetail.log import log
-from dovetail.protocol.client_transport import CustomConnection, OpenCustomConnection
+from dovetail.protocol.interfaces.client_transport import CustomConnection, OpenCustomConnection
 from dovetail.transports.duplex_client import DuplexClient
 
 

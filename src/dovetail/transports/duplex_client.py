@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, MCPError, ParseError, TransportError
-from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
+from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.transports.line_splitter import OversizedMessage
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.jsonrpc import RequestId

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from dovetail.errors import MCPError, ProcessStartError
-from dovetail.protocol.client_transport import ServerConnection
+from dovetail.protocol.interfaces.client_transport import ServerConnection
 from dovetail.transports.duplex_client import DuplexClient
 
 

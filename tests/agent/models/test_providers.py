@@ -23,7 +23,7 @@ from dovetail.agent.models.provider_messages import ToolAliases
 from dovetail.errors import InputRequestError, ModelError
 from dovetail.host import Allow, ConsentRequest
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import Model
+from dovetail.protocol.interfaces.language_model import Model
 from dovetail.wire.content import (
     AudioContent,
     EmbeddedResource,

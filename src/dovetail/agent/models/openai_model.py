@@ -12,7 +12,7 @@ from dovetail.agent.models.provider_client import ProviderClient
 from dovetail.agent.models.provider_messages import ToolAliases, build_tool_call, format_result, get_blocks, get_images
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_openai_call, to_openai_tools
-from dovetail.protocol.language_model import ModelReply
+from dovetail.protocol.interfaces.language_model import ModelReply
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dovetail.protocol.language_model import Usage
+from dovetail.protocol.interfaces.language_model import Usage
 from dovetail.wire.base import Struct
 from dovetail.wire.sampling import ModelPreferences
 

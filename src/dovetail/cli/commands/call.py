@@ -18,8 +18,8 @@ from dovetail.cli.tool_arguments import read_arguments
 from dovetail.cli.tool_lookup import FIND_HINT, build_unknown_error, find_tool, has_tool_search
 from dovetail.client.result_values import extract_value
 from dovetail.errors import InvalidResult, NotSupported, RemoteError, ToolError
-from dovetail.extensions.tasks.task_messages import TASKS_EXTENSION
 from dovetail.protocol.client_messages import find_elicitation_obstacle
+from dovetail.tasks.task_messages import TASKS_EXTENSION
 from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET, replace
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent

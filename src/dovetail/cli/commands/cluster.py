@@ -13,7 +13,7 @@ from dovetail.terminal import output
 from dovetail.wire.codec import to_plain
 
 if TYPE_CHECKING:
-    from dovetail.cluster.redis_deployments import Deployment, RedisDeployments
+    from dovetail.cluster.redis.redis_deployments import Deployment, RedisDeployments
 
 _TIMEOUT_S: Final = 5.0
 _HEADERS: Final = ("server", "workers", "nothing lost since", "older single-use IDs")
@@ -130,10 +130,10 @@ def _format_time(seconds: float) -> str:
 
 def _run(url: str | None, prefix: str, run: "Callable[[RedisDeployments], Awaitable[int]]", *, as_json: bool) -> int:
     from dovetail.cluster import Cluster
-    from dovetail.cluster.redis_connection import parse_redis_url
-    from dovetail.cluster.redis_deployments import open_deployments
-    from dovetail.protocol.shared_state import SharedStateUnavailable
-    from dovetail.server.cluster_setup import CLUSTER_VARIABLE
+    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE
+    from dovetail.cluster.redis.redis_connection import parse_redis_url
+    from dovetail.cluster.redis.redis_deployments import open_deployments
+    from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
     url = url or os.environ.get(CLUSTER_VARIABLE)
     if not url:

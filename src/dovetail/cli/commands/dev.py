@@ -84,7 +84,7 @@ def command(
     if not files:
         output.print_note("no file can cause a restart. Pass the directory of the source files with --reload-dir")
     if http:
-        from dovetail.transports.http_server.http_listener import bind_socket
+        from dovetail.transports.http1.http_listener import bind_socket
 
         if argv[: len(DOVETAIL_COMMAND)] != [*DOVETAIL_COMMAND]:
             raise click.UsageError("--http requires a file or a module")

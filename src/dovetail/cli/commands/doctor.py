@@ -26,7 +26,7 @@ from dovetail.cli.target_argument import (
 from dovetail.client.client import Client
 from dovetail.errors import MCPError
 from dovetail.protocol.redaction import strip_url
-from dovetail.server.lint import LintIssue, is_length_issue
+from dovetail.server.items.lint import LintIssue, is_length_issue
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 from dovetail.wire.revisions import NEWEST_REVISION

@@ -10,7 +10,7 @@ from dovetail.cli.skill_lint import lint_folder, lint_skills
 from dovetail.cli.target_argument import find_folder, list_restricted_items, read_target_options, target_options
 from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS
 from dovetail.schemas.validator import UnusableSchema, compile_schema
-from dovetail.server.lint import LintIssue, LintReport, lint_declaration
+from dovetail.server.items.lint import LintIssue, LintReport, lint_declaration
 from dovetail.terminal import output
 from dovetail.wire.tools import Tool
 

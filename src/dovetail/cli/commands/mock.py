@@ -9,7 +9,7 @@ from dovetail.cli.target_argument import read_recording
 
 if TYPE_CHECKING:
     from dovetail.client.client import Client
-    from dovetail.protocol.extension import Extension
+    from dovetail.protocol.interfaces.extension import Extension
     from dovetail.recording.playback import RecordedExtension
 
 

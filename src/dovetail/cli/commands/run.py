@@ -134,7 +134,7 @@ def command(
     except (click.ClickException, click.exceptions.Exit):
         raise
     except Exception as exc:
-        from dovetail.server.lifespan import print_failure
+        from dovetail.server.dispatch.lifespan import print_failure
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
@@ -170,7 +170,7 @@ def _check(options: TargetOptions, http_options: dict[str, Any] | None, *, start
     try:
         return check_server(app, http_options, starts_lifespan=starts_lifespan)
     except Exception as exc:
-        from dovetail.server.lifespan import print_failure
+        from dovetail.server.dispatch.lifespan import print_failure
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None

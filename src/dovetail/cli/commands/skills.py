@@ -24,12 +24,12 @@ from dovetail.cli.tool_arguments import suggest_names
 from dovetail.client.client import Client
 from dovetail.error_context import add_context
 from dovetail.errors import InvalidResult, RemoteError
-from dovetail.extensions.skills.local_skill import list_local_skills
-from dovetail.extensions.skills.remote_skill import Skill
-from dovetail.extensions.skills.served_skill import SkillProblem
-from dovetail.extensions.skills.skill import MANIFEST, SkillFile, quote_path
-from dovetail.extensions.skills.skill_folder import SkillFolder
-from dovetail.extensions.skills.skill_writer import SkillExists, check_destination, check_paths, write_skill
+from dovetail.skills.local_skill import list_local_skills
+from dovetail.skills.remote_skill import Skill
+from dovetail.skills.served_skill import SkillProblem
+from dovetail.skills.skill import MANIFEST, SkillFile, quote_path
+from dovetail.skills.skill_folder import SkillFolder
+from dovetail.skills.skill_writer import SkillExists, check_destination, check_paths, write_skill
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 

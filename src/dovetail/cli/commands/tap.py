@@ -17,8 +17,8 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
-from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.redaction import strip_url
+from dovetail.recording.recording_format import Recorder
 from dovetail.terminal import output as text
 
 
@@ -81,7 +81,7 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
 
     from dovetail.protocol.limits import ServerLimits
     from dovetail.recording.recording_proxy import RecordingProxy
-    from dovetail.transports.http_server.http_listener import HTTPServer, bind_socket
+    from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
 
     url, headers = endpoint.url, [(name.lower().encode(), value.encode()) for name, value in endpoint.headers.items()]
     try:

@@ -20,9 +20,9 @@ from dovetail.cli.task_stores import (
     store_options,
 )
 from dovetail.protocol.redaction import mask_secrets, mask_text
-from dovetail.protocol.task_record import TaskRecord, TaskStatus, is_final
-from dovetail.protocol.task_rules import get_open_requests, has_valid_lease, request_cancel
-from dovetail.protocol.task_store import change_task
+from dovetail.tasks.task_record import TaskRecord, TaskStatus, is_final
+from dovetail.tasks.task_rules import get_open_requests, has_valid_lease, request_cancel
+from dovetail.tasks.task_store import change_task
 from dovetail.terminal import output
 from dovetail.terminal.style import has_cursor
 from dovetail.wire.codec import to_plain

@@ -12,8 +12,8 @@ from dovetail.cli.listener_options import log_level_option
 from dovetail.cli.server_loader import load_server
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.task_stores import is_python_file
-from dovetail.protocol.task_record import TaskStoreUnavailable
 from dovetail.storage import MEMORY
+from dovetail.tasks.task_record import TaskStoreUnavailable
 from dovetail.terminal import output
 
 _DEFAULT_DRAIN_TIMEOUT_S: Final = 25.0
@@ -79,7 +79,7 @@ def command(server_arg: str | None, module: str | None, drain_timeout: float) ->
         output.print_error(f"cannot use the tasks in {store_name}: {exc}")
         raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
     except Exception as exc:
-        from dovetail.server.lifespan import print_failure
+        from dovetail.server.dispatch.lifespan import print_failure
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None

@@ -10,12 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.errors import InvalidParams, ServerBusy
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.host.gateway.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.protocol import downgrade
-from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.request_state import (
     RequestState,
@@ -23,7 +24,6 @@ from dovetail.protocol.request_state import (
     compute_binding,
     hash_request,
 )
-from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult

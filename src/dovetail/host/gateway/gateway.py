@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from dovetail.cluster.cluster_setup import find_secret_keys
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.gateway_skills import GatewaySkills
@@ -17,9 +18,8 @@ from dovetail.host.gateway.task_ids import TaskIds
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
-from dovetail.protocol.mountable import ItemKind
-from dovetail.server.cluster_setup import find_secret_keys
-from dovetail.server.mounts.name_map import NameMap
+from dovetail.mounts.mountable import ItemKind
+from dovetail.mounts.name_map import NameMap
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
 from dovetail.wire.base import Struct

@@ -10,8 +10,16 @@ from collections.abc import Callable, Sequence
 from dovetail.client.client import Client
 from dovetail.error_context import clip
 from dovetail.errors import InternalError, InvalidParams, MCPError, NotFound, NotSupported, PolicyError
-from dovetail.extensions.skills.remote_skill import Skill
-from dovetail.extensions.skills.skill import (
+from dovetail.host.execution import find_denial
+from dovetail.host.gateway.upstream import Upstream
+from dovetail.host.parts import HostParts
+from dovetail.host.supervisor import ServerSupervisor
+from dovetail.log import log
+from dovetail.mounts.name_map import NameMap
+from dovetail.protocol.exchange import Exchange, make_uri_length_error
+from dovetail.protocol.limits import ServerLimits
+from dovetail.skills.remote_skill import Skill
+from dovetail.skills.skill import (
     DYNAMIC,
     IDENTIFIER,
     GetSkillParams,
@@ -22,16 +30,8 @@ from dovetail.extensions.skills.skill import (
     ReadDirectoryResult,
     SkillEntry,
 )
-from dovetail.extensions.skills.skill_methods import SkillMethods
-from dovetail.extensions.skills.skills_extension import MAX_SKILLS_PER_PAGE, take_page
-from dovetail.host.execution import find_denial
-from dovetail.host.gateway.upstream import Upstream
-from dovetail.host.parts import HostParts
-from dovetail.host.supervisor import ServerSupervisor
-from dovetail.log import log
-from dovetail.protocol.exchange import Exchange, make_uri_length_error
-from dovetail.protocol.limits import ServerLimits
-from dovetail.server.mounts.name_map import NameMap
+from dovetail.skills.skill_methods import SkillMethods
+from dovetail.skills.skills_extension import MAX_SKILLS_PER_PAGE, take_page
 from dovetail.wire.base import replace
 
 ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from dovetail.client.client import get_tasks
-from dovetail.client.tasks import ClientTasks
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -28,18 +27,6 @@ from dovetail.errors import (
     TaskLost,
     ToolNotFound,
 )
-from dovetail.extensions.tasks.task_messages import (
-    TASKS_EXTENSION,
-    CancelTaskParams,
-    CancelTaskResult,
-    DetailedTask,
-    GetTaskParams,
-    TaskNotificationParams,
-    UpdateTaskParams,
-    UpdateTaskResult,
-)
-from dovetail.extensions.tasks.task_methods import add_task_methods
-from dovetail.extensions.tasks.task_subscription import add_task_subscription
 from dovetail.host.authorization import Authorization
 from dovetail.host.execution import build_task_outcome_event
 from dovetail.host.gateway.caller_pins import get_caller_id
@@ -49,13 +36,26 @@ from dovetail.host.parts import HostParts
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
+from dovetail.mounts.name_map import NameMap, rewrite_links
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange, IncomingExchange
-from dovetail.protocol.extension import Extension
-from dovetail.protocol.task_record import is_final
-from dovetail.server.dispatcher import Dispatcher
-from dovetail.server.mounts.name_map import NameMap, rewrite_links
-from dovetail.server.tool import build_error_result
+from dovetail.protocol.interfaces.extension import Extension
+from dovetail.server.dispatch.dispatcher import Dispatcher
+from dovetail.server.items.tool import build_error_result
+from dovetail.tasks.client_tasks import ClientTasks
+from dovetail.tasks.task_messages import (
+    TASKS_EXTENSION,
+    CancelTaskParams,
+    CancelTaskResult,
+    DetailedTask,
+    GetTaskParams,
+    TaskNotificationParams,
+    UpdateTaskParams,
+    UpdateTaskResult,
+)
+from dovetail.tasks.task_methods import add_task_methods
+from dovetail.tasks.task_record import is_final
+from dovetail.tasks.task_subscription import add_task_subscription
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.input_required import InputRequest

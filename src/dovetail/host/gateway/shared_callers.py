@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from dovetail.background_work import BackgroundTasks, repeat_until_available
+from dovetail.cluster.background_work import BackgroundTasks, repeat_until_available
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.cluster_worker import ClusterWorker
-from dovetail.protocol.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, StoredValue
+from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, StoredValue
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct, field
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dovetail.client.forwarded_tasks import declares_tasks
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import clip
 from dovetail.errors import (
     InternalError,
@@ -23,7 +23,6 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
-from dovetail.extensions.tasks.task_messages import CreateTaskResult
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
@@ -32,12 +31,13 @@ from dovetail.host.gateway.task_ids import TaskIds, fits_into_id
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.mounts.forwarded_tasks import declares_tasks
+from dovetail.mounts.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.headers import HeaderPath
-from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
-from dovetail.server.tool import build_error_result
+from dovetail.server.items.tool import build_error_result
+from dovetail.tasks.task_messages import CreateTaskResult
 from dovetail.wire.base import Result, Struct, replace
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.input_required import InputRequiredResult

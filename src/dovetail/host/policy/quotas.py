@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from dovetail.background_work import BackgroundTasks, release_place
+from dovetail.cluster.background_work import BackgroundTasks, release_place
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
-from dovetail.protocol.shared_state import SharedStateUnavailable
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent

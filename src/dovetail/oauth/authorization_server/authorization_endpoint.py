@@ -50,7 +50,7 @@ from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, V
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
-from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter, build_limiter_key, group_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace

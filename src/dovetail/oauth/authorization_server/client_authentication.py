@@ -24,7 +24,7 @@ from dovetail.oauth.flow import FetchUntrusted, Flow, wait_for
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
-from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.codec import encode

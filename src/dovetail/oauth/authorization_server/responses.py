@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from dovetail.oauth.flow import parse_json_object
-from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.codec import encode
 

@@ -33,7 +33,7 @@ from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, Now, wait_for
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
-from dovetail.protocol.http_types import HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import build_limiter_key
 from dovetail.wire.base import replace
 

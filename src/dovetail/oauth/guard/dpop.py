@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.oauth.flow import Await, Flow
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
 from dovetail.oauth.proofs import sha256_base64url
-from dovetail.protocol.cluster_worker import ClusterWorker
+from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.protocol.replay_memory import ReplayMemory
-from dovetail.protocol.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
 from dovetail.wire.base import Struct
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import clip
 from dovetail.errors import AuthError, Forbidden, Unauthorized
 from dovetail.oauth.flow import Flow, Now
@@ -22,7 +23,6 @@ from dovetail.oauth.guard.verifiers import (
     run_verifier,
     select_verifiers,
 )
-from dovetail.protocol.cluster_worker import ClusterWorker
 from dovetail.protocol.principal import Principal, check_scope, replace_scopes
 from dovetail.wire.base import Struct
 

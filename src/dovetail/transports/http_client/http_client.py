@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from dovetail.errors import TransportError
 from dovetail.protocol.headers import FIELD_NAME
-from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
+from dovetail.protocol.interfaces.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client import proxy_settings
 from dovetail.transports.http_client.dialer import AddressFilter, dial

@@ -25,8 +25,8 @@ from dovetail.errors import (
     TransportError,
     Unauthorized,
 )
-from dovetail.protocol.client_transport import Authorizer, Headers, MessageReceiver
 from dovetail.protocol.http_checks import parse_media_type
+from dovetail.protocol.interfaces.client_transport import Authorizer, Headers, MessageReceiver
 from dovetail.protocol.limits import FetchLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser, split_chunk
 from dovetail.transports.http_client.cookies import CookieJar

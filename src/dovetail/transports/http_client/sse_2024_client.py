@@ -8,8 +8,8 @@ from typing import Any
 
 from dovetail.errors import ConnectionLost, InvalidResult, MCPError, NotMCPServer, TransportError
 from dovetail.log import log_and_suppress, log_failure
-from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
+from dovetail.protocol.interfaces.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
 from dovetail.transports.duplex_client import DuplexClient, PendingRequest

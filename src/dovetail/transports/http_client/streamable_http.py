@@ -26,8 +26,8 @@ from dovetail.errors import (
 from dovetail.log import log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
-from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
+from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
 from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser

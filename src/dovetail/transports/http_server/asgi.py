@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from dovetail.log import log
-from dovetail.protocol.http_types import ASGIApp, ASGIMessage
+from dovetail.protocol.interfaces.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.http_request import ServerRequest
 

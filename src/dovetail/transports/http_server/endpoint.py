@@ -38,7 +38,6 @@ from dovetail.protocol.http_checks import (
 )
 from dovetail.protocol.principal import Authenticator, Principal, as_principal
 from dovetail.protocol.stats import EndpointStats
-from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
 from dovetail.transports.http_server.http_request import (
     ASGIRequest,
     EndpointGuard,
@@ -52,14 +51,15 @@ from dovetail.transports.http_server.http_request import (
     ServerRequest,
     build_json_headers,
 )
-from dovetail.transports.http_server.http_response import (
+from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
+from dovetail.transports.http_server.sessions.handshake_session_manager import HandshakeSessionManager
+from dovetail.transports.http_server.sse_2024_server import SSE2024Server
+from dovetail.transports.http_server.streams.http_response import (
     ResponseTimers,
     ResponseWriter,
     wait_for_disconnect,
 )
-from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
-from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
-from dovetail.transports.http_server.sse_2024_server import SSE2024Server
+from dovetail.transports.http_server.streams.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.operator_log import log_rejected_request
 from dovetail.transports.spool import MemoryBudget, Spool, create_spool
 from dovetail.wire import jsonrpc

@@ -10,9 +10,9 @@ import msgspec
 from dovetail.errors import InsufficientScope, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.protocol.http_checks import Refusal, get_http_status
-from dovetail.protocol.http_types import Headers as HeaderMapping
+from dovetail.protocol.interfaces.http_types import Headers as HeaderMapping
+from dovetail.protocol.interfaces.routes import ROUTE_METHOD, RouteRequest, RouteResponse
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.routes import ROUTE_METHOD, RouteRequest, RouteResponse
 from dovetail.transports.http_server.http_request import EndpointRequest, Headers
 from dovetail.wire.revisions import NEWEST_REVISION
 

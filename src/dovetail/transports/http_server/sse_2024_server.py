@@ -15,13 +15,13 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
-from dovetail.transports.http_server.http_response import STREAM_HEADERS, wait_for_disconnect
+from dovetail.transports.http_server.streams.http_response import STREAM_HEADERS, wait_for_disconnect
 from dovetail.transports.spool import MemoryBudget
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
-    from dovetail.protocol.cluster_worker import ClusterWorker
-    from dovetail.transports.http_server.caller_limits import StreamPlaces
-    from dovetail.transports.http_server.sse_2024_router import SSE2024Router
+    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.cluster.sessions.caller_limits import StreamPlaces
+    from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
 
 # If this many bytes wait to be sent to a client, the server stops reading the client's messages.
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
@@ -50,8 +50,8 @@ class SSE2024Server:
         self._shared = None if service.cluster is None else self._share(service.cluster)
 
     def _share(self, cluster: "ClusterWorker") -> "tuple[SSE2024Router, StreamPlaces]":
-        from dovetail.transports.http_server.caller_limits import StreamPlaces
-        from dovetail.transports.http_server.sse_2024_router import SSE2024Router
+        from dovetail.cluster.sessions.caller_limits import StreamPlaces
+        from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
 
         name, lifetime = self._service.implementation.name, self._limits.session_lifetime
         router = SSE2024Router(cluster, name, lifetime, self._receive_forwarded)

@@ -1,0 +1,111 @@
+"""This process as one worker of a cluster: its shared state, its keys, and the handlers of messages."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from dovetail.protocol.interfaces.shared_state import Message, SharedState
+
+MessageHandler: TypeAlias = Callable[[Message], None]
+CloseHandler: TypeAlias = Callable[[], Awaitable[None]]
+# Calls all handlers, even if some of them fail.
+RunHandlers: TypeAlias = Callable[[Sequence[CloseHandler]], Awaitable[None]]
+
+
+class ClusterWorker:
+    """One worker of a cluster.
+
+    All workers have the same secret keys. Call all methods in the event loop that started the worker. `run_handlers`
+    runs the close handlers at the same time, because each of them may wait for a second.
+    """
+
+    def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes], run_handlers: RunHandlers) -> None:
+        self.state = state
+        self.secret_keys = secret_keys
+        self._run_handlers = run_handlers
+        self._handlers: dict[str, list[MessageHandler]] = {}
+        self._gap_handlers: dict[object, Callable[[], None]] = {}
+        self._close_handlers: dict[object, CloseHandler] = {}
+        self.is_started = False
+        self.parts: dict[type[Any], Any] = {}  # objects of other packages that exist once for each worker
+
+    @property
+    def name(self) -> str:
+        """Return the random name of this worker. It is known after `start`."""
+        return self.state.worker
+
+    async def start(self) -> None:
+        """Join the cluster."""
+        await self.state.start(self)
+        self.is_started = True
+
+    async def close(self) -> None:
+        """Call the close handlers and leave the cluster. Other workers learn at once that this worker has ended."""
+        try:
+            if self.is_started:
+                await self._run_handlers(tuple(self._close_handlers.values()))
+        finally:
+            self.is_started = False
+            await self.state.close()
+
+    def add_handler(self, kind: str, handler: MessageHandler) -> Callable[[], None]:
+        """Handle all messages of one kind. Messages can arrive twice. Return a function that removes the handler.
+
+        A kind can have several handlers, because a server can have several endpoints.
+        """
+        handlers = self._handlers.setdefault(kind, [])
+        handlers.append(handler)
+
+        def remove() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return remove
+
+    def add_gap_handler(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Call a function after a gap in the change log. Return a function that removes it."""
+        key = object()
+        self._gap_handlers[key] = handler
+
+        def remove() -> None:
+            self._gap_handlers.pop(key, None)
+
+        return remove
+
+    def add_close_handler(self, handler: CloseHandler) -> Callable[[], None]:
+        """Call a function before this worker leaves the cluster. Return a function that removes it.
+
+        The function can store the results of work in the background, and should need at most a few seconds.
+        """
+        key = object()
+        self._close_handlers[key] = handler
+
+        def remove() -> None:
+            self._close_handlers.pop(key, None)
+
+        return remove
+
+    # The methods of SharedStateListener.
+
+    def receive(self, message: Message) -> None:
+        """Pass a message to the handlers of its kind. If some of them fail, the others run, and then their errors are
+        raised.
+        """
+        # A worker with a newer release may send kinds of messages that this release does not know.
+        handlers = self._handlers.get(message.kind, ())
+        _call_all([partial(handler, message) for handler in handlers], f"could not handle a message {message.kind!r}")
+
+    def handle_gap(self) -> None:
+        """Call all gap handlers. If some of them fail, the others run, and then their errors are raised."""
+        _call_all(tuple(self._gap_handlers.values()), "could not handle a gap in the change log")
+
+
+def _call_all(functions: Iterable[Callable[[], None]], problem: str) -> None:
+    errors: list[Exception] = []
+    for function in functions:
+        try:
+            function()
+        except Exception as exc:
+            errors.append(exc)
+    if errors:
+        raise ExceptionGroup(problem, errors)

@@ -1,0 +1,1 @@
+"""Handshake sessions and event streams that the workers of a cluster share."""

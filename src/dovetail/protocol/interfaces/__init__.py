@@ -1,0 +1,1 @@
+"""The interfaces between the core and what implements or extends it."""

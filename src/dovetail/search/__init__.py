@@ -1,0 +1,1 @@
+"""Tool search: three tools that find, describe and call all other tools of a server."""

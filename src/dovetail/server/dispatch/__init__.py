@@ -1,0 +1,1 @@
+"""From a request to its handler: the dispatcher and its parts."""

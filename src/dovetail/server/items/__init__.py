@@ -1,0 +1,1 @@
+"""Tools, resources and prompts: registration, access and lists."""

@@ -1,0 +1,1 @@
+"""Handshake sessions over Streamable HTTP."""
