@@ -19,7 +19,6 @@ from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import UnsupportedFileVersion
-from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
 from dovetail.host.audit_log import AuditLog, read_audit_log
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
@@ -29,13 +28,14 @@ from dovetail.oauth.authorization_server.store import ClientRecord, TokenFamily,
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.login.login_settings import OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
-from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_parts
 from dovetail.protocol.sealer import Sealer
-from dovetail.protocol.task_record import TaskError, restore_caller
-from dovetail.protocol.task_rules import get_open_requests
+from dovetail.recording.recording_format import Event, Frame, RecordingHeader, read_parts
 from dovetail.recording.trace import RecordingWriter
 from dovetail.server.call_state import CallState
 from dovetail.server.state_stores import SQLiteStateStore
+from dovetail.tasks.sqlite_task_store import SQLiteTaskStore
+from dovetail.tasks.task_record import TaskError, restore_caller
+from dovetail.tasks.task_rules import get_open_requests
 from dovetail.transports.http_client.http_client import HTTPClient
 
 FIXTURES = Path(__file__).parent / "stored_files"

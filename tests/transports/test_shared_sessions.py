@@ -50,7 +50,7 @@ async def cluster() -> AsyncGenerator[WorkerCluster]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in ("shared_sessions", "session_records", "session_record_saver"):
-        monkeypatch.setattr(f"dovetail.transports.http_server.{module}.time", clock)
+        monkeypatch.setattr(f"dovetail.cluster.sessions.{module}.time", clock)
     monkeypatch.setattr("dovetail.cluster.memory_backend.time", clock)
     monkeypatch.setattr(RESTORE_TIME, 0.0)
     return clock
