@@ -13,24 +13,13 @@ SITE ?= site
 PAGES ?= build/pages
 PORT ?= 8000
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
-PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
+# tests/support/durations.py orders the files, so pytest-xdist must not order them by their numbers of tests.
+WORKERS := --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := -q -rs -n logical $(WORKERS)
+OPTIONS ?=
 # Unit tests need no Node, browser, service or other implementation. Tests that need one are marked. Most are in two folders.
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
-# Unit tests that `make quick` leaves out, because they start many processes, wait for timeouts or check very many messages.
-SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers.py architecture/test_skips.py \
-  auth/test_authorization_server_app.py auth/test_authorizer.py auth/test_token_expiry.py base/test_windows_names.py \
-  behaviour/test_cancellation.py behaviour/test_forwarding.py behaviour/test_http.py behaviour/test_messages.py \
-  behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
-  client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
-  client/test_validator.py cluster docs/test_desktop_hosts.py docs/test_examples.py docs/test_readme.py \
-  docs/test_site.py docs/test_transcripts.py docs/test_troubleshooting.py docs/test_tutorial.py \
-  tasks/test_docket_engine.py tasks/test_redis_task_store.py \
-  host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
-  host/test_supervisor.py http_server protocol/test_sse.py mounts/test_mount_resolver.py mounts/test_mounted_servers.py \
-  server/test_reloader.py server/test_runners.py testing/test_faults.py testing/test_pytest_plugin.py \
-  transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py type_checks \
-  wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
@@ -103,10 +92,10 @@ format: $(TEST_STAMP) ## Format the sources
 	$(BIN)/ruff format --quiet .
 
 test: setup check ## Run the checks and all tests, with the conformance suite
-	$(BIN)/python tests/support/clean_run.py $(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python tests/support/clean_run.py $(BIN)/python -m pytest $(PYTEST) $(OPTIONS)
 
 quick: check ## Run the checks and the fast unit tests (two minutes)
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
+	$(BIN)/python -m pytest -q -n 4 $(WORKERS) --quick $(UNIT_PATHS) -m '$(UNIT_MARKS)' --hypothesis-profile quick
 
 matrix: $(TEST_STAMP) ## Run the unit tests on each installed Python, from 3.11 on
 	$(BIN)/python tests/support/matrix.py -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'

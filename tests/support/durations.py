@@ -1,6 +1,7 @@
 """The durations of test files. Long files start first, and `--quick` leaves them out.
 
-`durations.json` has the seconds of each file that takes at least one second. `--write-durations` measures them again.
+`durations.json` has the seconds of each file that takes at least one second. `--write-durations` measures the files of
+a run again.
 """
 
 import json
@@ -53,11 +54,14 @@ class DurationWriter:
     """Measures the durations of test files, and writes them at the end."""
 
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._measured: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+        self._measured[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        seconds = {name: round(value) for name, value in self._seconds.most_common() if value >= _MIN_WRITTEN_S}
-        FILE.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+        """Write the durations of the files that have run, and keep those of other files."""
+        kept = {name: seconds for name, seconds in read_durations().items() if (ROOT / name).is_file()}
+        seconds = Counter(kept | {name: round(value) for name, value in self._measured.items()})
+        written = {name: value for name, value in seconds.most_common() if value >= _MIN_WRITTEN_S}
+        FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
