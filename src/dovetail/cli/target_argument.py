@@ -145,7 +145,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Pass a variable to the server, by default with your value.",
+        help="Environment variable of the server. Defaults to your value.",
     ),
     "cwd": click.option("--cwd", type=click.Path(), help="Working directory of the command."),
     "inputs": INPUT_OPTION,
