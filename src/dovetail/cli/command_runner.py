@@ -33,7 +33,7 @@ from dovetail.terminal import output
 from dovetail.terminal.live import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-# This pattern matches only URLs on this machine, because a program can print a remote URL without serving HTTP.
+# A program can print a remote URL although it does not serve HTTP, so only URLs on this machine match.
 _LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE

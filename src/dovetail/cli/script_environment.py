@@ -30,7 +30,7 @@ _BLOCK_START: Final = "# /// script"
 _BLOCK_END: Final = "# ///"
 # This variable contains the environment folder and the target. It tells a process that the environment is active.
 _ENVIRONMENT_VARIABLE: Final = "_DOVETAIL_ENVIRONMENT"
-_COMPLETE_FILE: Final = "dovetail-complete"  # This file exists if the installation of all packages succeeded.
+_COMPLETE_FILE: Final = "dovetail-complete"  # This file shows that all packages were installed.
 _LOCK_TIMEOUT_S: Final = 600.0
 
 

@@ -100,7 +100,7 @@ def suggest_file(path: Path) -> str:
 
 
 def suggest_target(target_arg: str, server_names: Iterable[str], suffixes: Collection[str]) -> str:
-    """Return a hint with a URL, a configured server or a file that the user probably means, or an empty string."""
+    """Return a "Did you mean" hint for an unknown target, or an empty string."""
     from dovetail.client.targets import guess_url
 
     if (url := guess_url(target_arg)) is not None:

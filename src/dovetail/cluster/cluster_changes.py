@@ -42,7 +42,7 @@ class ClusterChanges:
         self._send_task: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []  # calls that wait until the change log has their changes
         self._numbers = itertools.count(1)
-        self.last_number = 0  # Each change gets another number. A call compares it to notice changes.
+        self.last_number = 0  # the number of the newest change. A call compares it with an older value
         cluster.add_handler(CHANGE, self._receive)
         cluster.add_gap_handler(self._handle_gap)
 

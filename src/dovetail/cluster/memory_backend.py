@@ -99,7 +99,7 @@ def _shorten(name: str) -> str:
 
 
 class _Place(Struct):
-    worker: str | None  # the worker that the place belongs to, or None if the place expires
+    worker: str | None  # the owner. A place without an owner expires
     expires_at: float
 
 

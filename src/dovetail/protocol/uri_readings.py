@@ -36,7 +36,7 @@ _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
 def is_uri(name: str) -> bool:
-    """Return whether a name starts with a scheme, so that a parser may read it as a URI."""
+    """Return whether a name starts with a URI scheme, such as `file:`."""
     return _URI.match(_strip(name)) is not None
 
 

@@ -47,5 +47,5 @@ def _list_links(text: str) -> Iterator[str]:
 
 def _resolve(link: str) -> str:
     path = unquote(re.split(r"[?#]", link, maxsplit=1)[0])
-    # The path of a link to a place outside of the skill starts with a slash or "..", so it matches no file.
+    # A link that leads outside of the skill starts with a slash or "..", so it matches no file.
     return posixpath.normpath(path)

@@ -92,7 +92,7 @@ def _check_large(data: bytes, value: Any, separators: int) -> None:
     if counts is None:
         _refuse_depth(value)
     separator_count, has_short_numbers = counts or (_count_separators(encode(value)), False)
-    if separator_count != separators:  # The decoder dropped a duplicate name.
+    if separator_count != separators:  # A name occurs twice, and the decoder kept one.
         _refuse_duplicates(data)
     if not has_short_numbers:
         _refuse_digits(data)

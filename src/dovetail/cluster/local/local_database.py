@@ -177,8 +177,8 @@ class LocalDatabase:
             is_alive: Returns whether a worker is alive.
             max_lost_bytes: The maximum size of the streams of lost workers. The oldest are deleted first.
         """
-        # A worker that is paused in a transaction stops the changes of all workers. So transactions are short, and
-        # start only if there is something to delete.
+        # A worker that is paused in a transaction blocks all other workers. So each transaction is short. If there is
+        # nothing to delete, there is no transaction.
         while await self._run_in_thread(_has_expired_rows):
             await self._run_in_thread(lambda connection: _transact(connection, _delete_expired_rows))
         garbage = await self._run_in_thread(lambda connection: _find_garbage(is_alive, max_lost_bytes, connection))

@@ -26,7 +26,7 @@ _SCAN_COUNT: Final = 10_000  # the number of keys that Redis looks at in one ste
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
-    """The state of one deployment."""
+    """The state of a server in Redis, with all its workers."""
 
     server: str  # the name of the server
     worker_count: int  # the number of workers that are alive

@@ -228,7 +228,7 @@ class RedisLink:
         beat = ClockReading(sent_at, time.monotonic(), float(reply[4]))
         step = 0.0 if self._last_beat is None else compute_clock_step(self._last_beat, beat)
         self._last_beat = beat
-        if step > MAX_CLOCK_STEP_S:  # Keys have expired too early.
+        if step > MAX_CLOCK_STEP_S:  # The jump made keys expire too early.
             log.warning("the clock of %s was set forward by %.0f seconds", self.address, step)
             await self.evaluate(self._heartbeats, scripts.START_EPOCH, create_id(), checked)
             reply = await self.evaluate(

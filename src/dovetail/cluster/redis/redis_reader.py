@@ -150,7 +150,7 @@ class RedisReader:
             self._listener.deliver(message)
 
     def _handle_lost_counter(self) -> None:
-        """Learn why the numbers start again. In most cases there is a new epoch, which is reported as a gap."""
+        """Find out why the numbers start again. The usual reason is a new epoch, which is reported as a gap."""
         epoch = self._epoch
         self._link.request_heartbeat()
 

@@ -119,8 +119,9 @@ class ClusterStreams:
                 raise
             part = None
         if part is None:
-            reason = "have been deleted" if position.is_stored else "are not stored"
-            raise Refusal(400, f"The events after Last-Event-ID {reason}")
+            if position.is_stored:
+                raise Refusal(400, "The events after Last-Event-ID have been deleted")
+            raise Refusal(400, "The events after Last-Event-ID are not stored")
         reader = StoredStreamReader(
             self.state,
             position.stream,

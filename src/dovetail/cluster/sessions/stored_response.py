@@ -94,7 +94,7 @@ class StoredResponseWriter(SessionWriter[StreamOwner, StoredStream]):
             stream.unread_since = asyncio.get_running_loop().time()
 
     def close(self) -> None:
-        """Do nothing. If the session ends, its calls are cancelled, and the response ends with its call."""
+        """Do nothing, because the end of the session cancels the call, and the response ends with the call."""
 
     def _open(self) -> StoredStream:
         self.is_streaming = True

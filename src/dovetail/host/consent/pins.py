@@ -98,7 +98,7 @@ class PinStore:
             raise DamagedFile(self._document.path) from None
 
     def compare(self, identity: str, definitions: Iterable[object]) -> PinComparison:
-        """Compare the definitions of a server with its pins."""
+        """Return which definitions of a server are new, which have changed, and which have disappeared."""
         pins_by_name = {known_pin.name: known_pin for known_pin in self.list() if known_pin.identity == identity}
         new: list[Any] = []
         changed: list[ChangedDefinition] = []

@@ -137,7 +137,7 @@ class OAuthTokenIssuer:
         until = self._family_expires_at(family, now)
         if until <= family.indexed_until:
             return family
-        indexed_until = until + self._refresh_token_ttl  # so that few renewals change the index
+        indexed_until = until + self._refresh_token_ttl  # The longer time saves a write for most renewals.
         yield from self._add_to_index(family.grant.subject, "family", family.grant.family, indexed_until, now)
         return replace(family, indexed_until=indexed_until)
 

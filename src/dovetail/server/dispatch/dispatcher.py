@@ -83,7 +83,7 @@ _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Messages above this size count toward
 _URIS_PER_SLICE: Final = 20  # While URIs are checked, other tasks can run after each group of this size.
 _QUIET_DRAIN_S: Final = 0.5  # A stop that takes longer is logged.
 _MAX_NESTED_REQUESTS: Final = 16  # The maximum depth of requests that functions make to their own server.
-# The nouns for items in errors and log messages. The keys are request methods.
+# Maps a request method to the word for its item in errors and logs.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
 _SESSION_NOTIFICATIONS: Final = frozenset(
@@ -500,7 +500,7 @@ class Dispatcher:
             if self.cluster is not None:
                 await self._join_cluster(self.cluster)
             if self._state_option is not None:
-                self._get_state_store()  # A file that cannot be used must not wait for the first call.
+                self._get_state_store()  # Fail now, not in the first call, if the file cannot be used.
             if self.mounts is not None:
                 await self.mounts.start()
             if self._has_lifespan:

@@ -342,7 +342,7 @@ def _split_regions(
             fragment = _require_single_variable(text, part)
         elif isinstance(part, _Expression) and symbol in ("?", "&"):
             if (symbol == "?") == (bool(query) or _contains(main, "?")):
-                raise _make_error(text, "{?…} must start a query and {&…} must continue one")
+                raise _make_error(text, "the first expression of a query must be {?…}, and all others {&…}")
             query.extend(part.variables)
         elif query:
             raise _make_error(text, "only {&…} and {#…} may follow a query expression")

@@ -130,7 +130,7 @@ class MemorySessions:
         return session
 
     def release(self, session: HandshakeSession) -> None:
-        """Store the current time as the time of last use."""
+        """Store when the session was last used."""
         now = session.loop.time()
         # The clock of uvloop advances once per loop iteration. Most calls start and end in the same iteration.
         if now != session.last_used_at:
