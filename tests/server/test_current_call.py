@@ -251,7 +251,7 @@ async def test_a_question_without_await_does_not_continue(era: str) -> None:
             deleted.append("all")
 
     async with connect(app, protocol_version=era, elicitation_handler=lambda _: {"value": True}) as client:
-        with pytest.raises(ToolError, match="await"):
+        with pytest.raises(ToolError, match=r"`await`.+ or use Context\.wait"):
             await client.call("delete")
     assert not deleted
 

@@ -5,7 +5,9 @@ Python treats a coroutine as true, so a tool would go on as if the user had agre
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+
+AWAIT_HINT: Final = "Write `await` before the call in an `async def`, or use Context.wait(...) in a plain function"
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,7 +40,7 @@ class RequiredAwait(Coroutine[Any, Any, T]):
     def __bool__(self) -> bool:
         self._coroutine.close()
         name = getattr(self._coroutine, "__qualname__", "the coroutine")
-        raise TypeError(f"`{name}` was not awaited. Write `await` before the call")
+        raise TypeError(f"the coroutine `{name}` was not awaited. {AWAIT_HINT}")
 
 
 def require_await(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:

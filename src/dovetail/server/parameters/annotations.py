@@ -15,6 +15,7 @@ import msgspec
 from dovetail.error_context import clip
 from dovetail.server.parameters.argument_messages import ArgumentMessage
 from dovetail.server.parameters.type_hints import is_path_type, is_pydantic_type, iter_reachable_types
+from dovetail.server.require_await import AWAIT_HINT
 from dovetail.wire.codec import encode
 
 MAX_REASON_CHARS: Final = 200
@@ -183,10 +184,7 @@ def _format_not_awaited(value: Any) -> str:
     if hasattr(value, "close"):
         # A closed coroutine does not cause a warning from Python.
         value.close()
-    return (
-        f"the coroutine `{name}` was not awaited. Write `await` before the call in an `async def`, or use "
-        "Context.wait(...) in a plain function"
-    )
+    return f"the coroutine `{name}` was not awaited. {AWAIT_HINT}"
 
 
 def is_table_type(type_: Any) -> bool:
