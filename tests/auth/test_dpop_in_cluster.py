@@ -11,7 +11,6 @@ from joserfc.jwk import ECKey
 from dovetail import Server
 from dovetail.auth import Guard, JWTVerifier
 from dovetail.auth.flow_runner import FlowRunner
-from dovetail.cluster.background_work import run_close_handlers
 from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.oauth import proofs
@@ -137,7 +136,7 @@ async def test_no_proof_is_accepted_while_the_back_end_is_away() -> None:
 @pytest.mark.parametrize(("age_s", "is_accepted"), [(-900, False), (0, True), (500, True), (900, False)])
 async def test_a_nonce_expires(age_s: float, is_accepted: bool) -> None:
     backend, now = MemoryBackend(), time.time()
-    cluster = ClusterWorker(backend, KEYS, run_close_handlers)
+    cluster = ClusterWorker(backend, KEYS)
     await cluster.start()
     checker, key = DPoPChecker(require_nonce=True), proofs.generate_key()
     nonce = checker.current_nonce(now - age_s, cluster)
@@ -153,9 +152,9 @@ async def test_a_nonce_expires(age_s: float, is_accepted: bool) -> None:
 
 async def test_a_nonce_of_an_older_key_is_accepted_during_a_rotation() -> None:
     backend, now, key = MemoryBackend(), time.time(), proofs.generate_key()
-    cluster = ClusterWorker(backend, KEYS, run_close_handlers)
+    cluster = ClusterWorker(backend, KEYS)
     await cluster.start()
-    nonce = DPoPChecker().current_nonce(now, ClusterWorker(backend, KEYS[1:], run_close_handlers))
+    nonce = DPoPChecker().current_nonce(now, ClusterWorker(backend, KEYS[1:]))
     for secret, is_accepted in ((None, True), ("the key of this guard only", False)):
         checker = DPoPChecker(require_nonce=True, secret=secret)
         proof = proofs.create_dpop_proof(key, "POST", URL, now, nonce=nonce)

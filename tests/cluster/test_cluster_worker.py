@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from dovetail import Server
-from dovetail.cluster.background_work import run_close_handlers
 from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.protocol.interfaces.shared_state import Message
@@ -37,7 +36,7 @@ async def test_a_server_joins_its_cluster_once() -> None:
 
 
 async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    worker = ClusterWorker(MemoryBackend(), KEYS)
     received: list[Message] = []
     worker.add_handler("a", received.append)
     await worker.start()
@@ -50,7 +49,7 @@ async def test_a_message_goes_to_the_handler_of_its_kind() -> None:
 
 
 async def test_close_handlers_run_at_the_same_time() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    worker = ClusterWorker(MemoryBackend(), KEYS)
     barrier = asyncio.Barrier(2)  # Each handler waits for the other one.
     states: list[bool] = []
 
@@ -74,7 +73,7 @@ async def test_close_handlers_run_at_the_same_time() -> None:
 
 
 def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    worker = ClusterWorker(MemoryBackend(), KEYS)
     received: list[Message] = []
 
     def fail(message: Message) -> None:
@@ -89,7 +88,7 @@ def test_all_handlers_of_a_kind_run_even_if_one_fails() -> None:
 
 
 def test_a_removed_handler_is_not_called() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    worker = ClusterWorker(MemoryBackend(), KEYS)
     received: list[Message] = []
     remove = worker.add_handler("a", received.append)
     remove()
@@ -99,7 +98,7 @@ def test_a_removed_handler_is_not_called() -> None:
 
 
 def test_a_failing_gap_handler_does_not_stop_the_others() -> None:
-    worker = ClusterWorker(MemoryBackend(), KEYS, run_close_handlers)
+    worker = ClusterWorker(MemoryBackend(), KEYS)
     calls: list[int] = []
 
     def fail() -> None:

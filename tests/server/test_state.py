@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server, ToolError
 from dovetail.auth import Principal
-from dovetail.cluster.background_work import run_close_handlers
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import ServerBusy
 from dovetail.server.call_state import CallState
@@ -227,4 +226,4 @@ async def test_a_closed_cluster_is_reported_as_busy() -> None:
 
     backend.read = fail  # type: ignore[method-assign]
     with pytest.raises(ServerBusy):
-        await ClusterStateStore(ClusterWorker(backend, KEYS, run_close_handlers)).get("a")
+        await ClusterStateStore(ClusterWorker(backend, KEYS)).get("a")

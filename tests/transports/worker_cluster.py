@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dovetail.cluster.background_work import run_close_handlers
 from dovetail.cluster.change_messages import CHANGE, Change, encode_body
 from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.memory_backend import MemoryBackend
@@ -106,7 +105,7 @@ class Worker:
     ) -> None:
         self.backend = Backend(None if other is None else other.backend)
         self.service = FakeService(work, **limits)
-        self.service.cluster = self.cluster = ClusterWorker(self.backend, keys, run_close_handlers)
+        self.service.cluster = self.cluster = ClusterWorker(self.backend, keys)
         self.app = Endpoint(self.service, **options)
 
     @property

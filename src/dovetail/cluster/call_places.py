@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Final
 
-from dovetail.cluster.background_work import BackgroundTasks, release_place
-from dovetail.cluster.cluster_worker import ClusterWorker
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import release_place
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.protocol.keys import build_key
 
 _OWN_SHARE: Final = 2  # One half of a limit is divided among the workers. The other half is shared.
@@ -21,7 +21,7 @@ class CallPlaces:
     While the back end cannot be used, each worker allows the limit divided by the last known number of workers.
     """
 
-    def __init__(self, cluster: ClusterWorker, name: str, limit: int) -> None:
+    def __init__(self, cluster: SharedWorker, name: str, limit: int) -> None:
         self._cluster = cluster
         self._name = name
         self._limit = limit

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from dovetail.cluster.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body, read_change
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.log import ThrottledLog
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.interfaces.shared_state import MAX_CHANGE_BYTES, Message, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import MAX_CHANGE_BYTES, Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.subscription_filter import EVERYTHING
 
 _MAX_PENDING: Final = 1000  # If more messages wait for the change log, they become one message that everything changed.
@@ -32,7 +31,7 @@ class ClusterChanges:
     `receive_change` is called for each change of another worker, with the method and the URI.
     """
 
-    def __init__(self, cluster: ClusterWorker, receive_change: Callable[[str, str | None], None]) -> None:
+    def __init__(self, cluster: SharedWorker, receive_change: Callable[[str, str | None], None]) -> None:
         self._cluster = cluster
         self._receive_change = receive_change
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -99,7 +99,6 @@ def find_secret_keys(secret_keys: Sequence[str | bytes], cluster: Any) -> Sequen
 
 def create_cluster_worker(cluster: Any, server_name: str, secret_keys: Sequence[str | bytes]) -> "ClusterWorker":
     """Return this process as a worker of a cluster. Raise ValueError if the workers would have different keys."""
-    from dovetail.cluster.background_work import run_close_handlers
     from dovetail.cluster.cluster_worker import ClusterWorker
 
     if isinstance(cluster, WorkersFolder):
@@ -107,7 +106,7 @@ def create_cluster_worker(cluster: Any, server_name: str, secret_keys: Sequence[
         from dovetail.cluster.local.local_folder import read_key
 
         keys = secret_keys or [read_key(cluster.path)]
-        return ClusterWorker(LocalBackend(cluster.path, secret_keys=keys), keys, run_close_handlers)
+        return ClusterWorker(LocalBackend(cluster.path, secret_keys=keys), keys)
     if not secret_keys:
         raise ValueError(
             "cluster= requires secret keys, and all workers must have the same keys. Pass secret_keys=[...] to Server, "
@@ -115,5 +114,5 @@ def create_cluster_worker(cluster: Any, server_name: str, secret_keys: Sequence[
             "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     if not hasattr(cluster, "is_local"):
-        return ClusterWorker(cluster, secret_keys, run_close_handlers)
-    return ClusterWorker(cluster.__shared_state__(server_name, secret_keys), secret_keys, run_close_handlers)
+        return ClusterWorker(cluster, secret_keys)
+    return ClusterWorker(cluster.__shared_state__(server_name, secret_keys), secret_keys)

@@ -1,5 +1,6 @@
 """This process as one worker of a cluster: its shared state, its keys, and the handlers of messages."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -8,21 +9,17 @@ from dovetail.protocol.interfaces.shared_state import Message, SharedState
 
 MessageHandler: TypeAlias = Callable[[Message], None]
 CloseHandler: TypeAlias = Callable[[], Awaitable[None]]
-# Calls all handlers, even if some of them fail.
-RunHandlers: TypeAlias = Callable[[Sequence[CloseHandler]], Awaitable[None]]
 
 
 class ClusterWorker:
     """One worker of a cluster.
 
-    All workers have the same secret keys. Call all methods in the event loop that started the worker. `run_handlers`
-    runs the close handlers at the same time, because each of them may wait for a second.
+    All workers have the same secret keys. Call all methods in the event loop that started the worker.
     """
 
-    def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes], run_handlers: RunHandlers) -> None:
+    def __init__(self, state: SharedState, secret_keys: Sequence[str | bytes]) -> None:
         self.state = state
         self.secret_keys = secret_keys
-        self._run_handlers = run_handlers
         self._handlers: dict[str, list[MessageHandler]] = {}
         self._gap_handlers: dict[object, Callable[[], None]] = {}
         self._close_handlers: dict[object, CloseHandler] = {}
@@ -43,7 +40,7 @@ class ClusterWorker:
         """Call the close handlers and leave the cluster. Other workers learn at once that this worker has ended."""
         try:
             if self.is_started:
-                await self._run_handlers(tuple(self._close_handlers.values()))
+                await _run_close_handlers(tuple(self._close_handlers.values()))
         finally:
             self.is_started = False
             await self.state.close()
@@ -98,6 +95,17 @@ class ClusterWorker:
     def handle_gap(self) -> None:
         """Call all gap handlers. If some of them fail, the others run, and then their errors are raised."""
         _call_all(tuple(self._gap_handlers.values()), "could not handle a gap in the change log")
+
+
+async def _run_close_handlers(handlers: Sequence[CloseHandler]) -> None:
+    """Call handlers at the same time, because each of them may wait for a second.
+
+    If some of them fail, the others continue, and then their errors are raised.
+    """
+    outcomes = await asyncio.gather(*(handler() for handler in handlers), return_exceptions=True)
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    if errors:
+        raise BaseExceptionGroup("could not finish the work in the background", errors)
 
 
 def _call_all(functions: Iterable[Callable[[], None]], problem: str) -> None:

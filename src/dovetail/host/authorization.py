@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConsentDeferred, PolicyError
 from dovetail.host.consent.consent import (
@@ -46,6 +45,7 @@ from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.headers import HeaderPath, read_header_paths
+from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.wire.base import Struct, replace
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RequestAuthorizer:
         self._project = project
         self._shared_callers: SharedCallers | None = None  # None if the gateway is not in a cluster
 
-    def join_cluster(self, cluster: ClusterWorker) -> None:
+    def join_cluster(self, cluster: SharedWorker) -> None:
         """Share quotas, and the session grants and definitions of callers, with all workers of a gateway."""
         if self._shared_callers is not None and self._shared_callers.cluster is cluster:
             return

@@ -12,7 +12,7 @@ from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 
 if TYPE_CHECKING:
-    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
 
 
 def get_limit_key(exchange: Exchange) -> str:
@@ -67,7 +67,7 @@ class RateLimit:
         self._get_key = key
         self._methods = frozenset(methods)
 
-    def _join_cluster(self, cluster: "ClusterWorker", name: str) -> None:
+    def _join_cluster(self, cluster: "SharedWorker", name: str) -> None:
         """Count the requests of all workers together. `name` identifies this limit at all workers.
 
         The dispatcher calls this method.

@@ -5,11 +5,11 @@ import contextvars
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.errors import MCPError
 from dovetail.mounts.mountable import ChangeCallback, ItemKind, Mountable, ResourceWatch
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestStateSealer
@@ -72,7 +72,7 @@ class MountingServer(Protocol):
     def list_used_scopes(self) -> tuple[str, ...]: ...
     def find_route(self, path: str, method: str) -> "RouteMatch | None": ...
     def use_sealer(self, sealer: RequestStateSealer) -> None: ...
-    def share_limits(self, cluster: ClusterWorker, path: str) -> None: ...
+    def share_limits(self, cluster: SharedWorker, path: str) -> None: ...
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:

@@ -67,8 +67,8 @@ from dovetail.wire.raw_message import (
 )
 
 if TYPE_CHECKING:
-    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.mounts.parked_call_router import Continuation, ParkedCallRouter
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.tasks.client_tasks import ClientTasks
     from dovetail.tasks.task_messages import CreateTaskResult
 
@@ -345,7 +345,7 @@ class MountedClient:
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
 
-    def join_cluster(self, cluster: "ClusterWorker", path: str) -> None:
+    def join_cluster(self, cluster: "SharedWorker", path: str) -> None:
         """Continue parked calls of other workers, and let them continue the calls of this worker.
 
         `path` identifies this mount at all workers.

@@ -51,7 +51,7 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # Few servers have access rules or a cluster, so only type checkers import these modules.
-    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.server.items.access_rules import AccessRule, AccessRules
     from dovetail.server.routes import RouteMatch
 
@@ -149,7 +149,7 @@ class MountedServers:
     def list_local_servers(self) -> list[MountingServer]:
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
-    def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
+    def share_limits(self, cluster: "SharedWorker", path: str) -> None:
         """Let the mounted servers share their limits and open calls with all workers."""
         for mount in self._mounts:
             mount_path, target = build_key(path, mount.name_map.prefix, mount.target.name), mount.target

@@ -15,13 +15,19 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from dovetail.cluster.background_work import BackgroundTasks, repeat_until_available, wait_before_retry
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import repeat_until_available, wait_before_retry
 from dovetail.cluster.sessions.routed_id import RoutedIds
 from dovetail.errors import InternalError, InvalidParams, ProtocolError, ServerBusy
 from dovetail.log import log
 from dovetail.protocol.exchange import Emit, ForwardedResult, IncomingExchange
-from dovetail.protocol.interfaces.shared_state import MAX_MESSAGE_BYTES, Message, SharedStateUnavailable, WorkerLost
+from dovetail.protocol.interfaces.shared_state import (
+    MAX_MESSAGE_BYTES,
+    Message,
+    SharedStateUnavailable,
+    SharedWorker,
+    WorkerLost,
+)
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import encode, to_plain
@@ -80,7 +86,7 @@ ContinueCall: TypeAlias = Callable[[Continuation, Emit], Awaitable[Result | byte
 class ParkedCallRouter:
     """Connects the parked calls of all workers. There is one router for each cluster worker."""
 
-    def __init__(self, cluster: ClusterWorker) -> None:
+    def __init__(self, cluster: SharedWorker) -> None:
         self._cluster = cluster
         self._ids = RoutedIds(cluster.secret_keys)
         self._holders: dict[str, ContinueCall] = {}  # the holders of this worker's parked calls, by ticket
@@ -208,7 +214,7 @@ class ParkedCallRouter:
 class _OutcomeWriter:
     """Writes the notifications and the outcome of a call to a stream, in order."""
 
-    def __init__(self, cluster: ClusterWorker, stream: str) -> None:
+    def __init__(self, cluster: SharedWorker, stream: str) -> None:
         self._state = cluster.state
         self._stream = stream
         self._number = 0
@@ -268,7 +274,7 @@ def _invalid_ticket() -> InvalidParams:
     return InvalidParams("Invalid params: requestState is not valid for this request")
 
 
-def get_router(cluster: ClusterWorker) -> ParkedCallRouter:
+def get_router(cluster: SharedWorker) -> ParkedCallRouter:
     """Return the router of a cluster worker."""
     router = cluster.parts.get(ParkedCallRouter)
     if router is None:

@@ -20,7 +20,7 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
-    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.protocol.request_state import RequestState
     from dovetail.recording.recording_format import Recorder
     from dovetail.wire.input_required import InputRequest
@@ -351,7 +351,7 @@ class Service(Protocol):
     @property
     def limits(self) -> ServerLimits: ...
     @property
-    def cluster(self) -> "ClusterWorker | None":
+    def cluster(self) -> "SharedWorker | None":
         """The cluster to which this process belongs, or None."""
         ...
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.server.loop_watchdog import LoopWatchdog
     from dovetail.server.workers import WorkerPipes
 
@@ -56,7 +56,7 @@ class RunnableService(Service, Protocol):
 
     stops_on_second_signal: bool  # True while a second signal calls `end_calls`
 
-    def use_cluster(self, cluster: "ClusterWorker") -> None: ...
+    def use_cluster(self, cluster: "SharedWorker") -> None: ...
     def end_subscriptions(self) -> None: ...
     def end_calls(self) -> int: ...
 

@@ -7,9 +7,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.errors import ServerBusy
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import MiB
 from dovetail.storage import Migrations, SharedDatabase
@@ -117,7 +116,7 @@ class SQLiteStateStore:
 class ClusterStateStore:
     """Keeps state in the shared state of the workers of a cluster."""
 
-    def __init__(self, cluster: ClusterWorker) -> None:
+    def __init__(self, cluster: SharedWorker) -> None:
         self._state = cluster.state
 
     async def get(self, name: str) -> bytes | None:
@@ -145,7 +144,7 @@ def _convert_errors() -> Generator[None]:
         raise ServerBusy("The state cannot be used at the moment", exc.retry_after) from exc
 
 
-def create_state_store(option: StateStore | str | Path | None, cluster: ClusterWorker | None) -> StateStore:
+def create_state_store(option: StateStore | str | Path | None, cluster: SharedWorker | None) -> StateStore:
     """Return the store for the value of `state=`."""
     if isinstance(option, str | Path):
         return SQLiteStateStore(option)

@@ -8,12 +8,12 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator
 
-from dovetail.cluster.background_work import BackgroundTasks, release_place
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import release_place
 from dovetail.cluster.sessions.session_copies import SessionCopies
 from dovetail.cluster.sessions.session_id import SessionIdentity, hash_principal
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 
@@ -63,7 +63,7 @@ class SessionPlaces:
 class StreamPlaces:
     """Counts the open streams of each caller. When a worker ends, the cluster frees the places of this worker."""
 
-    def __init__(self, cluster: ClusterWorker, limit: int) -> None:
+    def __init__(self, cluster: SharedWorker, limit: int) -> None:
         self._cluster = cluster
         self._state = cluster.state
         self._limit = limit

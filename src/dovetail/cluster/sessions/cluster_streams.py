@@ -7,8 +7,8 @@ import contextvars
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from dovetail.cluster.background_work import BackgroundTasks, wait_until_empty
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import wait_until_empty
 from dovetail.cluster.sessions import notice_stream
 from dovetail.cluster.sessions.notice_streams import NoticeStreams, UpdateRecord
 from dovetail.cluster.sessions.stored_response import StoredResponseWriter, StoredStreamReader
@@ -17,7 +17,7 @@ from dovetail.cluster.sessions.stream_readers import CLOSE_TIMEOUT_S, StreamRead
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.handshake_sessions import LAST_EVENT_HEADER
@@ -32,7 +32,7 @@ class ClusterStreams:
     def __init__(
         self,
         service: Service,
-        cluster: ClusterWorker,
+        cluster: SharedWorker,
         timers: ResponseTimers,
         budget: MemoryBudget,
         update_record: UpdateRecord,

@@ -11,16 +11,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
-from dovetail.cluster.background_work import BackgroundTasks, repeat_until_available
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import repeat_until_available
 from dovetail.cluster.change_messages import CHANGE, SESSION_NOTICE, Change, encode_body, read_session_notice
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.sessions.notice_stream import NoticeStream
 from dovetail.cluster.sessions.session_record import SessionRecord
 from dovetail.cluster.sessions.stream_readers import StreamReaders
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.subscription_filter import EVERYTHING
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
@@ -41,7 +41,7 @@ class NoticeStreams:
     def __init__(
         self,
         service: Service,
-        cluster: ClusterWorker,
+        cluster: SharedWorker,
         readers: StreamReaders,
         keep_alive: SharedTimer,
         tasks: BackgroundTasks,

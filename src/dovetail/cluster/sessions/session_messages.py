@@ -7,9 +7,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.sessions.session_copies import SessionCopies
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.wire.base import Struct
@@ -36,7 +35,7 @@ decode_message: Final = _messages.decode
 class SessionMessenger:
     """Sends messages about sessions to other workers, and passes their messages to handlers."""
 
-    def __init__(self, cluster: ClusterWorker, copies: SessionCopies) -> None:
+    def __init__(self, cluster: SharedWorker, copies: SessionCopies) -> None:
         self._cluster = cluster
         self._copies = copies
 

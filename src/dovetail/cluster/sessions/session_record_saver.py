@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from dovetail.cluster.background_work import BackgroundTasks, wait_before_retry
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import wait_before_retry
 from dovetail.cluster.sessions.session_copies import SessionCopies, get_copy
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable

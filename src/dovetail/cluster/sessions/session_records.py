@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dovetail.cluster.background_work import BackgroundTasks
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.sessions.caller_limits import SessionPlaces
 from dovetail.cluster.sessions.session_copies import SessionCopies, get_copy
 from dovetail.cluster.sessions.session_id import SessionClient, SessionIdentity, decode_client, encode_client
@@ -31,7 +30,7 @@ from dovetail.cluster.sessions.session_record import (
 )
 from dovetail.cluster.sessions.session_record_saver import SessionRecordSaver
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.handshake_sessions import create_unknown_error
@@ -60,7 +59,7 @@ class SessionRecords:
 
     def __init__(
         self,
-        cluster: ClusterWorker,
+        cluster: SharedWorker,
         limits: ServerLimits,
         copies: SessionCopies,
         messenger: SessionMessenger,

@@ -12,8 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final
 
-from dovetail.cluster.background_work import BackgroundTasks
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.sessions.caller_limits import SessionPlaces, StreamPlaces
 from dovetail.cluster.sessions.cluster_streams import ClusterStreams
 from dovetail.cluster.sessions.question_router import QuestionRouter
@@ -32,7 +31,7 @@ from dovetail.cluster.sessions.session_records import SessionRecords, apply_reco
 from dovetail.protocol.exchange import Caller, IncomingExchange, Service
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL, EMPTY_RESULT, HandshakeState
 from dovetail.protocol.http_checks import create_unavailable_refusal
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
@@ -63,7 +62,7 @@ class SharedSessions:
     def __init__(
         self,
         service: Service,
-        cluster: ClusterWorker,
+        cluster: SharedWorker,
         versions: SessionVersions,
         budget: MemoryBudget,
         timers: ResponseTimers,

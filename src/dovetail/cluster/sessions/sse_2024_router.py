@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.cluster.sessions.session_id import hash_principal
 from dovetail.protocol.http_checks import create_unavailable_refusal
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.versioned_codec import VersionedCodec
@@ -49,7 +48,7 @@ Receive = Callable[[str, Principal | None, float | None, bytes], None]
 class SSE2024Router:
     """Sends the messages of clients to the worker that has their event stream."""
 
-    def __init__(self, cluster: ClusterWorker, server_name: str, lifetime: float, receive: Receive) -> None:
+    def __init__(self, cluster: SharedWorker, server_name: str, lifetime: float, receive: Receive) -> None:
         self._cluster = cluster
         self._sealer = Sealer(cluster.secret_keys, purpose="HTTP+SSE connection")
         self._context = server_name.encode()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
-from dovetail.cluster.background_work import BackgroundTasks, repeat_until_available, wait_until_empty
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import repeat_until_available, wait_until_empty
 from dovetail.cluster.sessions.stored_stream import StreamWriter
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, StreamPart
+from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker, StreamPart
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.wire.base import Struct
@@ -53,7 +53,7 @@ class Reader(Protocol):
 class StreamReaders:
     """The readers of one endpoint."""
 
-    def __init__(self, cluster: ClusterWorker, writers: Mapping[str, StreamWriter], tasks: BackgroundTasks) -> None:
+    def __init__(self, cluster: SharedWorker, writers: Mapping[str, StreamWriter], tasks: BackgroundTasks) -> None:
         self.endpoint = os.urandom(4).hex()  # part of the names of readers, because a worker can have two endpoints
         self._cluster = cluster
         self._state = cluster.state

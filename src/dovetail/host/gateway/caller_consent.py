@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.errors import InvalidParams, ServerBusy
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.host.gateway.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
+from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, SharedWorker, use_with_retry
 from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.request_state import (
     RequestState,
@@ -68,9 +67,9 @@ class SingleUseStates:
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
         self._sealer = RequestStateSealer(secret_keys, purpose=_SEAL_PURPOSE)
-        self._cluster: ClusterWorker | None = None
+        self._cluster: SharedWorker | None = None
 
-    def join_cluster(self, cluster: ClusterWorker) -> None:
+    def join_cluster(self, cluster: SharedWorker) -> None:
         """Share the keys and the used states with all workers."""
         if self._cluster is not cluster:
             self._cluster = cluster

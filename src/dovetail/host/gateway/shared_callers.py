@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from dovetail.cluster.background_work import BackgroundTasks, repeat_until_available
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import repeat_until_available
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
 from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, StoredValue
+from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, SharedWorker, StoredValue
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct, field
 
@@ -61,7 +61,7 @@ T = TypeVar("T")
 class SharedCallers:
     """Reads and changes the records of callers. There is one object for each host and cluster worker."""
 
-    def __init__(self, cluster: ClusterWorker, grants: GrantStore, pins: CallerPins) -> None:
+    def __init__(self, cluster: SharedWorker, grants: GrantStore, pins: CallerPins) -> None:
         self.cluster = cluster
         self._grants = grants
         self._pins = pins

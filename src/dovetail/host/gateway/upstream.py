@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import clip
 from dovetail.errors import (
     InternalError,
@@ -35,6 +34,7 @@ from dovetail.mounts.forwarded_tasks import declares_tasks
 from dovetail.mounts.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.principal import Principal
 from dovetail.server.items.tool import build_error_result
 from dovetail.tasks.task_messages import CreateTaskResult
@@ -77,9 +77,9 @@ class Upstream:
         self._secrets = parts.secrets
         self._states = states
         self._task_ids = task_ids  # None if the gateway does not forward tasks
-        self._cluster: tuple[ClusterWorker, str] | None = None
+        self._cluster: tuple[SharedWorker, str] | None = None
 
-    def join_cluster(self, cluster: ClusterWorker, path: str) -> None:
+    def join_cluster(self, cluster: SharedWorker, path: str) -> None:
         """Share used consent answers and open calls with all workers. `path` identifies this server at all workers."""
         self._cluster = cluster, path
         self._states.join_cluster(cluster)

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from dovetail.cluster.background_work import BackgroundTasks, release_place
-from dovetail.cluster.cluster_worker import ClusterWorker
+from dovetail.background_tasks import BackgroundTasks
+from dovetail.cluster.background_work import release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
 from dovetail.wire.base import UNSET, Struct, replace
@@ -98,12 +98,12 @@ class Meter:
     def __init__(self) -> None:
         self._limiters: dict[str, RateLimiter] = {}  # The keys are rates.
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
-        self._cluster: ClusterWorker | None = None
+        self._cluster: SharedWorker | None = None
         self._shared_limiters: dict[str, SharedRateLimiter] = {}  # The keys are rates.
         self._place_count = 0
         self._tasks = BackgroundTasks()
 
-    def join_cluster(self, cluster: ClusterWorker) -> None:
+    def join_cluster(self, cluster: SharedWorker) -> None:
         """Count the calls of all workers together."""
         self._cluster = cluster
 
@@ -135,7 +135,7 @@ class Meter:
                     yield
 
     @asynccontextmanager
-    async def _take_place(self, cluster: ClusterWorker, name: str, limit: int) -> AsyncGenerator[None]:
+    async def _take_place(self, cluster: SharedWorker, name: str, limit: int) -> AsyncGenerator[None]:
         """Wait until fewer than `limit` calls run at all workers. While the back end is away, do not wait."""
         self._place_count += 1
         holder, delay = f"{cluster.name}.{self._place_count}", _MIN_POLL_S

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.oauth.flow import Await, Flow
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
 from dovetail.oauth.proofs import sha256_base64url
-from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, use_with_retry
+from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, SharedWorker, use_with_retry
 from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.wire.base import Struct
 
@@ -80,7 +79,7 @@ class DPoPChecker:
 
     def check_in_cluster(
         self,
-        cluster: ClusterWorker,
+        cluster: SharedWorker,
         proof: str | None,
         *,
         method: str,
@@ -107,7 +106,7 @@ class DPoPChecker:
         token: str | None,
         now: float,
         token_claims: Mapping[str, Any] | None,
-        cluster: ClusterWorker | None,
+        cluster: SharedWorker | None,
     ) -> VerifiedProof:
         if not proof:
             raise TokenRejected("a DPoP proof is required")
@@ -145,7 +144,7 @@ class DPoPChecker:
             epoch=cluster.state.get_status().epoch if cluster is not None and has_nonce else "",
         )
 
-    def current_nonce(self, now: float, cluster: ClusterWorker | None = None) -> str:
+    def current_nonce(self, now: float, cluster: SharedWorker | None = None) -> str:
         """Return the current nonce. The server computes the nonce from the time and does not store it.
 
         In a cluster, every worker can check the nonce, until the back end loses records.
@@ -155,7 +154,7 @@ class DPoPChecker:
         key, epoch = self._list_nonce_keys(cluster)[0], cluster.state.get_status().epoch
         return _compute_cluster_nonce(key, f"{int(now):08x}", epoch)
 
-    def _is_cluster_nonce(self, nonce: Any, cluster: ClusterWorker, now: float) -> bool:
+    def _is_cluster_nonce(self, nonce: Any, cluster: SharedWorker, now: float) -> bool:
         if not isinstance(nonce, str) or len(nonce) != _CLUSTER_NONCE_CHARS or not nonce.isascii():
             return False
         time_text, epoch = nonce[:8], cluster.state.get_status().epoch
@@ -163,13 +162,13 @@ class DPoPChecker:
         is_authentic = any(hmac.compare_digest(nonce, _compute_cluster_nonce(key, time_text, epoch)) for key in keys)
         return is_authentic and abs(now - int(time_text, 16)) <= _MAX_CLUSTER_NONCE_AGE_S
 
-    def _list_nonce_keys(self, cluster: ClusterWorker) -> Sequence[bytes]:
+    def _list_nonce_keys(self, cluster: SharedWorker) -> Sequence[bytes]:
         if self._has_secret:
             return (self._secret,)
         return [key.encode() if isinstance(key, str) else key for key in cluster.secret_keys]
 
 
-async def _use_in_cluster(cluster: ClusterWorker, proof: VerifiedProof, now: float) -> None:
+async def _use_in_cluster(cluster: SharedWorker, proof: VerifiedProof, now: float) -> None:
     name, ttl = f"dpop:{proof.thumbprint}:{proof.id.hex()}", proof.issued_at + _MAX_PROOF_AGE_S - now
     try:
         # A proof may be dated in the future, so it can have been used before its date.

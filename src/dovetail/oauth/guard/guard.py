@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from dovetail.cluster.cluster_worker import ClusterWorker
 from dovetail.error_context import clip
 from dovetail.errors import AuthError, Forbidden, Unauthorized
 from dovetail.oauth.flow import Flow, Now
@@ -23,6 +22,7 @@ from dovetail.oauth.guard.verifiers import (
     run_verifier,
     select_verifiers,
 )
+from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.principal import Principal, check_scope, replace_scopes
 from dovetail.wire.base import Struct
 
@@ -78,7 +78,7 @@ class CredentialChecker:
         """Return whether the guard accepts tokens that are stored in the memory of this process."""
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
-    def authenticate(self, head: RequestHead, cluster: ClusterWorker | None = None) -> Flow[Principal]:
+    def authenticate(self, head: RequestHead, cluster: SharedWorker | None = None) -> Flow[Principal]:
         """Return the caller of a request. If the credentials are missing or insufficient, raise AuthError with a
         challenge.
 
@@ -111,7 +111,7 @@ class CredentialChecker:
         return principal
 
     def _check_proof(
-        self, head: RequestHead, token: str, principal: Principal, now: float, cluster: ClusterWorker | None
+        self, head: RequestHead, token: str, principal: Principal, now: float, cluster: SharedWorker | None
     ) -> Flow[None]:
         request: dict[str, Any] = {"method": head.method, "url": head.url, "token": token}
         claims = principal.claims

@@ -5,8 +5,8 @@ no answer sends its message again, so a message that arrives twice must do no ha
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final, Literal, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from dovetail.protocol.limits import KiB, MiB
 from dovetail.wire.base import Struct
@@ -329,4 +329,50 @@ class SharedState(Protocol):
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream and its events."""
+        ...
+
+
+class SharedWorker(SharedStateListener, Protocol):
+    """This process as one of the workers of a server, and what it shares with the other workers.
+
+    Call all methods in the event loop that started the worker.
+    """
+
+    @property
+    def name(self) -> str:
+        """The random name of this worker. It is known after `start`."""
+        ...
+
+    @property
+    def state(self) -> SharedState: ...
+    @property
+    def secret_keys(self) -> Sequence[str | bytes]:
+        """The keys that all workers have."""
+        ...
+
+    @property
+    def is_started(self) -> bool: ...
+    @property
+    def parts(self) -> dict[type[Any], Any]:
+        """Objects of other packages that exist once for each worker."""
+        ...
+
+    async def start(self) -> None:
+        """Join the other workers."""
+        ...
+
+    async def close(self) -> None:
+        """Call the close handlers and leave the other workers."""
+        ...
+
+    def add_handler(self, kind: str, handler: Callable[[Message], None]) -> Callable[[], None]:
+        """Handle all messages of one kind. Messages can arrive twice. Return a function that removes the handler."""
+        ...
+
+    def add_gap_handler(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Call a function after a gap in the change log. Return a function that removes it."""
+        ...
+
+    def add_close_handler(self, handler: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """Call a function before this worker leaves the other workers. Return a function that removes it."""
         ...

@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.cluster.call_places import CallPlaces
-    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.mounts.mountable import ItemKind, Mountable
     from dovetail.mounts.mounted_servers import MountedServers
     from dovetail.mounts.name_map import NameMap
     from dovetail.protocol.interfaces.extension import Extension
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.recording.recording_format import Recorder
@@ -116,7 +116,7 @@ class Dispatcher:
     ) -> None:
         self._state_option = state
         self._state_store: StateStore | None = None  # This attribute is None until a function uses its state.
-        self.cluster: ClusterWorker | None = None  # This attribute is None if the server runs in one process.
+        self.cluster: SharedWorker | None = None  # This attribute is None if the server runs in one process.
         self.stops_on_second_signal = False
         self.owns_cluster = True  # False if another dispatcher of this process starts and closes the cluster worker
         self._cluster_loop: asyncio.AbstractEventLoop | None = None
@@ -126,7 +126,7 @@ class Dispatcher:
         # These attributes are None if the server is not in a cluster.
         self._call_places: CallPlaces | None = None
         self._subscription_places: CallPlaces | None = None
-        self._shared_limits: tuple[ClusterWorker, str] | None = None  # also set if a mounting server is in a cluster
+        self._shared_limits: tuple[SharedWorker, str] | None = None  # also set if a mounting server is in a cluster
         self.registry = registry
         self.visibility = visibility
         self.implementation = implementation
@@ -353,7 +353,7 @@ class Dispatcher:
         self._connect_cluster()
         return unmount
 
-    def share_limits(self, cluster: "ClusterWorker", path: str) -> None:
+    def share_limits(self, cluster: "SharedWorker", path: str) -> None:
         """Share large results, the limits of middleware, and the open calls of mounted servers, with all workers.
 
         `path` identifies this server at all workers, because the same cluster may have several servers.
@@ -379,7 +379,7 @@ class Dispatcher:
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
-    def use_cluster(self, cluster: "ClusterWorker") -> None:
+    def use_cluster(self, cluster: "SharedWorker") -> None:
         """Make this process a worker of a cluster. Call this method at most once, before the server starts."""
         self.cluster = cluster
 
@@ -522,7 +522,7 @@ class Dispatcher:
                 self.name,
             )
 
-    async def _join_cluster(self, cluster: "ClusterWorker") -> None:
+    async def _join_cluster(self, cluster: "SharedWorker") -> None:
         loop = asyncio.get_running_loop()
         if self._cluster_loop not in (None, loop):
             raise RuntimeError("a server with cluster= can only run in one event loop")
@@ -535,7 +535,7 @@ class Dispatcher:
                 self.share_limits(cluster, self.name)
             self.registry.join_cluster(cluster)
 
-    def _create_places(self, cluster: "ClusterWorker") -> None:
+    def _create_places(self, cluster: "SharedWorker") -> None:
         from dovetail.cluster.call_places import CallPlaces
 
         limits = self.limits

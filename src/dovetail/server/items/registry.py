@@ -27,8 +27,8 @@ from dovetail.wire.meta import is_reserved, is_valid_key
 from dovetail.wire.resources import Resource as ResourceDeclaration
 
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
-    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.mounts.mountable import ItemKind
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.items.access_rules import AccessRule, AccessRules, Predicate
     from dovetail.server.items.lint import LintReport
@@ -388,7 +388,7 @@ class Registry:
         self._page_cache.clear()
         self.subscriptions.publish(method, uri)
 
-    def join_cluster(self, cluster: "ClusterWorker") -> None:
+    def join_cluster(self, cluster: "SharedWorker") -> None:
         """Share changes with the other workers of a cluster, until `leave_cluster` is called."""
         from dovetail.cluster.cluster_changes import ClusterChanges
 

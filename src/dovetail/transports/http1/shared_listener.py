@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from dovetail.cluster.background_work import BackgroundTasks
+from dovetail.background_tasks import BackgroundTasks
 
 _TURN_S: Final = 0.001  # the time in which only other workers accept connections
 _TURNS_PER_STEP: Final = 8  # After this many turns with waiting connections, the listener accepts one more per turn.

@@ -19,9 +19,9 @@ from dovetail.transports.http_server.streams.http_response import STREAM_HEADERS
 from dovetail.transports.spool import MemoryBudget
 
 if TYPE_CHECKING:  # Only servers in a cluster need these modules.
-    from dovetail.cluster.cluster_worker import ClusterWorker
     from dovetail.cluster.sessions.caller_limits import StreamPlaces
     from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
 
 # If this many bytes wait to be sent to a client, the server stops reading the client's messages.
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
@@ -49,7 +49,7 @@ class SSE2024Server:
         self._open_counts: Counter[str | None] = Counter()  # the number of connections of each principal or address
         self._shared = None if service.cluster is None else self._share(service.cluster)
 
-    def _share(self, cluster: "ClusterWorker") -> "tuple[SSE2024Router, StreamPlaces]":
+    def _share(self, cluster: "SharedWorker") -> "tuple[SSE2024Router, StreamPlaces]":
         from dovetail.cluster.sessions.caller_limits import StreamPlaces
         from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
 
