@@ -40,6 +40,7 @@ from dovetail.protocol.keys import build_key
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, read_filter
+from dovetail.server.dispatch.parts import Handlers, Position, ServerPart
 from dovetail.server.items.tool import build_error_result
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.wire.base import UNSET, Result, replace
@@ -86,14 +87,16 @@ class MountedTool(NamedTuple):
     transform: Transform
 
 
-class MountedServers:
+class MountedServers(ServerPart):
     """All servers mounted on one server. This class handles the requests for their items."""
 
-    def __init__(self, server: MountingServer, own_handlers: Mapping[str, Handler]) -> None:
+    position = Position.ITEMS
+
+    def __init__(self, server: MountingServer) -> None:
         self._server = server
         self._registry = server.registry
         self._visibility = server.visibility
-        self._own_handlers = own_handlers
+        self._own_handlers: Handlers = {}  # the handlers that this object replaces
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
         self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
@@ -103,8 +106,11 @@ class MountedServers:
         )
         self._stop_tasks: set[asyncio.Task[None]] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self.handlers: dict[str, Handler] = {
-            **own_handlers,
+
+    def wrap(self, handlers: Handlers) -> Handlers:
+        self._own_handlers = handlers
+        return {
+            **handlers,
             **dict.fromkeys(_LIST_METHODS, self._list_page),
             "tools/call": self._call_tool,
             "prompts/get": self._get_prompt,
@@ -158,7 +164,7 @@ class MountedServers:
             elif callable(join_cluster := getattr(target, "join_cluster", None)):
                 join_cluster(cluster, mount_path)
 
-    def forward_notification(self, exchange: IncomingExchange) -> None:
+    def receive_notification(self, exchange: IncomingExchange) -> None:
         """Pass a notification from a client to all mounted servers in this process."""
         for mount in tuple(self._mounts):
             if isinstance(mount.target, LocalServer):

@@ -8,13 +8,13 @@ tool, not to `call_tool`. Servers, gateways and hosts all use this module.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from dovetail.error_context import suggest_match
 from dovetail.errors import InvalidParams, ToolNotFound
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.middleware import Handler
 from dovetail.search.search_index import SearchIndex
+from dovetail.server.dispatch.parts import Handlers, Position, ServerPart
 from dovetail.wire.base import Result
 from dovetail.wire.codec import to_plain
 from dovetail.wire.content import TextContent
@@ -75,31 +75,21 @@ class ListedTool(NamedTuple):
 _LISTED_TOOLS: Final = {tool.name: ListedTool(tool) for tool in SEARCH_TOOLS}
 
 
-class TaskSwitch(Protocol):
-    """Runs some tool calls in the foreground. If a call takes too long, the call becomes a task."""
-
-    tools: tuple[str, ...]  # the names of the tools
-
-    async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
-        """Handle a call. Return the result, or the task that the call has become."""
-        ...
-
-
-class ToolSearch:
+class ToolSearch(ServerPart):
     """Replaces the tool list of a server with the search tools, and handles calls of the search tools."""
+
+    position = Position.LISTS
 
     def __init__(
         self,
         list_tools: Callable[[IncomingExchange], Awaitable[Mapping[str, Tool]]],
         build_page: Callable[[IncomingExchange, "Mapping[str, ListedTool]", str, type[Result]], bytes],
-        find_task_switch: Callable[[], TaskSwitch | None],
     ) -> None:
         self._list_tools = list_tools  # Returns the tools that a caller may see, by their public names.
         self._build_page = build_page
-        self._find_task_switch = find_task_switch
         self._cached_indexes: list[tuple[list[Tool], SearchIndex]] = []  # The most recently used index is last.
 
-    def wrap_handlers(self, handlers: dict[str, Handler]) -> dict[str, Handler]:
+    def wrap(self, handlers: Handlers) -> Handlers:
         """Return handlers that list and run the search tools. Middleware wraps the returned handlers."""
         call_tool, list_tools = handlers["tools/call"], handlers["tools/list"]
 
@@ -124,13 +114,11 @@ class ToolSearch:
                 return await list_tools(exchange)
             return self._build_page(exchange, _LISTED_TOOLS, "tools", ListToolsResult)
 
-        return handlers | {"tools/call": handle_call, "tools/list": handle_list}
+        return {**handlers, "tools/call": handle_call, "tools/list": handle_list}
 
-    def unwrap_calls(self, call_tool: Handler) -> Handler:
-        """Return a handler that replaces a call of `call_tool` with the inner call.
-
-        The returned handler wraps all middleware, so that middleware sees the inner call.
-        """
+    def rewrite(self, handlers: Handlers) -> Handlers:
+        """Return handlers that replace a call of `call_tool` with the inner call."""
+        call_tool = handlers["tools/call"]
 
         async def handle_call(exchange: IncomingExchange) -> Any:
             if exchange.params.get("name") != CALL_TOOL:
@@ -141,15 +129,12 @@ class ToolSearch:
                 raise ToolNotFound(name)
             exchange.params = original_params | {"name": name, "arguments": arguments}
             exchange.skips_param_headers = True
-            switch = self._find_task_switch()
             try:
-                if switch is not None and name in switch.tools:
-                    return await switch.call(exchange, call_tool)
                 return await call_tool(exchange)
             finally:
                 exchange.params, exchange.skips_param_headers = original_params, skips_param_headers
 
-        return handle_call
+        return {**handlers, "tools/call": handle_call}
 
     async def _add_suggestion(self, error: ToolNotFound, name: str, exchange: IncomingExchange) -> None:
         """Add a similar name that the caller sees to an error, because the client does not know the names.

@@ -1,4 +1,4 @@
-"""Register the HTTP routes of a server, and find the route for a path.
+"""HTTP routes of a server beside the MCP endpoint.
 
 The server handles a route request as an exchange. So limits, timeouts and `get_context` work as in a tool call. The
 endpoint authenticates the caller before the exchange starts.
@@ -7,18 +7,17 @@ endpoint authenticates the caller before the exchange starts.
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from dovetail.errors import ResourceNotFound
-from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.interfaces.routes import RouteRequest
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.server.invocation import AwaitingRunner, Runner, may_return_coroutine
-from dovetail.server.items.access_rules import AccessRule, build_access_rule, is_accessible
+from dovetail.server.items.access_rules import AccessRule, is_accessible
 from dovetail.server.thread_pool import ThreadPool
-from dovetail.wire.base import EmptyResult, Struct
+from dovetail.wire.base import Struct
 
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL_SEGMENT: Final = re.compile(r"[^{}/?#%\s]+")
@@ -79,55 +78,6 @@ class RouteMatch(Struct, frozen=True):
         rules = self.mount_rules if self.route.rule is None else (self.route.rule, *self.mount_rules)
         if not all(is_accessible(rule, self.route.path, principal) for rule in rules):
             raise ResourceNotFound(self.route.path)
-
-
-class Routes:
-    """All routes of one server."""
-
-    def __init__(self, handle: Handler, thread_pool: ThreadPool) -> None:
-        self._handle = handle
-        self._thread_pool = thread_pool
-        self._routes: list[Route] = []
-
-    def add(
-        self,
-        path: str,
-        function: Callable[..., object],
-        methods: Sequence[str],
-        scopes: Collection[str],
-        *,
-        allow_anonymous: bool,
-    ) -> None:
-        """Add a route. Raise ValueError if another route has the same path and method."""
-        if allow_anonymous and scopes:
-            raise ValueError("a route with allow_anonymous=True cannot have scopes=, because it does not check callers")
-        route = Route(path, function, methods, None if allow_anonymous else build_access_rule(scopes, None))
-        for other in self._routes:
-            repeated = [method for method in route.methods if method in other.methods]
-            if other.path == route.path and repeated:
-                raise ValueError(f"the server already has a route for {repeated[0]} {route.path}")
-        self._routes.append(route)
-
-    def find(self, path: str, method: str) -> RouteMatch | None:
-        """Return the best route for a path. Prefer routes with this method, and routes without placeholders."""
-        matches = [(route, params) for route in self._routes if (params := route.match(path)) is not None]
-        if not matches:
-            return None
-        route, params = min(matches, key=lambda match: (method not in match[0].methods, bool(match[1])))
-        allowed_methods = tuple(dict.fromkeys(name for other, _ in matches for name in other.methods))
-        return RouteMatch(route, params, self._handle, allowed_methods)
-
-    def list_paths(self) -> list[str]:
-        return [route.path for route in self._routes]
-
-    def list_used_scopes(self) -> list[str]:
-        return [scope for route in self._routes if route.rule is not None for scope in route.rule.scopes]
-
-    async def run(self, exchange: IncomingExchange) -> EmptyResult:
-        """Call the function of a route. `exchange.params["match"]` is the route that the transport found."""
-        match: RouteMatch = exchange.params["match"]
-        await match.route.run(exchange.params["call"], self._thread_pool, exchange.origin)
-        return EmptyResult()
 
 
 def _check_methods(methods: Collection[str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dovetail.cluster.cluster_setup import (
 from dovetail.error_context import check_type
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Middleware
+from dovetail.server import attachments
 from dovetail.server.dispatch.dispatcher import Dispatcher
 from dovetail.server.dispatch.lifespan import Lifespan, normalize_lifespan
 from dovetail.server.items.item_options import (
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # Few servers need these modules, so only type checkers impor
     from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile
+    from dovetail.server.dispatch.route_table import Routes
     from dovetail.server.items.access_rules import Predicate
     from dovetail.server.items.lint import LintReport
     from dovetail.server.large_results import LargeResultSettings
@@ -182,6 +184,7 @@ class Server:
             show_locked=_lists_restricted(auth),
         )
         self._page_size = page_size
+        self._routes: Routes | None = None  # None until a route is added.
         self._skills: SkillResources | None = None  # None until a skill is added.
         self._tasks: ToolTasks | None = None  # None until a tool with `task=` is added.
         # True if tasks need a file, because the server outlives its clients. None means that it is not decided yet.
@@ -224,7 +227,7 @@ class Server:
         if tasks is not None:
             self._open_tasks(tasks)
         if search:
-            self._dispatcher.enable_tool_search()
+            attachments.add_search(self._dispatcher)
         if resource_tools or prompt_tools:
             from dovetail.server.items.item_tools import add_prompt_tools, add_resource_tools
 
@@ -290,8 +293,7 @@ class Server:
         tasks = self._open_tasks()
         tool = self._registry.add_tool(function, tasks.create_support(config), **options)
         if config.after is not None:
-            tasks.add_tool(tool.name)
-            self._dispatcher.task_switch = tasks
+            attachments.switch_to_task(self._dispatcher, tasks, tool.name)
 
     def _open_tasks(self, options: "TaskOptions | None" = None) -> "ToolTasks":
         """Return the tasks of this server. The first call adds the extension for tasks."""
@@ -574,10 +576,19 @@ class Server:
         check_type("path", path, str, "a URL path such as '/webhook'")  # The decorator may be used without a path.
 
         def register(function: F) -> F:
-            self._dispatcher.enable_routes().add(path, function, methods, scopes, allow_anonymous=allow_anonymous)
+            self._open_routes().add(path, function, methods, scopes, allow_anonymous=allow_anonymous)
             return function
 
         return register
+
+    def _open_routes(self) -> "Routes":
+        """Return the routes of this server. The first call adds them."""
+        if self._routes is None:
+            from dovetail.server.dispatch.route_table import Routes
+
+            self._routes = Routes(self._dispatcher.handle, self._dispatcher.thread_pool)
+            self._dispatcher.add_part(self._routes)
+        return self._routes
 
     def mount(
         self,
@@ -825,8 +836,8 @@ class Server:
             other_apps=None if self._create_other_apps is None else self._create_other_apps(options),
             find_route=dispatcher.find_route,
         )
-        if dispatcher.routes is not None:
-            endpoint.check_routes(dispatcher.routes.list_paths())
+        if self._routes is not None:
+            endpoint.check_routes(self._routes.list_paths())
         self._endpoints.add(endpoint)
         return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
 

@@ -8,7 +8,7 @@ import asyncio
 import copy
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestState
+from dovetail.server.dispatch.parts import Handlers, Position, ServerPart
 from dovetail.server.input_requests import check_form_answer
 from dovetail.server.invocation import Runner
 from dovetail.server.items.registry import Registry
@@ -146,8 +147,10 @@ class ToolStartLimits:
             slots.close()
 
 
-class ToolTasks:
+class ToolTasks(ServerPart):
     """Turns calls of one server into tasks, and runs the stored calls."""
+
+    position = Position.CALLS
 
     def __init__(
         self,
@@ -187,7 +190,7 @@ class ToolTasks:
         pool_limits = replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
         self.thread_pool = ThreadPool(pool_limits)
         self.foreground_thread_pool = ThreadPool(pool_limits)
-        self.tools: tuple[str, ...] = ()  # the names of tools whose calls start in the foreground
+        self._switched_tools: tuple[str, ...] = ()  # the tools whose calls start in the foreground
 
     @property
     def store(self) -> TaskStore:
@@ -202,10 +205,30 @@ class ToolTasks:
         """Return the object that turns calls of one tool into tasks."""
         return ToolTask(self, config)
 
-    def add_tool(self, name: str) -> None:
-        """Add a tool whose calls start in the foreground."""
-        if name not in self.tools:
-            self.tools = (*self.tools, name)
+    def add_switched_tool(self, name: str) -> bool:
+        """Add a tool whose calls start in the foreground. Return whether it is the first one."""
+        is_first = not self._switched_tools
+        if name not in self._switched_tools:
+            self._switched_tools = (*self._switched_tools, name)
+        return is_first
+
+    def rewrite(self, handlers: Handlers) -> Handlers:
+        """Return handlers that start the calls of some tools in the foreground.
+
+        Only a client can receive a task, so this does not apply to calls of functions and mounting servers.
+        """
+        call_tool = handlers["tools/call"]
+
+        def handle_call(exchange: IncomingExchange) -> Awaitable[Result | bytes]:
+            is_switched = (
+                exchange.params.get("name") in self._switched_tools
+                and exchange.task_call is None
+                and exchange.parent is None
+                and not exchange.is_forwarded
+            )
+            return self._call(exchange, call_tool) if is_switched else call_tool(exchange)
+
+        return {**handlers, "tools/call": handle_call}
 
     def is_declared(self, exchange: IncomingExchange) -> bool:
         """Return whether the client accepts a task as the result of a call."""
@@ -230,7 +253,7 @@ class ToolTasks:
             raise
         return build_create_result(record)
 
-    async def call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
+    async def _call(self, exchange: IncomingExchange, handler: Handler) -> Result | bytes:
         """Start a call in the foreground. If it takes longer than `TaskConfig.after`, turn it into a task."""
         tool, worker = self._registry.tools.get(exchange.params["name"]), self.get_worker()
         task_support = None if tool is None else tool.task

@@ -1,6 +1,6 @@
 """HTTP routes beside the MCP endpoint: the request that a route's function receives, and the response that it returns.
 
-These types do not depend on an HTTP server. `server/routes.py` finds the route of a path, and
+These types do not depend on an HTTP server. `server/dispatch/route_table.py` finds the route of a path, and
 `transports/http_server/route_call.py` reads the request and sends the response.
 """
 

@@ -43,6 +43,7 @@ from dovetail.server.context import CURRENT_CALL, get_input_requests
 from dovetail.server.dispatch.change_notices import ChangeStream
 from dovetail.server.dispatch.item_handlers import ItemHandlers
 from dovetail.server.dispatch.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
+from dovetail.server.dispatch.parts import Handlers, ServerPart
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.invocation import Runner
 from dovetail.server.items.registry import Registry
@@ -69,10 +70,9 @@ if TYPE_CHECKING:
     from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.recording.recording_format import Recorder
-    from dovetail.search.tool_search import TaskSwitch, ToolSearch
     from dovetail.server.dispatch.extension_handlers import ServerExtensions
     from dovetail.server.items.access_rules import AccessRule
-    from dovetail.server.routes import RouteMatch, Routes
+    from dovetail.server.routes import RouteMatch
 
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
@@ -137,9 +137,7 @@ class Dispatcher:
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
-        self.routes: Routes | None = None  # This attribute is None until a route is added.
-        self._tool_search: ToolSearch | None = None  # This attribute is None if lists contain all tools.
-        self.task_switch: TaskSwitch | None = None  # This attribute is None until a tool has `TaskConfig.after`.
+        self._parts: tuple[ServerPart, ...] = ()  # from the innermost to the outermost
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
         self._call_timeout = limits.call_timeout
@@ -181,10 +179,9 @@ class Dispatcher:
             "completion/complete": items.complete,
             "subscriptions/listen": self._listen,
         }
-        self._wrapped_handlers: dict[str, Handler] = self._handlers
+        self._wrapped_handlers: Handlers = self._handlers
         self._has_middleware = False
         self._notification_handlers: dict[str, Handler] = {}
-        self._route_handlers: dict[str, Handler] = {}
         # One warning for each method and kind of error, so that clients cannot fill the log.
         self._notification_warnings: dict[tuple[str, type[ProtocolError]], ThrottledLog] = {}
 
@@ -231,28 +228,23 @@ class Dispatcher:
         if callable(getattr(function, "on_change", None)):
             self.registry.subscriptions.add_callback(cast("Any", function).on_change)
 
+    def add_part(self, part: ServerPart) -> None:
+        """Add a part. Its position decides which parts are inside it."""
+        self._parts = tuple(sorted((*self._parts, part), key=lambda part: part.position))
+        self._wrap_handlers()
+
     def _wrap_handlers(self) -> None:
         extensions, handlers = self._extensions, self._handlers
-        if self._tool_search is not None:
-            handlers = self._tool_search.wrap_handlers(handlers)
+        for part in self._parts:
+            handlers = part.wrap(handlers)
         if extensions is not None:
             handlers = {method: extensions.wrap(method, handler) for method, handler in handlers.items()}
         self._has_middleware = bool(self._middleware or (extensions is not None and extensions.middleware))
-        self._wrapped_handlers = {
-            method: compose_middleware(self._middleware, handler) for method, handler in handlers.items()
-        }
-        if self._tool_search is not None:
-            self._wrapped_handlers["tools/call"] = self._tool_search.unwrap_calls(self._wrapped_handlers["tools/call"])
-        # Clients cannot send the method of a route, because no protocol version and no extension has it.
-        self._wrapped_handlers |= self._notification_handlers | self._route_handlers
-
-    def enable_tool_search(self) -> None:
-        """List search tools instead of all tools."""
-        from dovetail.search.tool_search import SEARCH_TOOL_NAMES, ToolSearch
-
-        self.registry.reserved_tool_names = SEARCH_TOOL_NAMES
-        self._tool_search = ToolSearch(self.list_tools, self.visibility.build_page, lambda: self.task_switch)
-        self._wrap_handlers()
+        handlers = {method: compose_middleware(self._middleware, handler) for method, handler in handlers.items()}
+        handlers |= self._notification_handlers
+        for part in self._parts:
+            handlers = part.rewrite(handlers)
+        self._wrapped_handlers = handlers
 
     async def list_tools(self, exchange: IncomingExchange) -> dict[str, Any]:
         """Return the definitions of all tools that the caller sees, by name."""
@@ -296,21 +288,10 @@ class Dispatcher:
         self._notification_handlers[method] = self._items.create_notification_handler(Runner(function))
         self._wrap_handlers()
 
-    def enable_routes(self) -> "Routes":
-        """Return the routes beside the MCP endpoint, and serve them. Middleware does not wrap routes."""
-        if self.routes is None:
-            from dovetail.protocol.interfaces.routes import ROUTE_METHOD
-            from dovetail.server.routes import Routes
-
-            self.routes = Routes(self.handle, self.thread_pool)
-            self._route_handlers[ROUTE_METHOD] = self.routes.run
-            self._wrap_handlers()
-        return self.routes
-
     def find_route(self, path: str, method: str) -> "RouteMatch | None":
         """Return the route of a path, on this server or on a mounted server in this process."""
-        match = None if self.routes is None else self.routes.find(path, method)
-        return match if match is not None or self.mounts is None else self.mounts.find_route(path, method)
+        matches = (part.find_route(path, method) for part in self._parts)
+        return next((match for match in matches if match is not None), None)
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
         """Call the functions that are registered for a notification from a client. Mounted servers receive it, too."""
@@ -318,8 +299,8 @@ class Dispatcher:
             self._items.progress_handlers.receive(exchange)
         elif exchange.method in self._notification_handlers:
             exchange.task = asyncio.get_running_loop().create_task(self._handle_notification(exchange))
-        if self.mounts is not None:
-            self.mounts.forward_notification(exchange)
+        for part in self._parts:
+            part.receive_notification(exchange)
 
     async def _handle_notification(self, exchange: IncomingExchange) -> None:
         try:
@@ -341,9 +322,8 @@ class Dispatcher:
         if isinstance(target, LocalServer) and contains_server(target.server, self):
             raise ValueError(f"cannot mount {target.name} on {self.name}: a server cannot contain itself")
         if self.mounts is None:
-            self.mounts = self.registry.mounted_names = MountedServers(self, self._handlers)
-            self._handlers = self.mounts.handlers
-            self._wrap_handlers()
+            self.mounts = self.registry.mounted_names = MountedServers(self)
+            self.add_part(self.mounts)
         if isinstance(target, LocalServer):
             # Mounted servers use the keys of this server, so that every worker process can decrypt the request states.
             target.server.use_sealer(self._items.sealer)
@@ -386,9 +366,8 @@ class Dispatcher:
     def list_used_scopes(self) -> tuple[str, ...]:
         """Return all scopes that items require, on this server and on mounted servers in this process."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
-        route_scopes = () if self.routes is None else self.routes.list_used_scopes()
-        own_scopes = (*own_scopes, *route_scopes)
-        return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
+        part_scopes = [scope for part in self._parts for scope in part.list_used_scopes()]
+        return tuple(dict.fromkeys((*own_scopes, *part_scopes)))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
         """Handle a nested request.
@@ -501,8 +480,8 @@ class Dispatcher:
                 await self._join_cluster(self.cluster)
             if self._state_option is not None:
                 self._get_state_store()  # Fail now, not in the first call, if the file cannot be used.
-            if self.mounts is not None:
-                await self.mounts.start()
+            for part in reversed(self._parts):
+                await part.start()
             if self._has_lifespan:
                 await self._get_lifespan_run(state, context or contextvars.copy_context()).wait_until_ready()
         except BaseException:
@@ -638,8 +617,8 @@ class Dispatcher:
             await _wait_for_calls(state, 1.0)
             if state.lifespan_run is not None:
                 await state.lifespan_run.close()
-            if self.mounts is not None:
-                await self.mounts.stop()
+            for part in self._parts:
+                await part.stop()
         finally:
             if state.lifespan_run is not None:
                 state.lifespan_run.end()
@@ -748,13 +727,10 @@ class Dispatcher:
             state.large_bytes_by_origin[origin] += exchange.size
         if self._has_middleware:
             exchange.check = self._check_exchange
-        switch = self.task_switch
         current_call = [exchange, self._create_context]
         CURRENT_CALL.set(current_call)  # Each request has its own context, so the variable need not be reset.
         try:
-            if switch is not None and exchange.method == "tools/call" and exchange.params.get("name") in switch.tools:
-                result = await switch.call(exchange, handler)
-            elif self.cluster is None:
+            if self.cluster is None:
                 result = await handler(exchange)
             else:
                 result = await self._handle_in_cluster(exchange, handler)
@@ -893,7 +869,8 @@ class Dispatcher:
 
         Return a function that stops the updates, or None.
         """
-        return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
+        stops = (part.watch_resource(uri, principal, origin) for part in self._parts)
+        return next((stop for stop in stops if stop is not None), None)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Call a listener after each change of this server. Return a function that removes the listener."""

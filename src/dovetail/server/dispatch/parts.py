@@ -1,0 +1,68 @@
+"""The interface through which optional features, such as mounts and tool search, attach to a server.
+
+The dispatcher knows the parts of its server only through this interface.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.middleware import Handler
+from dovetail.protocol.principal import Principal
+
+if TYPE_CHECKING:  # Few servers have routes.
+    from dovetail.server.routes import RouteMatch
+
+Handlers: TypeAlias = Mapping[str, Handler]
+
+
+class Position(IntEnum):
+    """The order of parts, from the inside to the outside. A request reaches the outermost part first."""
+
+    ROUTES = 0
+    ITEMS = 1  # adds items to those of the server
+    CALLS = 2  # decides how a call runs
+    LISTS = 3  # replaces lists
+    EXTENSIONS = 4
+
+
+class ServerPart:
+    """What one feature adds to a server. A feature overrides the methods that it needs.
+
+    `wrap` and `rewrite` are called again after each change of the server's handlers.
+    """
+
+    position: ClassVar[Position]
+
+    def wrap(self, handlers: Handlers) -> Handlers:
+        """Return handlers that replace `handlers`. All middleware wraps the returned handlers."""
+        return handlers
+
+    def rewrite(self, handlers: Handlers) -> Handlers:
+        """Return handlers that replace `handlers`. The returned handlers wrap all middleware.
+
+        A handler that changes which tool a request calls belongs here, so that middleware sees the real tool.
+        """
+        return handlers
+
+    def list_used_scopes(self) -> list[str]:
+        """Return the scopes that this part requires."""
+        return []
+
+    def find_route(self, path: str, method: str) -> "RouteMatch | None":
+        """Return the HTTP route of a path, or None."""
+        return None
+
+    def receive_notification(self, exchange: IncomingExchange) -> None:
+        """Receive a notification from a client. This method must not block."""
+
+    def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
+        """Forward updates of a resource to a client. Return a function that stops the updates, or None."""
+        return None
+
+    async def start(self) -> None:
+        """Start in the running event loop, before the lifespan of the server. This method may be called again."""
+
+    async def stop(self) -> None:
+        """Stop in the running event loop, after the lifespan of the server."""
