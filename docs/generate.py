@@ -178,7 +178,7 @@ def _format_help(name: str, command: click.Command) -> str:
 
 
 def create_performance_pages() -> dict[Path, str]:
-    """Return the page on performance with some published results, and the page with all of them."""
+    """Return the page on performance with some published results, and the page with the others."""
     results, page = DOCS.parent / "bench" / "results", DOCS / "performance.md"
     text = page.read_text(encoding="utf-8")
     sections = ["# Published results", "docs/performance.md explains the tables. docs/generate.py writes this file."]
@@ -186,7 +186,7 @@ def create_performance_pages() -> dict[Path, str]:
         table = _table(head, rows)
         if f"<!-- generated: {name} -->" in text:
             text = _replace_table(text, name, table)
-        if not name.startswith("main-"):
+        else:
             sections += [f"## {name}", table]
     return {page: text, results / "published.md": "\n\n".join(sections) + "\n"}
 

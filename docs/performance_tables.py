@@ -1,4 +1,4 @@
-"""Build the tables of benchmark results: some for performance.md, all of them for bench/results/published.md."""
+"""Build the tables of benchmark results: some for performance.md, the others for bench/results/published.md."""
 
 import json
 from collections.abc import Iterable, Iterator
