@@ -187,8 +187,12 @@ def _complete_arguments(
     if command == "replay":
         return _list_files(prefix)
     item_kind = _ITEM_KINDS.get(command)
-    if item_kind is None:
-        return []
+    return [] if item_kind is None else _complete_items(command, item_kind, target_options, args, prefix)
+
+
+def _complete_items(
+    command: str, item_kind: str, target_options: TargetOptions, args: tuple[str, ...], prefix: str
+) -> Iterable[Candidate]:
     items = _load_items(target_options).get(item_kind) or {}
     if not args:
         return [Candidate(name, item["description"]) for name, item in items.items()]

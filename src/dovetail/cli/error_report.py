@@ -158,38 +158,50 @@ def translate_options(message: str) -> str:
 
 def translate_error(exc: MCPError) -> None:
     """Rewrite the hint of an error for the command line."""
-    hint = exc.hint or ""
+    exc.hint = _find_credentials_hint(exc) or _find_command_hint(exc) or translate_options(exc.hint or "") or None
+    if isinstance(exc, ProcessStartError | AuthError) and exc.args:
+        exc.args = (translate_options(str(exc.args[0])), *exc.args[1:])
+
+
+def _find_credentials_hint(exc: MCPError) -> str | None:
+    """Return how to get the login or the scopes that the server requires."""
     match exc:
         case Forbidden() if "insufficient_scope" in (exc.challenge or "") and _names_no_login(exc):
-            exc.hint = "pass --auth with a token that has these scopes. The server does not name a service to log in to"
+            return "pass --auth with a token that has these scopes. The server does not name a service to log in to"
         case Forbidden() if "insufficient_scope" in (exc.challenge or ""):
             scope_match = _SCOPE_PATTERN.search(exc.challenge or "")
             scopes = scope_match[1].split() if scope_match else ["SCOPE"]
             scope_options = " ".join(f"--scope {shlex.quote(scope)}" for scope in scopes)
-            exc.hint = f"{_format_login(exc, scope_options)}, or pass a token that has the scope"
+            return f"{_format_login(exc, scope_options)}, or pass a token that has the scope"
         case Unauthorized() if _names_no_login(exc):
-            exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"
+            return "pass --auth TOKEN. The server does not name a service to log in to"
         case Unauthorized():
-            exc.hint = f"{_format_login(exc)}, or pass --auth TOKEN"
+            return f"{_format_login(exc)}, or pass --auth TOKEN"
         case RemoteError() if is_insufficient_scope(exc):
-            exc.hint = (
+            return (
                 "callers of a server that runs as a process have no scopes. Run `dovetail run FILE --http`, and call "
                 "its URL with --auth TOKEN"
             )
+        case _:
+            return None
+
+
+def _find_command_hint(exc: MCPError) -> str | None:
+    """Return the option or the command that helps, for errors whose own hint names Python code."""
+    hint = exc.hint or ""
+    match exc:
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
             # All commands declare elicitation. If the server did not receive this declaration, a proxy has removed it.
-            exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
+            return hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
-            exc.hint = "pass --timeout SECONDS to wait longer"
+            return "pass --timeout SECONDS to wait longer"
         case OutcomeUnknown() if "retry=" in hint:
-            exc.hint = "check whether the call took effect before you repeat it"
+            return "check whether the call took effect before you repeat it"
         case SkillMismatch():
-            exc.hint = "run `dovetail skills verify` on the same target to check all files"
+            return "run `dovetail skills verify` on the same target to check all files"
         case NotFound() if "list_skills" in hint:
-            exc.hint = "run `dovetail skills list` on the same target to see what is available"
+            return "run `dovetail skills list` on the same target to see what is available"
         case NotFound() if "list_" in hint:
-            exc.hint = "run `dovetail list` on the same target to see what is available"
+            return "run `dovetail list` on the same target to see what is available"
         case _:
-            exc.hint = translate_options(hint) or None
-    if isinstance(exc, ProcessStartError | AuthError) and exc.args:
-        exc.args = (translate_options(str(exc.args[0])), *exc.args[1:])
+            return None

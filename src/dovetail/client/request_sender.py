@@ -405,19 +405,7 @@ class RequestSender:
         except NotFound as exc:
             raise self.add_name_hint(exc, CALL_TOOL.name, params) from None
         except RemoteError as exc:
-            if self._requires_url_elicitation(exc):
-                raw = await self.url_elicitations.elicit_and_retry(
-                    exc, CALL_TOOL.name, lambda: self._reconnector.request(CALL_TOOL.name, params, send_options)
-                )
-            elif exc.code != HeaderMismatch.code or not self.sends_headers:
-                raise
-            else:
-                # The server rejected the headers before it ran the tool, so the call can safely be sent again.
-                # spec: streamable-http#client-behavior
-                tool = await self._refresh_tool(name)
-                raw = await self._reconnector.request(
-                    CALL_TOOL.name, params, send_options, _build_headers(tool, params)
-                )
+            raw, tool = await self._retry_call(exc, tool, params, send_options)
         finally:
             if token is not None:
                 self._stop_tracking(token)
@@ -433,6 +421,25 @@ class RequestSender:
         except InvalidResult as exc:
             raise self.add_request_context(exc, CALL_TOOL.name, params) from None
         return result
+
+    async def _retry_call(
+        self, exc: RemoteError, tool: ToolEntry | None, params: dict[str, Any], send_options: SendOptions
+    ) -> tuple[Any, ToolEntry | None]:
+        """Send a call again that the server rejected before it ran the tool. Return the result and the tool.
+
+        If sending it again does not help, raise the error.
+        """
+        if self._requires_url_elicitation(exc):
+            raw = await self.url_elicitations.elicit_and_retry(
+                exc, CALL_TOOL.name, lambda: self._reconnector.request(CALL_TOOL.name, params, send_options)
+            )
+            return raw, tool
+        if exc.code != HeaderMismatch.code or not self.sends_headers:
+            raise exc
+        # spec: streamable-http#client-behavior
+        tool = await self._refresh_tool(params["name"])
+        headers = _build_headers(tool, params)
+        return await self._reconnector.request(CALL_TOOL.name, params, send_options, headers), tool
 
     async def _complete_added(
         self,

@@ -217,7 +217,7 @@ def _add_body(
     content: Mapping[str, Any] = request.get("content") or {}
     if not content:
         return None, None
-    media_type = next((candidate for candidate in content if "json" in candidate), next(iter(content)))
+    media_type = _choose_media_type(content)
     schema = schemas.expand_schema(content[media_type].get("schema") or {})
     members: dict[str, Any] = schema.get("properties") or {}
     is_flat_object = bool(members) and not {"oneOf", "anyOf", "allOf", "$ref"} & schema.keys()
@@ -227,6 +227,7 @@ def _add_body(
         if request.get("required"):
             required.append(argument)
         return media_type, argument
+    required_names: Collection[str] = (schema.get("required") or ()) if request.get("required") else ()
     for name, member_schema in members.items():
         if isinstance(member_schema, Mapping) and member_schema.get("readOnly"):
             continue
@@ -238,9 +239,13 @@ def _add_body(
             else member_schema
         )
         parameters.append(Parameter(argument=argument, name=name, location="body", is_file=is_file))
-        if request.get("required") and name in (schema.get("required") or ()):
+        if name in required_names:
             required.append(argument)
     return media_type, None
+
+
+def _choose_media_type(content: Mapping[str, Any]) -> str:
+    return next((media_type for media_type in content if "json" in media_type), next(iter(content)))
 
 
 def _is_file(node: Any) -> bool:

@@ -120,6 +120,19 @@ def find_violations(rule_set: str, name: str, description: str | None, schema: S
 
 
 def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool) -> Iterator[str]:
+    yield from _check_keywords(schema_rules, schema)
+    json_type = schema.get("type")
+    if schema_rules.needs_type and not isinstance(json_type, str) and not {"anyOf", "$ref"} & schema.keys():
+        yield "the type is missing"
+    if schema_rules.needs_items and json_type == "array" and "items" not in schema:
+        yield "items is missing"
+    if schema_rules.limits_min_items and get_number(schema, "minItems") > 1:
+        yield "minItems is more than 1"
+    if json_type == "object":
+        yield from _check_object(schema_rules, schema, is_root=is_root)
+
+
+def _check_keywords(schema_rules: SchemaRules, schema: Schema) -> Iterator[str]:
     if schema_rules.keywords is not None:
         yield from (f"{keyword} is not supported" for keyword in schema if keyword not in schema_rules.keywords)
     if schema_rules.formats is not None and "format" in schema and str(schema["format"]) not in schema_rules.formats:
@@ -128,26 +141,15 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
         yield "a reference"
     if schema_rules.only_text_enums and not all(isinstance(value, str) for value in get_list(schema, "enum")):
         yield "enum values must be strings"
-    json_type = schema.get("type")
-    if schema_rules.needs_type and not isinstance(json_type, str) and not {"anyOf", "$ref"} & schema.keys():
-        yield "the type is missing"
-    if schema_rules.needs_items and json_type == "array" and "items" not in schema:
-        yield "items is missing"
-    if schema_rules.limits_min_items and get_number(schema, "minItems") > 1:
-        yield "minItems is more than 1"
-    if json_type == "object" and not is_root and schema_rules.needs_type and not get_mapping(schema):
+
+
+def _check_object(schema_rules: SchemaRules, schema: Schema, *, is_root: bool) -> Iterator[str]:
+    properties = get_mapping(schema)
+    if schema_rules.needs_type and not is_root and not properties:
         yield "an object must have properties"
-    if (
-        json_type == "object"
-        and schema_rules.requires_closed_objects
-        and schema.get("additionalProperties") is not False
-    ):
+    if schema_rules.requires_closed_objects and schema.get("additionalProperties") is not False:
         yield "additionalProperties must be false"
-    if (
-        json_type == "object"
-        and schema_rules.requires_all_properties
-        and set(get_required(schema)) != set(get_mapping(schema))
-    ):
+    if schema_rules.requires_all_properties and set(get_required(schema)) != set(properties):
         yield "every property must be required"
 
 

@@ -286,19 +286,25 @@ class _SchemaReader:
             part.object_cost += _NAME_COST * sum(_count_texts(keyword, child) for child in name_lists.values())
             part.assertions[keyword] = name_lists
             value = {name: child for name, child in value.items() if name not in name_lists}
+        children = part.children[keyword] = self._index_children(keyword, value, base)
+        self._add_child_indexes(part, keyword, children)
+
+    def _index_children(self, keyword: str, value: Any, base: str) -> dict[str, int] | list[int] | int:
         if keyword in _MAP_KEYWORDS:
             if not isinstance(value, dict):
                 raise UnusableSchema(f"invalid schema: {keyword} must be an object")
-            children: Any = {name: self._get_index(child, base) for name, child in value.items()}
-            indexes = list(children.values())
-        elif keyword in _LIST_KEYWORDS or (keyword == "items" and isinstance(value, list)):
+            return {name: self._get_index(child, base) for name, child in value.items()}
+        if keyword in _LIST_KEYWORDS or (keyword == "items" and isinstance(value, list)):
             if not isinstance(value, list):
                 raise UnusableSchema(f"invalid schema: {keyword} must be an array")
-            children = indexes = [self._get_index(child, base) for child in value]
-        else:
-            children = self._get_index(value, base)
-            indexes = [children]
-        part.children[keyword] = children
+            return [self._get_index(child, base) for child in value]
+        return self._get_index(value, base)
+
+    def _add_child_indexes(self, part: Subschema, keyword: str, children: Any) -> None:
+        """Store which members or items of a value the subschemas of a keyword apply to."""
+        indexes = list(children.values()) if isinstance(children, dict) else children
+        if isinstance(indexes, int):
+            indexes = [indexes]
         match keyword:
             case "properties":
                 part.named_members = children

@@ -69,6 +69,23 @@ class _ScannedSkill:
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
 
+    def add_hidden_file_problems(self) -> None:
+        for path in self.hidden_files:
+            self.add_problem(f"{path} is hidden. Hidden files are never served. Remove the file")
+
+
+class _FolderContent:
+    """The skills that one scan of a folder found, with their files."""
+
+    def __init__(self) -> None:
+        self.skills: dict[str, ServedSkill] = {}
+        self.hashed: dict[tuple[str, ...], _HashedFile] = {}
+        self.real_paths: dict[str, tuple[str, ...]] = {}
+
+    def add(self, skill: ServedSkill, scanned: _ScannedSkill) -> None:
+        self.skills[skill.entry.uri] = skill
+        self.real_paths.update((skill.files[file.path].uri, file.real_path) for file in scanned.files)
+
 
 class SkillFolder:
     """The skills in a folder. A skill is a folder with a file SKILL.md, at any depth.
@@ -137,7 +154,8 @@ class SkillFolder:
         """Return whether the content of a file matches its digest from the last scan."""
         return self._digests.get(uri) == compute_digest(data)
 
-    def _scan(self, *, is_first: bool, on_problem: Callable[[str, str], object] | None = None) -> None:
+    def _find_skills(self, *, is_first: bool) -> "_Scan":
+        """Find the skills and their files, and set the prefix of all URIs."""
         scan = _Scan(self._root)
         scan.run()
         self._entry_count = scan.entry_count
@@ -147,26 +165,24 @@ class SkillFolder:
         # Once the folder itself is a skill, all URIs start with the name of the folder.
         if any(not scanned.directory for scanned in scan.skills):
             self._prefix = (self._root.name,)
-        prefix = self._prefix
-        hashed: dict[tuple[str, ...], _HashedFile] = {}
-        real_paths: dict[str, tuple[str, ...]] = {}
-        skills: dict[str, ServedSkill] = {}
-        problems: list[str] = []
-        failed_directories = {(*prefix, *directory) for directory in scan.problems}
-        unreadable_directories = [(*prefix, *directory) for directory in scan.unreadable_directories]
-        for directory, problem in scan.problems.items():
-            problems.append(f"a part of a folder is not served: {problem}")
-            if on_problem is not None:
-                on_problem("/".join((*prefix, *directory)) or self._root.name, problem)
+        return scan
+
+    def _scan(self, *, is_first: bool, on_problem: Callable[[str, str], object] | None = None) -> None:
+        scan = self._find_skills(is_first=is_first)
+        failed_directories = {(*self._prefix, *directory) for directory in scan.problems}
+        problems = [f"a part of a folder is not served: {problem}" for problem in scan.problems.values()]
+        if on_problem is not None:
+            for directory, problem in scan.problems.items():
+                on_problem("/".join((*self._prefix, *directory)) or self._root.name, problem)
+        content = _FolderContent()
         for scanned in scan.skills:
-            parts = (*prefix, *scanned.directory)
+            parts = (*self._prefix, *scanned.directory)
             if scanned.hidden_files:
                 problems.append(f"the hidden files in {self._root.joinpath(*scanned.directory)} are not served")
                 if on_problem is not None:
-                    for path in scanned.hidden_files:
-                        scanned.add_problem(f"{path} is hidden. Hidden files are never served. Remove the file")
+                    scanned.add_hidden_file_problems()
             try:
-                skill = self._build_skill(scanned, parts, hashed)
+                content.add(self._build_skill(scanned, parts, content.hashed), scanned)
             except SkillProblem as exc:
                 if on_problem is not None:
                     for problem in scanned.problems or [str(exc)]:
@@ -177,21 +193,32 @@ class SkillFolder:
                 consequence = "kept the previous entry of a skill" if is_known else "a skill is not served"
                 problems.append(f"{consequence}, because {exc}")
                 failed_directories.add(parts)
-            else:
-                skills[skill.entry.uri] = skill
-                real_paths.update((skill.files[file.path].uri, file.real_path) for file in scanned.files)
+        unreadable_directories = [(*self._prefix, *directory) for directory in scan.unreadable_directories]
+        self._keep_known_skills(content, failed_directories, unreadable_directories)
+        self._use(content)
+        if on_problem is None:
+            self._log_problems(problems)
+
+    def _keep_known_skills(
+        self,
+        content: _FolderContent,
+        failed_directories: set[tuple[str, ...]],
+        unreadable_directories: list[tuple[str, ...]],
+    ) -> None:
+        """Add the last valid entries of the skills that this scan could not read."""
         for uri, skill in self.skills.items():
-            if uri not in skills and (
+            if uri not in content.skills and (
                 skill.directory in failed_directories
                 or any(skill.directory[: len(parts)] == parts for parts in unreadable_directories)
             ):
-                skills[uri] = skill
+                content.skills[uri] = skill
                 for file in skill.files.values():
-                    real_paths.setdefault(file.uri, self._real_paths[file.uri])
-        self._hashed, self._real_paths, self.skills = hashed, real_paths, dict(sorted(skills.items()))
-        self._digests = {file.uri: file.digest for skill in skills.values() for file in skill.listed_files}
-        if on_problem is None:
-            self._log_problems(problems)
+                    content.real_paths.setdefault(file.uri, self._real_paths[file.uri])
+
+    def _use(self, content: _FolderContent) -> None:
+        self._hashed, self._real_paths = content.hashed, content.real_paths
+        self.skills = dict(sorted(content.skills.items()))
+        self._digests = {file.uri: file.digest for skill in content.skills.values() for file in skill.listed_files}
 
     def _build_skill(
         self, scanned: _ScannedSkill, parts: tuple[str, ...], hashed: dict[tuple[str, ...], _HashedFile]

@@ -30,6 +30,7 @@ from dovetail.server.items.lint import LintIssue, is_length_issue
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 from dovetail.wire.revisions import NEWEST_REVISION
+from dovetail.wire.tools import Tool
 
 _PING_COUNT = 10
 _MAX_RECOMMENDED_TOKENS = 10_000
@@ -192,7 +193,20 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
     if skipped:
         message = f"skipped because they are malformed: {'; '.join(skipped[:5])}"
         add_result(CheckResult("items", "fail", message, _LINT_HINT))
-    reports = lint_tools(items_by_kind["tools"])
+    is_valid = _check_tools(items_by_kind["tools"], add_result) and not skipped
+    latency = f"{await _measure_latency_ms(client):.1f} ms per request (median of {_PING_COUNT})"
+    add_result(CheckResult("speed", "ok", latency))
+    if client.invalid_message_count:
+        message = f"{_format_count(client.invalid_message_count, 'invalid lines')}"
+        hint = "print to stderr. Some hosts disconnect at the first such line"
+        add_result(CheckResult("stdout", "fail", message, hint))
+        is_valid = False
+    return error_report.EXIT_OK if is_valid else error_report.EXIT_VALIDATION
+
+
+def _check_tools(tools: list[Tool], add_result: Callable[[CheckResult], None]) -> bool:
+    """Check the definitions of tools. Return whether all schemas are valid."""
+    reports = lint_tools(tools)
     issues = [issue for report in reports for issue in report.issues if issue.rule != "description"]
     schema_issues = [issue for issue in issues if not is_length_issue(issue)]
     if reports:
@@ -208,14 +222,7 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
     tokens = sum(report.tokens for report in reports)
     hint = "offer fewer tools, or shorten their descriptions" if tokens > _MAX_RECOMMENDED_TOKENS else None
     add_result(CheckResult("cost", "warn" if hint else "ok", f"about {tokens} tokens per conversation", hint))
-    latency = f"{await _measure_latency_ms(client):.1f} ms per request (median of {_PING_COUNT})"
-    add_result(CheckResult("speed", "ok", latency))
-    if client.invalid_message_count:
-        message = f"{_format_count(client.invalid_message_count, 'invalid lines')}"
-        hint = "print to stderr. Some hosts disconnect at the first such line"
-        add_result(CheckResult("stdout", "fail", message, hint))
-        return error_report.EXIT_VALIDATION
-    return error_report.EXIT_VALIDATION if schema_issues or skipped else error_report.EXIT_OK
+    return not schema_issues
 
 
 _LINT_HINT = "run `dovetail lint` for details"

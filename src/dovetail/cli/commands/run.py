@@ -111,24 +111,35 @@ def command(
     is_plain = is_file and is_plain_program(options.args[0])
     if not (is_plain and http):
         options = _apply_process_options(options, reload)
-    app = None
-    if not is_plain and not options.command:
-        # Only MCP messages may be written to stdout.
-        with contextlib.redirect_stdout(sys.stderr):
-            app = _load_own_server(options.args, options.module)
+    app = None if is_plain else _load_target(options)
     if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
         if app is None:
             return 0
-    if app is not None:
+    if app is None:
+        app = create_proxy_server(options)
+    else:
         _check_cluster(ctx, app)
-    app = app or create_proxy_server(options)
     if keep_alive is not None:
         _set_idle_timeout(app, keep_alive)
+    _serve(app, http_options, reload=reload)
+    return 0
+
+
+def _load_target(options: TargetOptions) -> Any:
+    if options.command:
+        return None
+    # Only MCP messages may be written to stdout.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _load_own_server(options.args, options.module)
+
+
+def _serve(app: Any, http_options: dict[str, Any] | None, *, reload: bool) -> None:
+    """Run the server until it ends. Report what the user can change as an error of the command line."""
     try:
         if http_options is None:
             app.run(reload=reload)
-            return 0
+            return
         with report_cluster_errors():
             app.run("http", reload=reload, **http_options)
     except (click.ClickException, click.exceptions.Exit):
@@ -138,15 +149,14 @@ def command(
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
-        if isinstance(exc, ValueError) and "anonymous=True" in str(exc):
+        if isinstance(exc, ValueError) and http_options is not None and "anonymous=True" in str(exc):
             raise click.UsageError(
-                f"other machines can connect to {host} without authentication. Add auth= to the server, or pass "
-                "--allow-anonymous"
+                f"other machines can connect to {http_options['host']} without authentication. Add auth= to the "
+                "server, or pass --allow-anonymous"
             ) from None
         if isinstance(exc, ValueError | OSError):
             raise click.UsageError(describe_listen_error(exc)) from None
         raise
-    return 0
 
 
 _HTTP_OPTIONS = (

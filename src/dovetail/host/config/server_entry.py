@@ -259,11 +259,8 @@ def parse_entry(
     if not isinstance(args, list):
         raise ValueError("args must be a list")
     env = _to_string_mapping("env", raw_env)
-    is_extension = entry.get("source") == "extension" or (source == "zed" and "settings" in entry)
-    if entry.get("type") in _BUILT_IN_TYPES or (is_extension and not command and not url):
-        return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
-            f"is {'an extension of' if is_extension else 'built into'} {source} and is skipped"
-        ]
+    if (skip_notice := _find_skip_notice(entry, source, has_target=bool(command or url))) is not None:
+        return ServerConfig(name=make_server_name(original_name), source=source, path=path), [skip_notice]
     if not isinstance(command, str) and not isinstance(url, str):
         raise ValueError('the entry must have a "command" or a "url"')
     settings, settings_keys, notices = _parse_settings(entry, source, level)
@@ -298,6 +295,14 @@ def parse_entry(
         settings_keys=settings_keys,
     )
     return config, notices
+
+
+def _find_skip_notice(entry: dict[str, Any], source: str, *, has_target: bool) -> str | None:
+    """Return why an entry is skipped: it is a part of the other host. Return None for the entry of a server."""
+    is_extension = entry.get("source") == "extension" or (source == "zed" and "settings" in entry)
+    if entry.get("type") in _BUILT_IN_TYPES or (is_extension and not has_target):
+        return f"is {'an extension of' if is_extension else 'built into'} {source} and is skipped"
+    return None
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
