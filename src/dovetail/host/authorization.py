@@ -84,7 +84,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
     # True if the host did not wait for anything. Then the tool definition cannot have changed in the meantime.
     is_immediate: bool = False
-    edited_value: Any = None  # the arguments or result that the user entered instead of the original
+    edited_value: Any = None  # the arguments or the result as the user has changed them
     is_once: bool = False  # True if the user's answer was not stored as a grant
 
 

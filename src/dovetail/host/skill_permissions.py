@@ -21,7 +21,7 @@ from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
 _KIND: Final = "skill.tools"
-_MAX_TOOLS: Final = 50  # A skill that names more tools than this gets no permissions.
+_MAX_TOOLS: Final = 50  # a skill with more tools gets no permissions
 _SEPARATORS: Final = re.compile(r"[\s,]+")
 
 

@@ -253,7 +253,7 @@ def _find_garbage(
 
     def find_lost(table: str, column: str) -> list[tuple[str]]:
         names = connection.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
-        # A worker may have started a moment ago, so this check comes after the names were read.
+        # Read the names first. A worker that starts in between is alive, so its data is kept.
         return [(name,) for (name,) in names if not is_alive(name)]
 
     statement = "SELECT name, stored_bytes, expires_at FROM streams WHERE writer = ?"

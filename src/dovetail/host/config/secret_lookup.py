@@ -334,7 +334,7 @@ def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
 
 
 def _iter_causes(exc: BaseException) -> Iterator[BaseException]:
-    seen = {id(exc)}  # Causes and contexts can form a cycle.
+    seen = {id(exc)}  # `__cause__` and `__context__` can form a cycle.
     cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))

@@ -185,7 +185,7 @@ class AccessRules:
         return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
 
     def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
-        """Return whether this caller sees an item with this access rule in lists."""
+        """Return whether lists for this caller contain items with this access rule."""
         if rule is None:
             return True
         granted = principal.scopes if principal is not None else frozenset[str]()
