@@ -1,14 +1,36 @@
-"""Import public names when they are first used, and support deprecated names and parameters."""
+"""Import public names when they are first used, name what an installation lacks, and support deprecated names."""
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class FeatureMissing(ModuleNotFoundError):
+    """Raised when an installation does not have the folder of an optional feature."""
+
+
+class FeatureFinder:
+    """The last finder of `sys.meta_path`. It finds nothing, and names the missing feature.
+
+    The folder of an optional feature can be removed. Each use imports the folder, so the import describes the error.
+    """
+
+    @staticmethod
+    def find_spec(fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        package, _, feature = fullname.partition(".")
+        if package == "dovetail":
+            reason = f"the folder {fullname.replace('.', '/')} is missing"
+            raise FeatureMissing(f"this installation of dovetail has no {feature} ({reason})", name=fullname)
+
+
+sys.meta_path.append(FeatureFinder)
 
 
 class Deprecation(NamedTuple):

@@ -1,3 +1,4 @@
+import importlib
 import re
 import sys
 import types
@@ -7,7 +8,14 @@ import pytest
 
 from dovetail import lazy
 from dovetail.errors import DovetailDeprecationWarning
-from dovetail.lazy import DEPRECATED_NAMES, DEPRECATED_PARAMETERS, Deprecation, create_lazy_loader, deprecated_parameter
+from dovetail.lazy import (
+    DEPRECATED_NAMES,
+    DEPRECATED_PARAMETERS,
+    Deprecation,
+    FeatureMissing,
+    create_lazy_loader,
+    deprecated_parameter,
+)
 from dovetail.version import VERSION
 from support.mentions import mentions
 
@@ -29,6 +37,14 @@ def test_a_name_is_loaded_when_it_is_used(package: types.ModuleType) -> None:
     assert package.OrderedDict is vars(package)["OrderedDict"]
     with pytest.raises(AttributeError, match="nothing"):
         _ = package.nothing
+
+
+def test_a_missing_folder_is_named() -> None:
+    message = "this installation of dovetail has no nothing (the folder dovetail/nothing is missing)"
+    with pytest.raises(FeatureMissing) as caught:
+        importlib.import_module("dovetail.nothing.app")
+    assert (str(caught.value), caught.value.name) == (message, "dovetail.nothing")
+    assert isinstance(caught.value, ModuleNotFoundError)
 
 
 def test_an_old_name_warns_and_works(package: types.ModuleType) -> None:

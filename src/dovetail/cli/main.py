@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dovetail.cli.help_formatter import HelpContext
+from dovetail.lazy import FeatureMissing
 from dovetail.version import VERSION
 
 # This table contains the help text of each command, so that `dovetail --help` does not import all commands.
@@ -204,6 +205,9 @@ def _report_exception(exc: Exception, args: list[str]) -> int:
 
         report_error(exc, "--json" in own_args)
         return error_report.get_exit_code(exc)
+    if isinstance(exc, FeatureMissing):
+        _print_usage_error(click.UsageError(str(exc)), "--json" in own_args)
+        return error_report.EXIT_USAGE
     output.print_error(f"internal error: {type(exc).__name__}: {exc}")
     if {"-v", "--verbose"} & {*own_args}:
         import traceback
