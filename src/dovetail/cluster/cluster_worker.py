@@ -3,9 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dovetail.protocol.interfaces.shared_state import Message, SharedState
+from dovetail.protocol.exchange import Service
+from dovetail.protocol.interfaces.shared_state import ConnectionRouter, Message, MessageReceiver, SharedState
+from dovetail.protocol.limits import ServerLimits
+
+if TYPE_CHECKING:
+    from dovetail.transports.http_server.sessions.handshake_sessions import HandshakeSessions, SessionVersions
+    from dovetail.transports.http_server.streams.http_response import ResponseTimers
+    from dovetail.transports.spool import MemoryBudget
 
 MessageHandler: TypeAlias = Callable[[Message], None]
 CloseHandler: TypeAlias = Callable[[], Awaitable[None]]
@@ -81,6 +88,29 @@ class ClusterWorker:
             self._close_handlers.pop(key, None)
 
         return remove
+
+    # What transports need. Its modules are only imported if a server uses them.
+
+    def create_sessions(
+        self,
+        service: Service,
+        versions: "SessionVersions",
+        budget: "MemoryBudget",
+        timers: "ResponseTimers",
+        join_cluster: Callable[[], Awaitable[None]] | None,
+    ) -> "HandshakeSessions":
+        """Return the sessions of an endpoint, which all workers share."""
+        from dovetail.cluster.sessions.shared_sessions import SharedSessions
+
+        return SharedSessions(self, service, versions, budget, timers, join_cluster)
+
+    def create_connection_router(
+        self, server_name: str, limits: ServerLimits, receive: MessageReceiver
+    ) -> ConnectionRouter:
+        """Return a router for connections whose messages can reach any worker."""
+        from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
+
+        return SSE2024Router(self, server_name, limits, receive)
 
     # The methods of SharedStateListener.
 

@@ -9,6 +9,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, Self, TypeAlias, TypeVar, cast
 
+from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import encode
+
 SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the syntax of a scope. RFC 6749, section 3.3
 
 
@@ -165,6 +168,55 @@ def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
         principal.claims,
         principal.expires_at,
     )
+
+
+class SavedPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A principal in a record or a message. It contains no access token."""
+
+    subject: str
+    issuer: str | None = None
+    client_id: str | None = None
+    scopes: tuple[str, ...] = ()
+    claims: dict[str, Any] = field(default_factory=dict)
+    expires_at: float | None = None
+
+
+def save_principal(principal: Principal) -> SavedPrincipal:
+    """Convert a principal for a record. Claims that are not JSON are left out."""
+    return SavedPrincipal(
+        subject=principal.subject,
+        issuer=principal.issuer,
+        client_id=principal.client_id,
+        scopes=tuple(sorted(principal.scopes)),
+        claims={name: value for name, value in principal.claims.items() if _is_json(value)},
+        expires_at=principal.expires_at,
+    )
+
+
+def restore_principal(saved: SavedPrincipal, owner: str | None) -> Principal:
+    """Return the principal that was saved. `owner` is its text."""
+
+    def create(subject: str) -> Principal:
+        return Principal(
+            subject,
+            issuer=saved.issuer,
+            client_id=saved.client_id,
+            scopes=saved.scopes,
+            claims=saved.claims,
+            expires_at=saved.expires_at,
+        )
+
+    principal = create(saved.subject)
+    # If a program logs in without a user, the saved subject is its client ID.
+    return principal if str(principal) == owner or not saved.client_id else create("")
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:

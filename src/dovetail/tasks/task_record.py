@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from dovetail.protocol.exchange import Caller
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SavedPrincipal, restore_principal, save_principal
 from dovetail.protocol.unknown_members import keep_unknown_members
 from dovetail.wire.base import UNSET, Struct, field
 from dovetail.wire.codec import encode
@@ -65,24 +65,13 @@ class TaskLease(Struct, kw_only=True, frozen=True):
     expires_at: float  # when the worker counts as lost, in seconds since 1970
 
 
-class TaskPrincipal(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The principal that created a task. Its access token is not stored."""
-
-    subject: str
-    issuer: str | None = None
-    client_id: str | None = None
-    scopes: tuple[str, ...] = ()
-    claims: dict[str, Any] = field(default_factory=dict)
-    expires_at: float | None = None
-
-
 class TaskCaller(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The caller that created a task, with all data that a worker in another process needs to run the task."""
 
     protocol_version: str
     client_capabilities: ClientCapabilities = ClientCapabilities()
     client_info: Implementation | None = None
-    principal: TaskPrincipal | None = None
+    principal: SavedPrincipal | None = None
 
 
 class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -214,38 +203,3 @@ class _Format(Struct):
 
 _format_decoder: Final = msgspec.json.Decoder(_Format)
 _record_decoder: Final = msgspec.json.Decoder(_EncodedRecord)
-
-
-def save_principal(principal: Principal) -> TaskPrincipal:
-    return TaskPrincipal(
-        subject=principal.subject,
-        issuer=principal.issuer,
-        client_id=principal.client_id,
-        scopes=tuple(sorted(principal.scopes)),
-        claims={name: value for name, value in principal.claims.items() if _is_json(value)},
-        expires_at=principal.expires_at,
-    )
-
-
-def restore_principal(saved: TaskPrincipal, owner: str | None) -> Principal:
-    def create(subject: str) -> Principal:
-        return Principal(
-            subject,
-            issuer=saved.issuer,
-            client_id=saved.client_id,
-            scopes=saved.scopes,
-            claims=saved.claims,
-            expires_at=saved.expires_at,
-        )
-
-    principal = create(saved.subject)
-    # If a program logs in without a user, the saved subject is its client ID.
-    return principal if str(principal) == owner or not saved.client_id else create("")
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        encode(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dovetail.cluster.sessions.routed_id import RoutedIds
+from dovetail.cluster.sessions.session_copies import get_copy
 from dovetail.cluster.sessions.session_messages import RemoveHandler, SessionMessage, SessionMessenger
 from dovetail.errors import ParseError
 from dovetail.protocol.exchange import Service
@@ -89,8 +90,8 @@ class QuestionRouter:
 
     async def cancel(self, session: HandshakeSession, id: object) -> None:
         """Cancel a request at the worker that runs it."""
-        copy = session.copy
-        if session.cancel(id) or copy is None or not isinstance(id, int | str):
+        copy = get_copy(session)
+        if session.cancel(id) or not isinstance(id, int | str):
             return
         if isinstance(id, str) and len(id) > MAX_ID_BYTES:
             return  # No request has this ID.

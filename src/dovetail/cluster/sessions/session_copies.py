@@ -14,8 +14,8 @@ _MAX_EVICTION_STEPS: Final = 100
 
 def get_copy(session: HandshakeSession) -> SessionCopy:
     """Return this worker's copy of a shared session."""
-    copy = session.copy
-    assert copy is not None
+    copy = session.store_data
+    assert isinstance(copy, SessionCopy)
     return copy
 
 

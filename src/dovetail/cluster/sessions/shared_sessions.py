@@ -61,8 +61,8 @@ class SharedSessions:
 
     def __init__(
         self,
-        service: Service,
         cluster: SharedWorker,
+        service: Service,
         versions: SessionVersions,
         budget: MemoryBudget,
         timers: ResponseTimers,
@@ -205,7 +205,7 @@ class SharedSessions:
     def _add(self, id: str, handshake: HandshakeState, copy: SessionCopy) -> HandshakeSession:
         handshake.watches_resources = False
         session = HandshakeSession(id, handshake, copy.identity.address, asyncio.get_running_loop())
-        session.copy = copy
+        session.store_data = copy
         session.question_ids = self._questions
         self._copies.add(session)
         self._start_background()

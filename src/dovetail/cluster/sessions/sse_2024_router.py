@@ -1,20 +1,20 @@
-"""Messages of the HTTP+SSE transport of 2024 in a cluster. A POST can reach another worker than the event stream.
+"""Connections of the HTTP+SSE transport of 2024 in a cluster. A POST can reach another worker than the event stream.
 
 The ID of a connection contains the worker that has its stream. Every worker sends the messages of clients there.
 """
 
 import os
 import time
-from collections.abc import Callable
 from typing import Final
 
+from dovetail.cluster.sessions.caller_limits import StreamPlaces
 from dovetail.cluster.sessions.session_id import hash_principal
 from dovetail.protocol.http_checks import create_unavailable_refusal
-from dovetail.protocol.interfaces.shared_state import Message, SharedStateUnavailable, SharedWorker
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.interfaces.shared_state import Message, MessageReceiver, SharedStateUnavailable, SharedWorker
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.principal import Principal, SavedPrincipal, restore_principal, save_principal
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.versioned_codec import VersionedCodec
-from dovetail.tasks.task_record import TaskPrincipal, restore_principal, save_principal
 from dovetail.wire.base import Struct
 
 _KIND: Final = "sse-2024"
@@ -33,7 +33,7 @@ class ForwardedMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The message of a client, and who sent it. The body of the POST follows after a line break."""
 
     key: str
-    principal: TaskPrincipal | None = None
+    principal: SavedPrincipal | None = None
     owner: str | None = None  # the principal as text
     expires_at: float | None = None  # when the credentials expire, in seconds since 1970
 
@@ -41,19 +41,17 @@ class ForwardedMessage(Struct, kw_only=True, frozen=True, omit_defaults=True):
 _addresses: Final = VersionedCodec(ConnectionAddress)
 _heads: Final = VersionedCodec(ForwardedMessage)
 
-# Receives the key of a connection, the caller, the seconds until the credentials expire, and the body of the POST.
-Receive = Callable[[str, Principal | None, float | None, bytes], None]
-
 
 class SSE2024Router:
     """Sends the messages of clients to the worker that has their event stream."""
 
-    def __init__(self, cluster: SharedWorker, server_name: str, lifetime: float, receive: Receive) -> None:
+    def __init__(self, cluster: SharedWorker, server_name: str, limits: ServerLimits, receive: MessageReceiver) -> None:
         self._cluster = cluster
         self._sealer = Sealer(cluster.secret_keys, purpose="HTTP+SSE connection")
         self._context = server_name.encode()
-        self._lifetime = lifetime
+        self._lifetime = limits.session_lifetime
         self._receive = receive
+        self.count_stream = StreamPlaces(cluster, limits.max_streams_per_principal).take
         self._has_handler = False
 
     def create_id(self, principal: Principal | None) -> tuple[str, str]:

@@ -6,9 +6,11 @@ no answer sends its message again, so a message that arrives twice must do no ha
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, Literal, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from dovetail.protocol.limits import KiB, MiB
+from dovetail.protocol.limits import KiB, MiB, ServerLimits
+from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct
 
 MAX_INLINE_BYTES: Final = 256 * KiB  # Messages and events above this size get their own key.
@@ -332,6 +334,40 @@ class SharedState(Protocol):
         ...
 
 
+# Receives the key of a connection, the caller, the seconds until the credentials expire, and the body of a message.
+MessageReceiver: TypeAlias = Callable[[str, Principal | None, float | None, bytes], None]
+
+
+class ConnectionRouter(Protocol):
+    """Sends the messages of clients to the worker that has their connection. Any worker may receive a message."""
+
+    @property
+    def count_stream(self) -> Callable[[Principal | None, str | None], AbstractAsyncContextManager[None]]:
+        """A function that counts a stream of a caller or an address while its context is open.
+
+        It raises Refusal if the caller has too many streams at all workers together.
+        """
+        ...
+
+    def create_id(self, principal: Principal | None) -> tuple[str, str]:
+        """Return a key for a new connection of this worker, and its ID for the client."""
+        ...
+
+    def read_id(self, id: str, principal: Principal | None) -> tuple[str, str] | None:
+        """Return the worker and the key of a connection. Return None if it is not a connection of this caller."""
+        ...
+
+    def is_own(self, worker: str) -> bool:
+        """Return whether a name is that of this worker."""
+        ...
+
+    async def forward(
+        self, worker: str, key: str, principal: Principal | None, valid_for: float | None, body: bytes
+    ) -> bool:
+        """Send a message to the worker of a connection. Return False if this worker has ended."""
+        ...
+
+
 class SharedWorker(SharedStateListener, Protocol):
     """This process as one of the workers of a server, and what it shares with the other workers.
 
@@ -355,6 +391,20 @@ class SharedWorker(SharedStateListener, Protocol):
     @property
     def parts(self) -> dict[type[Any], Any]:
         """Objects of other packages that exist once for each worker."""
+        ...
+
+    def create_sessions(self, *args: Any, **options: Any) -> Any:
+        """Return the sessions of an endpoint, which all workers share.
+
+        The arguments are those of `SharedSessions`, and the result is a `HandshakeSessions`. This layer cannot import
+        their types.
+        """
+        ...
+
+    def create_connection_router(
+        self, server_name: str, limits: ServerLimits, receive: MessageReceiver
+    ) -> ConnectionRouter:
+        """Return a router for connections whose messages can reach any worker."""
         ...
 
     async def start(self) -> None:

@@ -6,22 +6,18 @@ spec: handshake/transports#http-with-sse
 import asyncio
 import secrets
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.interfaces.shared_state import ConnectionRouter
 from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.streams.http_response import STREAM_HEADERS, wait_for_disconnect
 from dovetail.transports.spool import MemoryBudget
-
-if TYPE_CHECKING:  # Only servers in a cluster need these modules.
-    from dovetail.cluster.sessions.caller_limits import StreamPlaces
-    from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
-    from dovetail.protocol.interfaces.shared_state import SharedWorker
 
 # If this many bytes wait to be sent to a client, the server stops reading the client's messages.
 _MAX_QUEUED_BYTES: Final = 1024 * 1024
@@ -47,15 +43,10 @@ class SSE2024Server:
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
         self._open_counts: Counter[str | None] = Counter()  # the number of connections of each principal or address
-        self._shared = None if service.cluster is None else self._share(service.cluster)
-
-    def _share(self, cluster: "SharedWorker") -> "tuple[SSE2024Router, StreamPlaces]":
-        from dovetail.cluster.sessions.caller_limits import StreamPlaces
-        from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
-
-        name, lifetime = self._service.implementation.name, self._limits.session_lifetime
-        router = SSE2024Router(cluster, name, lifetime, self._receive_forwarded)
-        return router, StreamPlaces(cluster, self._limits.max_streams_per_principal)
+        self._router: ConnectionRouter | None = None  # None if this process is the only worker
+        if service.cluster is not None:
+            name = service.implementation.name
+            self._router = service.cluster.create_connection_router(name, service.limits, self._receive_forwarded)
 
     @property
     def connections(self) -> int:
@@ -71,7 +62,8 @@ class SSE2024Server:
         client.
         """
         if path in self._post_paths and request.method == "POST":
-            connection = self._find_connection(request) if self._shared is None else self._find_own(request)
+            router = self._router
+            connection = self._find_connection(request) if router is None else self._find_own(request, router)
             if connection is not None:
                 await connection.wait_for_room()
 
@@ -84,8 +76,8 @@ class SSE2024Server:
             await self._open_stream(root + self._post_path_by_stream[path], request)
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
-        elif self._shared is not None:
-            await self._forward(request, body, self._shared[0])
+        elif self._router is not None:
+            await self._forward(request, body, self._router)
         else:
             connection = self._find_connection(request)
             connection.set_expiry(request.valid_for)
@@ -96,9 +88,9 @@ class SSE2024Server:
     async def _open_stream(self, address: str, request: EndpointRequest) -> None:
         if len(self._connections) >= self._limits.max_sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
-        if self._shared is not None:
-            router, places = self._shared
-            async with places.take(request.principal, request.client_address):
+        router = self._router
+        if router is not None:
+            async with router.count_stream(request.principal, request.client_address):
                 await self._run_stream(address, request, *router.create_id(request.principal))
             return
         origin = request.principal or request.client_address
@@ -134,12 +126,10 @@ class SSE2024Server:
             raise _create_unknown_error()
         return connection
 
-    # Connections in a cluster.
+    # Connections of a server with several workers.
 
-    def _find_own(self, request: EndpointRequest) -> "_SSEConnection | None":
+    def _find_own(self, request: EndpointRequest, router: ConnectionRouter) -> "_SSEConnection | None":
         """Return the connection of a request, or None if another worker has it."""
-        assert self._shared is not None
-        router, _ = self._shared
         address = router.read_id(_read_session_id(request), request.principal)
         if address is None:
             raise _create_unknown_error()
@@ -151,7 +141,7 @@ class SSE2024Server:
             raise _create_unknown_error()
         return connection
 
-    async def _forward(self, request: EndpointRequest, body: bytes, router: "SSE2024Router") -> None:
+    async def _forward(self, request: EndpointRequest, body: bytes, router: ConnectionRouter) -> None:
         address = router.read_id(_read_session_id(request), request.principal)
         if address is None or not await router.forward(*address, request.principal, request.valid_for, body):
             raise _create_unknown_error()

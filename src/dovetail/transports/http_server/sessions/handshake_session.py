@@ -6,7 +6,7 @@ session is small, because rarely used parts are created on first use.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from dovetail.errors import ConnectionLost
 from dovetail.protocol.exchange import IncomingExchange, Service
@@ -19,9 +19,6 @@ from dovetail.transports.http_server.streams.event_log import EventLog, EventStr
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
-
-if TYPE_CHECKING:  # Only servers in a cluster need this module.
-    from dovetail.cluster.sessions.session_record import SessionCopy
 
 STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
 _MAX_PENDING_NOTIFICATIONS: Final = 16
@@ -52,7 +49,7 @@ class QuestionIds(Protocol):
 class HandshakeSession:
     """The session of one client, in a protocol version with a handshake.
 
-    In a cluster, this is one worker's copy of the session. `copy` then has the state that all workers share.
+    If several workers share the session, this is one worker's copy of it.
     """
 
     __slots__ = (
@@ -66,7 +63,6 @@ class HandshakeSession:
         "_stream_principal",
         "_streams_by_name",
         "address",
-        "copy",
         "created_at",
         "handshake",
         "has_priming_events",
@@ -78,6 +74,7 @@ class HandshakeSession:
         "readers",
         "running_exchanges",
         "service",
+        "store_data",
     )
 
     def __init__(
@@ -108,8 +105,8 @@ class HandshakeSession:
         self._stop_listening: Callable[[], None] | None = None
         self.service: Service | None = None  # the service, set when the handshake is complete
         self._stream_principal: Principal | None = None  # the caller that opened the GET stream
-        # The rest is only used in a cluster.
-        self.copy: SessionCopy | None = None
+        # The rest is only used by a store whose sessions several workers share.
+        self.store_data: object = None  # what the store keeps with the session
         self.question_ids: QuestionIds | None = None
         self.readers: set[SessionReader] | None = None  # the open responses that read streams of the session
 
@@ -290,7 +287,10 @@ class HandshakeSession:
         return is_running
 
     def start_watching(self, service: Service, principal: Principal | None, origin: str | None) -> None:
-        """Watch the subscribed resources of mounted servers. In a cluster, only the worker with the GET stream does."""
+        """Watch the subscribed resources of mounted servers.
+
+        Of several workers, only the one with the GET stream calls this method.
+        """
         self.handshake.watcher = ResourceWatcher(service, principal, origin)
         self.handshake.update_watches()
 

@@ -63,10 +63,7 @@ class HandshakeSessionManager:
         self._timers = timers
         self._sessions: HandshakeSessions
         if self.is_stateful and service.cluster is not None:
-            # Only servers in a cluster need this module.
-            from dovetail.cluster.sessions.shared_sessions import SharedSessions
-
-            self._sessions = SharedSessions(service, service.cluster, versions, budget, timers, start)
+            self._sessions = service.cluster.create_sessions(service, versions, budget, timers, start)
         else:
             self._sessions = MemorySessions(service, versions, budget, timers, is_stateful=self.is_stateful)
 
