@@ -8,11 +8,11 @@ import pytest
 
 from dovetail import Client, Server
 from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.cluster.shared_rate_limiter import SharedRateLimiter
 from dovetail.errors import RateLimited
 from dovetail.middleware import RateLimit
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
-from dovetail.protocol.rate_limiter import SharedRateLimiter
 
 KEYS = ["a key with enough bytes"]
 PER_S = 1000.0  # so long that no event becomes free during a test

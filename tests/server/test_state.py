@@ -12,7 +12,7 @@ from dovetail.auth import Principal
 from dovetail.cluster.memory_backend import MemoryBackend
 from dovetail.errors import ServerBusy
 from dovetail.server.call_state import CallState
-from dovetail.server.state_stores import ClusterStateStore, MemoryStateStore, SQLiteStateStore
+from dovetail.server.state_stores import MemoryStateStore, SQLiteStateStore
 from dovetail.testing import connect
 
 KEYS = ["a key with enough bytes"]
@@ -216,7 +216,7 @@ async def test_workers_of_a_cluster_share_state() -> None:
 
 
 async def test_a_closed_cluster_is_reported_as_busy() -> None:
-    from dovetail.cluster.cluster_worker import ClusterWorker
+    from dovetail.cluster.cluster_state_store import ClusterStateStore
     from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 
     backend = MemoryBackend()
@@ -226,4 +226,4 @@ async def test_a_closed_cluster_is_reported_as_busy() -> None:
 
     backend.read = fail  # type: ignore[method-assign]
     with pytest.raises(ServerBusy):
-        await ClusterStateStore(ClusterWorker(backend, KEYS)).get("a")
+        await ClusterStateStore(backend).get("a")

@@ -6,7 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dovetail.protocol.exchange import Service
-from dovetail.protocol.interfaces.shared_state import ConnectionRouter, Message, MessageReceiver, SharedState
+from dovetail.protocol.interfaces.shared_state import (
+    ConnectionRouter,
+    EventLimiter,
+    Message,
+    MessageReceiver,
+    SharedState,
+)
+from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import ServerLimits
 
 if TYPE_CHECKING:
@@ -89,7 +96,7 @@ class ClusterWorker:
 
         return remove
 
-    # What transports need. Its modules are only imported if a server uses them.
+    # What transports and servers need. Its modules are only imported if a server uses them.
 
     def create_sessions(
         self,
@@ -111,6 +118,20 @@ class ClusterWorker:
         from dovetail.cluster.sessions.sse_2024_router import SSE2024Router
 
         return SSE2024Router(self, server_name, limits, receive)
+
+    def create_rate_limiter(
+        self, name: str, max_count: float, window_s: float, burst: float | None = None
+    ) -> EventLimiter:
+        """Return a limit on how often an event happens at all workers together."""
+        from dovetail.cluster.shared_rate_limiter import SharedRateLimiter
+
+        return SharedRateLimiter(self.state, name, max_count, window_s, burst=burst)
+
+    def create_state_store(self) -> StateStore:
+        """Return a store for the state that functions keep between calls."""
+        from dovetail.cluster.cluster_state_store import ClusterStateStore
+
+        return ClusterStateStore(self.state)
 
     # The methods of SharedStateListener.
 

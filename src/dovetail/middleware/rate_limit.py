@@ -9,10 +9,10 @@ from dovetail.middleware.caller_and_outcome import get_caller_key
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.middleware import CallNext
-from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
+from dovetail.protocol.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
-    from dovetail.protocol.interfaces.shared_state import SharedWorker
+    from dovetail.protocol.interfaces.shared_state import EventLimiter, SharedWorker
 
 
 def get_limit_key(exchange: Exchange) -> str:
@@ -62,18 +62,18 @@ class RateLimit:
         if burst is not None and burst < 1:
             raise ValueError("burst must be at least 1")
         self._limiter = RateLimiter(requests, per, burst=burst)
-        self._shared_limiter: SharedRateLimiter | None = None  # None on servers that are not in a cluster
+        self._shared_limiter: EventLimiter | None = None  # None if the server has only one worker
         self._limit = requests, per, burst
         self._get_key = key
         self._methods = frozenset(methods)
 
-    def _join_cluster(self, cluster: "SharedWorker", name: str) -> None:
+    def _join_cluster(self, worker: "SharedWorker", name: str) -> None:
         """Count the requests of all workers together. `name` identifies this limit at all workers.
 
         The dispatcher calls this method.
         """
         requests, per, burst = self._limit
-        self._shared_limiter = SharedRateLimiter(cluster.state, name, requests, per, burst=burst)
+        self._shared_limiter = worker.create_rate_limiter(name, requests, per, burst)
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         # Do not count a task, because the request that created the task was already counted.

@@ -1,14 +1,12 @@
-"""Stores for the state that functions keep between calls: in memory, in a SQLite file, or in a cluster."""
+"""Stores for the state that functions keep between calls: in memory, in a SQLite file, or shared by several workers."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import ServerBusy
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
+from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import MiB
 from dovetail.storage import Migrations, SharedDatabase
@@ -113,41 +111,10 @@ class SQLiteStateStore:
             writer.execute("DELETE FROM state WHERE name = ?", (name,))
 
 
-class ClusterStateStore:
-    """Keeps state in the shared state of the workers of a cluster."""
-
-    def __init__(self, cluster: SharedWorker) -> None:
-        self._state = cluster.state
-
-    async def get(self, name: str) -> bytes | None:
-        """Return a value, or None if there is no value or it has expired."""
-        with _convert_errors():
-            stored = await self._state.read(f"state {name}")
-        return None if stored is None else stored.data
-
-    async def set(self, name: str, data: bytes, ttl: float | None) -> None:
-        """Store a value for `ttl` seconds. None means that it does not expire."""
-        with _convert_errors():
-            await self._state.write(f"state {name}", data, _FOREVER_S if ttl is None else ttl)
-
-    async def delete(self, name: str) -> None:
-        """Delete a value. Do nothing if there is none."""
-        with _convert_errors():
-            await self._state.delete(f"state {name}")
-
-
-@contextlib.contextmanager
-def _convert_errors() -> Generator[None]:
-    try:
-        yield
-    except SharedStateUnavailable as exc:
-        raise ServerBusy("The state cannot be used at the moment", exc.retry_after) from exc
-
-
-def create_state_store(option: StateStore | str | Path | None, cluster: SharedWorker | None) -> StateStore:
-    """Return the store for the value of `state=`."""
+def create_state_store(option: StateStore | str | Path | None, worker: SharedWorker | None) -> StateStore:
+    """Return the store for the value of `state=`. `worker` is None if this process is the only worker."""
     if isinstance(option, str | Path):
         return SQLiteStateStore(option)
     if option is not None:
         return option
-    return MemoryStateStore() if cluster is None else ClusterStateStore(cluster)
+    return MemoryStateStore() if worker is None else worker.create_state_store()

@@ -11,9 +11,9 @@ from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.background_work import release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
+from dovetail.protocol.interfaces.shared_state import EventLimiter, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.keys import build_key
-from dovetail.protocol.rate_limiter import RateLimiter, SharedRateLimiter
+from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
@@ -99,7 +99,7 @@ class Meter:
         self._limiters: dict[str, RateLimiter] = {}  # The keys are rates.
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
         self._cluster: SharedWorker | None = None
-        self._shared_limiters: dict[str, SharedRateLimiter] = {}  # The keys are rates.
+        self._shared_limiters: dict[str, EventLimiter] = {}  # The keys are rates.
         self._place_count = 0
         self._tasks = BackgroundTasks()
 
@@ -160,7 +160,7 @@ class Meter:
         else:
             shared_limiter = self._shared_limiters.get(rate)
             if shared_limiter is None:
-                shared_limiter = SharedRateLimiter(self._cluster.state, f"quota {rate}", *parse_rate(rate))
+                shared_limiter = self._cluster.create_rate_limiter(f"quota {rate}", *parse_rate(rate))
                 self._shared_limiters[rate] = shared_limiter
             wait = await shared_limiter.take(build_key(server, tool), now)
         if wait:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import KiB, MiB, ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct
@@ -368,6 +369,14 @@ class ConnectionRouter(Protocol):
         ...
 
 
+class EventLimiter(Protocol):
+    """Limits how often an event happens at all workers together."""
+
+    async def take(self, key: str, now: float) -> float:
+        """Count an event and return 0. If the limit is reached, return the seconds to wait instead."""
+        ...
+
+
 class SharedWorker(SharedStateListener, Protocol):
     """This process as one of the workers of a server, and what it shares with the other workers.
 
@@ -405,6 +414,16 @@ class SharedWorker(SharedStateListener, Protocol):
         self, server_name: str, limits: ServerLimits, receive: MessageReceiver
     ) -> ConnectionRouter:
         """Return a router for connections whose messages can reach any worker."""
+        ...
+
+    def create_rate_limiter(
+        self, name: str, max_count: float, window_s: float, burst: float | None = None
+    ) -> EventLimiter:
+        """Return a limit of `max_count` events per `window_s` seconds for all workers, and of `burst` at once."""
+        ...
+
+    def create_state_store(self) -> StateStore:
+        """Return a store for the state that functions keep between calls."""
         ...
 
     async def start(self) -> None:
