@@ -13,7 +13,9 @@ from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestStateSealer
+from dovetail.server.dispatch.item_source import ItemSource
 from dovetail.server.dispatch.lifespan import log_start_failure
+from dovetail.server.dispatch.parts import ServerPart
 from dovetail.server.items.registry import Registry
 from dovetail.server.items.visibility import Visibility
 from dovetail.wire.base import Result
@@ -23,37 +25,15 @@ if TYPE_CHECKING:  # Few servers have routes.
     from dovetail.server.routes import RouteMatch
 
 
-class ItemResolver(Protocol):
-    """Finds the mounted server that has an item."""
-
-    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool: ...
-    async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
-    def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None: ...
-
-
-class MountedItems(Protocol):
-    """The interface to the servers that are mounted on a server."""
-
-    @property
-    def resolver(self) -> ItemResolver: ...
-    def list_local_servers(self) -> "list[MountingServer]": ...
-    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]: ...
-    async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]: ...
-    def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None: ...
-    def watch_resource(
-        self, uri: str, principal: Principal | None, origin: str | None
-    ) -> Callable[[], None] | None: ...
-
-
 class MountingServer(Protocol):
     """The parts of a dispatcher that mounting uses."""
+
+    items: ItemSource
 
     @property
     def registry(self) -> Registry: ...
     @property
     def visibility(self) -> Visibility: ...
-    @property
-    def mounts(self) -> MountedItems | None: ...
     @property
     def name(self) -> str: ...
     @property
@@ -66,21 +46,15 @@ class MountingServer(Protocol):
     def capabilities(self) -> ServerCapabilities: ...
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes: ...
     def receive_notification(self, exchange: IncomingExchange) -> None: ...
-    async def check_access(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
-    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool: ...
+    def watch_resource(
+        self, uri: str, principal: Principal | None, origin: str | None
+    ) -> Callable[[], None] | None: ...
     async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]: ...
     def list_used_scopes(self) -> tuple[str, ...]: ...
     def find_route(self, path: str, method: str) -> "RouteMatch | None": ...
     def use_sealer(self, sealer: RequestStateSealer) -> None: ...
+    def add_part(self, part: ServerPart) -> None: ...
     def share_limits(self, cluster: SharedWorker, path: str) -> None: ...
-
-
-def contains_server(server: MountingServer, other: MountingServer) -> bool:
-    """Return whether `other` is this server, or is mounted on this server directly or indirectly."""
-    if server is other:
-        return True
-    mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
-    return any(contains_server(mounted_server, other) for mounted_server in mounted_servers)
 
 
 class LocalServer:
@@ -111,31 +85,19 @@ class LocalServer:
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
         """Return the items of the server and of the servers mounted on it."""
-        mounts = self.server.mounts
-        if mounts is None:
-            return self.server.visibility.list_visible(kind, exchange)
-        return await mounts.list_items(kind, exchange)
+        return await self.server.items.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         """Return whether this caller sees an item with this name, or a resource or template for this URI."""
-        if self.server.visibility.has_item(kind, name, exchange.caller.principal):
-            return True
-        mounts = self.server.mounts
-        return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
+        return await self.server.items.has_item(kind, name, exchange)
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
         """Raise InsufficientScope if the caller needs more scopes to see the item."""
-        if self.server.mounts is not None:
-            await self.server.mounts.resolver.check_scopes(kind, name, exchange)
-        else:
-            self.server.visibility.check_scopes(kind, name, exchange.caller.principal)
+        await self.server.items.check_scopes(kind, name, exchange)
 
     async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
         """Return the headers that repeat arguments of a tool of the server, or of a server mounted on it."""
-        if self.server.mounts is not None:
-            return await self.server.mounts.find_header_paths(name, exchange)
-        tool = self.server.registry.tools.get(name)
-        return () if tool is None else tool.headers
+        return await self.server.items.find_header_paths(name, exchange)
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         """Handle a request with the server's handlers and middleware."""
@@ -146,7 +108,7 @@ class LocalServer:
         return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        return self.server.can_receive_updates(uri, principal)
+        return self.server.items.can_receive_updates(uri, principal)
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
         """Do nothing. `watch_changes` already reports all updates of resources."""
@@ -155,8 +117,4 @@ class LocalServer:
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
     """Return all items of a server, even those that are hidden from callers. Return None if the server is remote."""
-    if not isinstance(target, LocalServer):
-        return None
-    mounts = target.server.mounts
-    mounted_items = {} if mounts is None else mounts.list_registered_items(kind)
-    return None if mounted_items is None else mounted_items | target.server.registry.list_registered(kind)
+    return target.server.items.list_all_items(kind) if isinstance(target, LocalServer) else None

@@ -236,7 +236,7 @@ class MountedServers(ServerPart):
         if stop_tasks:
             await asyncio.wait(stop_tasks, timeout=LIST_TIMEOUT_S)
 
-    def capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
+    def add_capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
         """Add the capabilities of the mounted servers to `combined`, and return the result."""
         for mount in self._mounts:
             mounted = mount.target.capabilities()

@@ -75,8 +75,8 @@ class RemoteSubscriptions:
                 if mount.target.is_remote:
                     stops.append(self._watch_remote(uri, principal, origin))
                     break
-                if isinstance(mount.target, LocalServer) and mount.target.server.mounts is not None:
-                    stop = mount.target.server.mounts.watch_resource(inner_uri, principal, origin)
+                if isinstance(mount.target, LocalServer):
+                    stop = mount.target.server.watch_resource(inner_uri, principal, origin)
                     stops += [] if stop is None else [stop]
         except ServerBusy:
             _call_all(stops)

@@ -199,8 +199,9 @@ class MountResolver:
                 continue
             if mount.is_unavailable and not mount.has_stored_items(kind, principal):
                 return target.name
-            mounts = target.server.mounts if isinstance(target, LocalServer) else None
-            if mounts is not None and (server_name := mounts.resolver.find_unavailable(kind, inner_name, principal)):
+            if isinstance(target, LocalServer) and (
+                server_name := target.server.items.find_unavailable(kind, inner_name, principal)
+            ):
                 return server_name
         return None
 
@@ -223,7 +224,7 @@ class MountResolver:
         if resolved is None:
             raise NOT_FOUND_ERRORS[kind](name)
         if isinstance(resolved[0].target, LocalServer):
-            await resolved[0].target.server.check_access(kind, resolved[1], exchange)
+            await resolved[0].target.server.items.check_access(kind, resolved[1], exchange)
 
     def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
         pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)

@@ -3,11 +3,15 @@
 A server without the feature does not load the satellite.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dovetail.server.dispatch.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
+    from dovetail.mounts.mountable import SupportsMount
+    from dovetail.mounts.name_map import NameMap
+    from dovetail.server.items.access_rules import AccessRule
     from dovetail.tasks.tool_tasks import ToolTasks
 
 
@@ -16,10 +20,33 @@ def add_search(dispatcher: Dispatcher) -> None:
     from dovetail.search.tool_search import SEARCH_TOOL_NAMES, ToolSearch
 
     dispatcher.registry.reserved_tool_names = SEARCH_TOOL_NAMES
-    dispatcher.add_part(ToolSearch(dispatcher.list_tools, dispatcher.visibility.build_page))
+    dispatcher.add_part(
+        ToolSearch(lambda exchange: dispatcher.items.list_items("tool", exchange), dispatcher.visibility.build_page)
+    )
 
 
 def switch_to_task(dispatcher: Dispatcher, tasks: "ToolTasks", tool: str) -> None:
     """Start the calls of a tool in the foreground, and turn those that take longer into tasks."""
     if tasks.add_switched_tool(tool):
         dispatcher.add_part(tasks)
+
+
+def mount(
+    dispatcher: Dispatcher, server: "Dispatcher | SupportsMount", name_map: "NameMap", access_rule: "AccessRule | None"
+) -> Callable[[], None]:
+    """Add the items of another server to this one. Return a function that removes them."""
+    from dovetail.mounts.combined_items import check_cycle, open_mounts
+    from dovetail.mounts.local_server import LocalServer
+
+    if isinstance(server, Dispatcher):
+        target = LocalServer(server)
+        check_cycle(target, dispatcher)
+        # Mounted servers use the keys of this server, so that every worker process can decrypt the request states.
+        server.use_sealer(dispatcher.sealer)
+    else:
+        target = server.__mountable__()
+    if access_rule is not None:
+        dispatcher.registry.ensure_access_rules()
+    unmount = open_mounts(dispatcher).add(target, name_map, access_rule)
+    dispatcher.connect_cluster()
+    return unmount

@@ -611,7 +611,6 @@ class Server:
             scopes: The scopes that a caller needs for the mounted items, as in `restrict`.
             visible_to: A function that decides which callers may see and use the mounted items, as in `restrict`.
         """
-        from dovetail.mounts.local_server import LocalServer
         from dovetail.mounts.name_map import NameMap
 
         if not isinstance(server, Server) and not hasattr(server, "__mountable__"):
@@ -622,8 +621,8 @@ class Server:
 
             access_rule = build_access_rule(scopes, visible_to)
         name_map = prefix if isinstance(prefix, NameMap) else NameMap(prefix, transforms or {}, tags)
-        target = LocalServer(server._dispatcher) if isinstance(server, Server) else server.__mountable__()
-        return self._dispatcher.mount(target, name_map, access_rule)
+        target = server._dispatcher if isinstance(server, Server) else server
+        return attachments.mount(self._dispatcher, target, name_map, access_rule)
 
     @classmethod
     def from_openapi(

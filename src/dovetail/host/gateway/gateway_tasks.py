@@ -231,7 +231,7 @@ class GatewayTasks:
         if self._dispatcher.registry.access_rules is not None:
             assert isinstance(exchange, IncomingExchange)
             try:
-                await self._dispatcher.check_access("tool", tool, exchange)
+                await self._dispatcher.items.check_access("tool", tool, exchange)
             except ToolNotFound:
                 raise create_unknown_error() from None
 

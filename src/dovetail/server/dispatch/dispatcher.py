@@ -14,13 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
-    InsufficientScope,
     InvalidParams,
     MethodNotFound,
     MissingClientCapability,
     ProtocolError,
     RemoteError,
-    ResourceNotFound,
     ServerBusy,
     ToolError,
 )
@@ -42,6 +40,7 @@ from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.context import CURRENT_CALL, get_input_requests
 from dovetail.server.dispatch.change_notices import ChangeStream
 from dovetail.server.dispatch.item_handlers import ItemHandlers
+from dovetail.server.dispatch.item_source import ItemSource, OwnItems
 from dovetail.server.dispatch.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
 from dovetail.server.dispatch.parts import Handlers, ServerPart
 from dovetail.server.exception_mask import mask_exception, unwrap_group
@@ -62,16 +61,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.cluster.call_places import CallPlaces
-    from dovetail.mounts.mountable import ItemKind, Mountable
-    from dovetail.mounts.mounted_servers import MountedServers
-    from dovetail.mounts.name_map import NameMap
+    from dovetail.mounts.mountable import ItemKind
     from dovetail.protocol.interfaces.extension import Extension
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import EndpointStats, ServerStats
     from dovetail.recording.recording_format import Recorder
     from dovetail.server.dispatch.extension_handlers import ServerExtensions
-    from dovetail.server.items.access_rules import AccessRule
     from dovetail.server.routes import RouteMatch
 
 # This environment variable sets the recording file of all servers and clients.
@@ -129,6 +125,7 @@ class Dispatcher:
         self._shared_limits: tuple[SharedWorker, str] | None = None  # also set if a mounting server is in a cluster
         self.registry = registry
         self.visibility = visibility
+        self.items: ItemSource = OwnItems(registry, visibility)
         self.implementation = implementation
         self.instructions = instructions
         # An optional function that updates the name, version and instructions before a client reads them.
@@ -136,7 +133,6 @@ class Dispatcher:
         self.protocol_versions = protocol_versions
         self.requests: Mapping[str, Mapping[str, Method]] = REQUESTS
         self.limits = limits
-        self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
         self._parts: tuple[ServerPart, ...] = ()  # from the innermost to the outermost
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
@@ -221,7 +217,7 @@ class Dispatcher:
         self._middleware.append(validate_middleware(function))
         self._connect_middleware(function)
         self._wrap_handlers()
-        self._connect_cluster()
+        self.connect_cluster()
 
     def _connect_middleware(self, function: Middleware) -> None:
         self.inspects_results = self.inspects_results or reads_results(function)
@@ -246,12 +242,6 @@ class Dispatcher:
             handlers = part.rewrite(handlers)
         self._wrapped_handlers = handlers
 
-    async def list_tools(self, exchange: IncomingExchange) -> dict[str, Any]:
-        """Return the definitions of all tools that the caller sees, by name."""
-        if self.mounts is None:
-            return self.visibility.list_visible("tool", exchange)
-        return await self.mounts.list_items("tool", exchange)
-
     def add_extension(self, extension: "Extension") -> None:
         """Serve the methods of an extension, and declare it. Raise ValueError if a name is already in use.
 
@@ -269,7 +259,7 @@ class Dispatcher:
         for function in parts.middleware:
             self._connect_middleware(function)
         self._wrap_handlers()
-        self._connect_cluster()
+        self.connect_cluster()
         if parts.lifespan is not None:
             self._add_lifespan(parts.lifespan)
 
@@ -312,36 +302,15 @@ class Dispatcher:
                 warning = self._notification_warnings[key] = ThrottledLog()
             warning.log("could not handle %s from a client: %s", exchange.method, exc)
 
-    def mount(
-        self, target: "Mountable", name_map: "NameMap", access_rule: "AccessRule | None" = None
-    ) -> Callable[[], None]:
-        """Add the items of another server to this one. Return a function that removes them."""
-        from dovetail.mounts.local_server import LocalServer, contains_server
-        from dovetail.mounts.mounted_servers import MountedServers
-
-        if isinstance(target, LocalServer) and contains_server(target.server, self):
-            raise ValueError(f"cannot mount {target.name} on {self.name}: a server cannot contain itself")
-        if self.mounts is None:
-            self.mounts = self.registry.mounted_names = MountedServers(self)
-            self.add_part(self.mounts)
-        if isinstance(target, LocalServer):
-            # Mounted servers use the keys of this server, so that every worker process can decrypt the request states.
-            target.server.use_sealer(self._items.sealer)
-        if access_rule is not None:
-            self.registry.ensure_access_rules()
-        unmount = self.mounts.add(target, name_map, access_rule)
-        self._connect_cluster()
-        return unmount
-
     def share_limits(self, cluster: "SharedWorker", path: str) -> None:
         """Share large results, the limits of middleware, and the open calls of mounted servers, with all workers.
 
         `path` identifies this server at all workers, because the same cluster may have several servers.
         """
         self._shared_limits = cluster, path
-        self._connect_cluster()
+        self.connect_cluster()
 
-    def _connect_cluster(self) -> None:
+    def connect_cluster(self) -> None:
         if self._shared_limits is None:
             return
         cluster, path = self._shared_limits
@@ -351,8 +320,13 @@ class Dispatcher:
         for index, function in enumerate(functions):
             if callable(join_cluster := getattr(function, "_join_cluster", None)):
                 join_cluster(cluster, build_key("rate", path, str(index)))
-        if self.mounts is not None:
-            self.mounts.share_limits(cluster, path)
+        for part in self._parts:
+            part.share_limits(cluster, path)
+
+    @property
+    def sealer(self) -> RequestStateSealer:
+        """Encrypts the states of requests."""
+        return self._items.sealer
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
         """Use the mounting server's keys for request states, unless this server has secret keys."""
@@ -443,26 +417,10 @@ class Dispatcher:
 
     async def _check_exchange(self, exchange: IncomingExchange) -> None:
         kind, field = _ITEM_FIELD_BY_METHOD[exchange.method]
-        await self.check_access(kind, exchange.params[field], exchange)
-
-    async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise an error unless the caller may use the item."""
-        principal = exchange.caller.principal
-        if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
-            await self.mounts.resolver.check_access(kind, name, exchange)
-            return
-        if kind == "resource":
-            self.visibility.find_resource(name, principal)
-            return
-        self.visibility.check_scopes(kind, name, principal)
-        if not self.visibility.has_item(kind, name, principal):
-            from dovetail.mounts.mountable import NOT_FOUND_ERRORS
-
-            raise NOT_FOUND_ERRORS[kind](name)
+        await self.items.check_access(kind, exchange.params[field], exchange)
 
     def capabilities(self) -> ServerCapabilities:
-        own_capabilities = self.registry.capabilities()
-        return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
+        return self.items.capabilities()
 
     async def start(self, user: object = None, context: contextvars.Context | None = None) -> None:
         """Open the lifespan in the running event loop. Call `stop` with the same `user` to close it.
@@ -859,7 +817,7 @@ class Dispatcher:
 
         If only scopes are missing, raise InsufficientScope.
         """
-        is_allowed = self.can_receive_updates(uri, principal)
+        is_allowed = self.items.can_receive_updates(uri, principal)
         if not is_allowed:
             self.visibility.check_scopes("resource", uri, principal)
         return is_allowed
@@ -877,22 +835,8 @@ class Dispatcher:
         return self.registry.subscriptions.subscribe(listener)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may receive updates of a resource.
-
-        If there are no access rules, a caller may subscribe to a resource that does not exist yet.
-        """
-        try:
-            if self.registry.access_rules is not None or self.mounts is not None:
-                self.visibility.find_resource(uri, principal)
-        except ResourceNotFound:
-            return (
-                self.registry.access_rules is None
-                if self.mounts is None
-                else self.mounts.resolver.can_receive_updates(uri, principal)
-            )
-        except InsufficientScope:
-            return False
-        return True
+        """Return whether this caller may receive updates of a resource."""
+        return self.items.can_receive_updates(uri, principal)
 
     async def _listen(self, exchange: IncomingExchange) -> Result:
         granted_filter = await self._grant_filter(exchange)
@@ -927,7 +871,7 @@ class Dispatcher:
             raise MethodNotFound(exchange.method)
         granted_filter = topics.restrict_filter(requested_filter, capabilities)
         uris = granted_filter.resource_subscriptions
-        if not uris or (self.registry.access_rules is None and self.mounts is None):
+        if not uris:
             return granted_filter
         return replace(
             granted_filter, resource_subscriptions=await self.list_receivable(uris, exchange.caller.principal)
@@ -937,7 +881,7 @@ class Dispatcher:
         """Return the URIs whose updates this caller may receive. Other tasks can run while many URIs are checked."""
         receivable: list[str] = []
         for index, uri in enumerate(uris, 1):
-            if self.can_receive_updates(uri, principal):
+            if self.items.can_receive_updates(uri, principal):
                 receivable.append(uri)
             if index % _URIS_PER_SLICE == 0:
                 await asyncio.sleep(0)

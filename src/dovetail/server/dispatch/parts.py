@@ -11,7 +11,8 @@ from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 
-if TYPE_CHECKING:  # Few servers have routes.
+if TYPE_CHECKING:  # Few servers have routes or a cluster.
+    from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.server.routes import RouteMatch
 
 Handlers: TypeAlias = Mapping[str, Handler]
@@ -60,6 +61,9 @@ class ServerPart:
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
         """Forward updates of a resource to a client. Return a function that stops the updates, or None."""
         return None
+
+    def share_limits(self, cluster: "SharedWorker", path: str) -> None:
+        """Share limits with all workers. `path` identifies the server at all of them."""
 
     async def start(self) -> None:
         """Start in the running event loop, before the lifespan of the server. This method may be called again."""
