@@ -5,7 +5,7 @@ from typing import Any
 from dovetail.callbacks import add_callback
 from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache
-from dovetail.mounts.mountable import ChangeCallback
+from dovetail.protocol.exchange import ChangeCallback
 
 TOOLS = "notifications/tools/list_changed"
 

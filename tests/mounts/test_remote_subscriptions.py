@@ -10,8 +10,9 @@ from dovetail import Client, Server
 from dovetail.auth import Principal
 from dovetail.errors import NotSupported, ServerBusy
 from dovetail.mounts import remote_subscriptions
-from dovetail.mounts.mountable import ChangeCallback, ItemKind, ResourceWatch
-from dovetail.protocol.exchange import IncomingExchange
+from dovetail.mounts.mountable import ResourceWatch
+from dovetail.protocol.exchange import ChangeCallback, IncomingExchange
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.limits import CallerBusy
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.base import Result

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dovetail.recording.recording_format import Frame, Recorder, create_frame
+from dovetail.protocol.interfaces.message_tap import Recorder
+from dovetail.recording.recording_format import Frame, create_frame
 from dovetail.recording.recording_proxy import RecordingProxy, proxy_streams
 from dovetail.transports.http1.http_listener import bind_socket
 

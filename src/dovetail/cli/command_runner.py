@@ -26,9 +26,9 @@ from dovetail.client.item_lists import list_by_kind
 from dovetail.client.targets import set_stderr_handler
 from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
-from dovetail.mounts.mountable import ItemKind
+from dovetail.protocol.interfaces.message_tap import Recorder
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.safe_text import QUOTE_PREFIX
-from dovetail.recording.recording_format import Recorder
 from dovetail.terminal import output
 from dovetail.terminal.live import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail.cli import error_report
-from dovetail.mounts.mountable import ITEM_KINDS
+from dovetail.protocol.item_kinds import ITEM_KINDS
 from dovetail.terminal import output
 from dovetail.wire.codec import encode
 

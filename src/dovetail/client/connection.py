@@ -44,8 +44,8 @@ from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.raw_message import RawMessage, decode_body, to_plain
 from dovetail.wire.revisions import DRAFT
 
-if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
-    from dovetail.recording.recording_format import Receiver, Recorder
+if TYPE_CHECKING:
+    from dovetail.protocol.interfaces.message_tap import Receiver, Recorder
 
 OnNotification = Callable[[str, Any], None]
 

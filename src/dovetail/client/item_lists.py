@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.mounts.mountable import ItemKind
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.wire.lifecycle import ServerCapabilities
 
 # The attribute that identifies an item.

@@ -45,7 +45,7 @@ from dovetail.wire.raw_message import decode_body, to_plain
 
 if TYPE_CHECKING:  # Few programs need these modules.
     from dovetail.client.client_extensions import ClientExtensions
-    from dovetail.recording.recording_format import Recorder
+    from dovetail.protocol.interfaces.message_tap import Recorder
 
 T = TypeVar("T")
 

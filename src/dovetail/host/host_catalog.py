@@ -19,7 +19,7 @@ from dovetail.host.policy.policy import Policy
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.servers import HOST_NOT_OPEN, ManagedServers
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.mounts.mountable import ITEM_KINDS, ItemKind
+from dovetail.protocol.item_kinds import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
 _ITEMS_PER_SLICE: Final = 50  # After this many items, other tasks of the event loop can run.

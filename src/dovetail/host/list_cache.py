@@ -10,7 +10,8 @@ from dovetail.client.item_lists import KEY_ATTRIBUTES, list_by_kind
 from dovetail.client.subscription import CHANGE_METHODS, ChangeKind
 from dovetail.host.events import EventKind, HostEvent
 from dovetail.log import log
-from dovetail.mounts.mountable import ITEM_KINDS, ChangeCallback, ItemKind
+from dovetail.protocol.exchange import ChangeCallback
+from dovetail.protocol.item_kinds import ITEM_KINDS, ItemKind
 from dovetail.protocol.subscription_filter import LIST_BY_KIND
 
 # The first number counts the changes of all lists, the second number the changes of this list.

@@ -20,9 +20,10 @@ from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, get_announced_kinds
 from dovetail.host.server_settings import ServerSettings, ServerState
 from dovetail.log import log, log_and_suppress, log_failure
-from dovetail.mounts.mountable import ChangeCallback, ItemKind
 from dovetail.mounts.mounted_client import InputFilter, MountedClient
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
+from dovetail.protocol.exchange import ChangeCallback
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.wire.lifecycle import TASKS_EXTENSION
 from dovetail.wire.revisions import is_stateless
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from dovetail.errors import InsufficientScope, ResourceNotFound
 from dovetail.mounts.local_server import LocalServer, MountingServer
-from dovetail.mounts.mountable import ItemKind, Mountable
+from dovetail.mounts.mountable import Mountable
 from dovetail.mounts.mounted_servers import MountedServers
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.server.dispatch.item_source import ItemSource
 from dovetail.wire.lifecycle import ServerCapabilities

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import MCPError
-from dovetail.mounts.mountable import ChangeCallback, ItemKind, Mountable, ResourceWatch
-from dovetail.protocol.exchange import IncomingExchange
+from dovetail.mounts.mountable import Mountable, ResourceWatch
+from dovetail.protocol.exchange import ChangeCallback, IncomingExchange
 from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.interfaces.shared_state import SharedWorker
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestStateSealer

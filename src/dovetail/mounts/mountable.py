@@ -4,29 +4,14 @@ The two servers do not know each other's class. A server mounts any object with 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
-from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
-from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.exchange import ChangeCallback, IncomingExchange
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ServerCapabilities
-
-ItemKind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
-
-ITEM_KINDS: Final[tuple[ItemKind, ...]] = ("tool", "resource", "resource template", "prompt")
-
-# The error for an item that does not exist.
-NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
-    "tool": ToolNotFound,
-    "resource": ResourceNotFound,
-    "resource template": ResourceNotFound,
-    "prompt": PromptNotFound,
-}
-
-# A function that is called with the method of a change notification, and with the URI if one resource changed.
-ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class ResourceWatch(NamedTuple):

@@ -35,12 +35,13 @@ from dovetail.errors import (
     ToolError,
 )
 from dovetail.log import log
-from dovetail.mounts.mountable import ChangeCallback, ItemKind, ResourceWatch
+from dovetail.mounts.mountable import ResourceWatch
 from dovetail.mounts.question_slots import QuestionSlots, find_largest_owner, get_question_owner
 from dovetail.protocol import downgrade
 from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
-from dovetail.protocol.exchange import Caller, Emit, ForwardedResult, IncomingExchange
+from dovetail.protocol.exchange import Caller, ChangeCallback, Emit, ForwardedResult, IncomingExchange
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
 from dovetail.protocol.subscription_filter import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED

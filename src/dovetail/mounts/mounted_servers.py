@@ -22,7 +22,7 @@ from dovetail.errors import (
 from dovetail.log import log
 from dovetail.mounts.forwarding import check_headers, finish_result
 from dovetail.mounts.local_server import LocalServer, MountingServer, list_all_items
-from dovetail.mounts.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
+from dovetail.mounts.mountable import Mountable
 from dovetail.mounts.name_map import NameMap, restore_uri
 from dovetail.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
 from dovetail.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
@@ -34,8 +34,15 @@ from dovetail.mounts.transforms import (
     rename_header_paths,
     restore_arguments,
 )
-from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params, make_type_error
+from dovetail.protocol.exchange import (
+    ChangeCallback,
+    ForwardedResult,
+    IncomingExchange,
+    convert_params,
+    make_type_error,
+)
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.item_kinds import ITEM_KINDS, ItemKind
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal

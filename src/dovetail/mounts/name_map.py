@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from dovetail.error_context import check_type, clip
 from dovetail.log import log
-from dovetail.mounts.mountable import ItemKind
 from dovetail.mounts.transforms import (
     IDENTITY_TRANSFORM,
     Transform,
@@ -19,6 +18,7 @@ from dovetail.mounts.transforms import (
     get_argument_names,
     transform_declaration,
 )
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.protocol.uri_readings import rule_keys, uri_readings
 from dovetail.server.items.item_options import TAGS_META_KEY

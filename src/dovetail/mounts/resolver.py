@@ -13,9 +13,10 @@ from dovetail.error_context import clip
 from dovetail.errors import InternalError, MCPError
 from dovetail.log import log
 from dovetail.mounts.local_server import LocalServer, MountingServer, list_all_items
-from dovetail.mounts.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
+from dovetail.mounts.mountable import Mountable
 from dovetail.mounts.name_map import NameMap, get_tags
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.item_kinds import NOT_FOUND_ERRORS, ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.protocol.uri_readings import rule_keys, uri_readings

@@ -6,7 +6,7 @@ send requests to the client. A transport uses the server only through the `Servi
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from dovetail.errors import InternalError, InvalidParams
 from dovetail.protocol.downgrade import encode_notification
@@ -20,9 +20,9 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.methods import Method
 
 if TYPE_CHECKING:
+    from dovetail.protocol.interfaces.message_tap import Recorder
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.protocol.request_state import RequestState
-    from dovetail.recording.recording_format import Recorder
     from dovetail.wire.input_required import InputRequest
 
 NO_CAPABILITIES = ClientCapabilities()
@@ -32,6 +32,9 @@ _MAX_MEASURED_VALUES = 1000  # Results with more values than this count as large
 
 Emit = Callable[[bytes], Awaitable[None]]
 Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
+
+# A function that is called with the method of a change notification, and with the URI if one resource changed.
+ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class Caller(Struct):

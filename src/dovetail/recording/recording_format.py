@@ -6,13 +6,14 @@ write the same format. The recorder masks secrets, so you can store a recording 
 Format version 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. This module reads both.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.protocol.interfaces.client_transport import Headers
+from dovetail.protocol.interfaces.message_tap import Receiver
 from dovetail.protocol.redaction import mask_headers, mask_secrets, mask_text, strip_url
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
 from dovetail.wire.codec import encode
@@ -21,11 +22,6 @@ FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
     b":exchange"  # Contains the number of the HTTP request. The colon shows that it is not a real header.
 )
-
-Receiver: TypeAlias = Literal["server", "client"]
-
-# A function that is called with the receiver, the bytes and the headers of each message.
-Recorder: TypeAlias = Callable[[Receiver, bytes, Headers], None]
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from dovetail.errors import TransportError
 from dovetail.protocol.http_checks import HostFilter, Refusal, collect_headers
+from dovetail.protocol.interfaces.message_tap import Recorder
 from dovetail.protocol.limits import ServerLimits
-from dovetail.recording.recording_format import Recorder
 from dovetail.recording.trace import ResponseRecorder, number_exchanges
 from dovetail.transports.http_client.http1_connection import COOKIE_SEPARATOR
 from dovetail.transports.http_client.http_client import HTTPClient

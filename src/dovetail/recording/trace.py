@@ -14,17 +14,10 @@ from typing import Any, Final
 
 from dovetail.log import log
 from dovetail.protocol.interfaces.client_transport import Headers
+from dovetail.protocol.interfaces.message_tap import Receiver, Recorder
 from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
-from dovetail.recording.recording_format import (
-    EXCHANGE_HEADER,
-    Receiver,
-    Recorder,
-    create_frame,
-    create_header,
-    encode_line,
-    read_version,
-)
+from dovetail.recording.recording_format import EXCHANGE_HEADER, create_frame, create_header, encode_line, read_version
 from dovetail.storage import append, open_for_append, read_first_line
 
 _last_writers: dict[str, object] = {}  # maps each file to the writer of its last message

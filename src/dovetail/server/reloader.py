@@ -25,8 +25,8 @@ from typing import Any, Final, cast
 
 from dovetail.errors import TransportError
 from dovetail.protocol.interfaces.client_transport import Headers
+from dovetail.protocol.interfaces.message_tap import Receiver, Recorder
 from dovetail.protocol.uri_key import uri_key
-from dovetail.recording.recording_format import Receiver, Recorder
 from dovetail.server.workers import LISTENER_VARIABLE
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess

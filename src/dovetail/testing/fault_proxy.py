@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from dovetail.client.targets import ResolvedTarget
 from dovetail.errors import ConnectionLost
 from dovetail.protocol.interfaces.client_transport import InProcessServer
-from dovetail.recording.recording_format import Receiver
+from dovetail.protocol.interfaces.message_tap import Receiver
 from dovetail.testing.faults import FaultPlan, PlannedFault, corrupt_message
 from dovetail.transports.memory import MemoryClient
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from dovetail.recording.recording_format import Receiver
+from dovetail.protocol.interfaces.message_tap import Receiver
 
 Action: TypeAlias = Literal["drop", "delay", "corrupt", "kill"]
 MessagePredicate: TypeAlias = Callable[[dict[str, Any]], bool]

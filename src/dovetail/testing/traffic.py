@@ -17,15 +17,8 @@ from typing import Any, Final
 from dovetail.client.client import Client, get_session
 from dovetail.client.sync_client import SyncClient, get_client
 from dovetail.protocol.interfaces.client_transport import Headers
-from dovetail.recording.recording_format import (
-    Frame,
-    Receiver,
-    Recorder,
-    create_frame,
-    create_header,
-    encode_line,
-    read_frames,
-)
+from dovetail.protocol.interfaces.message_tap import Receiver, Recorder
+from dovetail.recording.recording_format import Frame, create_frame, create_header, encode_line, read_frames
 from dovetail.storage import replace_file, write_private_file
 from dovetail.wire.base import UNSET
 

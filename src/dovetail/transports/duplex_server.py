@@ -28,7 +28,7 @@ from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
 
 if TYPE_CHECKING:  # This module is slow to import, and few programs record messages.
-    from dovetail.recording.recording_format import Recorder
+    from dovetail.protocol.interfaces.message_tap import Recorder
 
 
 def wrap_with_recorder(

@@ -17,8 +17,8 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
+from dovetail.protocol.interfaces.message_tap import Recorder
 from dovetail.protocol.redaction import strip_url
-from dovetail.recording.recording_format import Recorder
 from dovetail.terminal import output as text
 
 

@@ -18,8 +18,8 @@ from dovetail.host.gateway.task_ids import TaskIds
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
-from dovetail.mounts.mountable import ItemKind
 from dovetail.mounts.name_map import NameMap
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
 from dovetail.wire.base import Struct

@@ -31,10 +31,11 @@ from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
 from dovetail.mounts.forwarded_tasks import declares_tasks
-from dovetail.mounts.mountable import ChangeCallback, ItemKind, ResourceWatch
-from dovetail.protocol.exchange import IncomingExchange, convert_params
+from dovetail.mounts.mountable import ResourceWatch
+from dovetail.protocol.exchange import ChangeCallback, IncomingExchange, convert_params
 from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.interfaces.shared_state import SharedWorker
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.server.items.tool import build_error_result
 from dovetail.tasks.task_messages import CreateTaskResult

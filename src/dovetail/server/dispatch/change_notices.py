@@ -15,7 +15,7 @@ from dovetail.callbacks import add_callback, call_all
 from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
 from dovetail.log import log
 from dovetail.protocol import subscription_filter as topics
-from dovetail.protocol.exchange import ChangeListener, IncomingExchange
+from dovetail.protocol.exchange import ChangeCallback, ChangeListener, IncomingExchange
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import as_raw, encode, to_plain
@@ -24,7 +24,6 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 
 if TYPE_CHECKING:
     from dovetail.cluster.cluster_changes import ClusterChanges
-    from dovetail.mounts.mountable import ChangeCallback
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 

@@ -25,6 +25,7 @@ from dovetail.errors import (
 from dovetail.log import ThrottledLog, log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.keys import build_key
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import (
@@ -61,12 +62,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.cluster.call_places import CallPlaces
-    from dovetail.mounts.mountable import ItemKind
     from dovetail.protocol.interfaces.extension import Extension
+    from dovetail.protocol.interfaces.message_tap import Recorder
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.protocol.interfaces.state_store import StateStore
     from dovetail.protocol.stats import EndpointStats, ServerStats
-    from dovetail.recording.recording_format import Recorder
     from dovetail.server.dispatch.extension_handlers import ServerExtensions
     from dovetail.server.routes import RouteMatch
 

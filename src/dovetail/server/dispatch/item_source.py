@@ -1,18 +1,16 @@
 """The items that a server offers: its own items, and the interface for a source of more items, such as mounts."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dovetail.errors import InsufficientScope, ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.headers import HeaderPath
+from dovetail.protocol.item_kinds import NOT_FOUND_ERRORS, ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.server.items.registry import Registry
 from dovetail.server.items.visibility import Visibility
 from dovetail.wire.lifecycle import ServerCapabilities
-
-if TYPE_CHECKING:
-    from dovetail.mounts.mountable import ItemKind
 
 
 class ItemSource(Protocol):
@@ -81,8 +79,6 @@ class OwnItems:
             return
         self._visibility.check_scopes(kind, name, principal)
         if not self._visibility.has_item(kind, name, principal):
-            from dovetail.mounts.mountable import NOT_FOUND_ERRORS
-
             raise NOT_FOUND_ERRORS[kind](name)
 
     async def check_scopes(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:

@@ -12,6 +12,7 @@ from dovetail.error_context import check_type
 from dovetail.errors import InvalidParams
 from dovetail.log import log
 from dovetail.protocol import subscription_filter
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.server.dispatch.change_notices import Subscriptions
 from dovetail.server.items.completer import Completer
@@ -27,7 +28,6 @@ from dovetail.wire.meta import is_reserved, is_valid_key
 from dovetail.wire.resources import Resource as ResourceDeclaration
 
 if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them.
-    from dovetail.mounts.mountable import ItemKind
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.items.access_rules import AccessRule, AccessRules, Predicate

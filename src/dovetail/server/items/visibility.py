@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dovetail.error_context import check_type
 from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key
 from dovetail.server.items.item_options import CacheHint
@@ -23,7 +24,6 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
-    from dovetail.mounts.mountable import ItemKind
     from dovetail.server.items.access_rules import AccessRules, VisibilitySnapshot
 
 _EXPECTED_CACHE_HINTS: Final = "a CacheHint(...) or a dict of CacheHint(...) by method"
