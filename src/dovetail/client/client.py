@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypedDict, TypeVar, overload
 
+from dovetail.client import attachments
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.handlers import (
     ALL_CAPABILITIES,
@@ -25,7 +26,6 @@ from dovetail.client.subscription import ReconnectingSubscription, Subscription
 from dovetail.client.targets import Target, explain_unknown_option, resolve_target
 from dovetail.error_context import add_context, check_type
 from dovetail.errors import MCPError, NotSupported
-from dovetail.oauth.login.login_settings import ClientAuth
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.negotiation import Era
@@ -60,6 +60,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 if TYPE_CHECKING:  # Few clients need these modules, so only type checkers import them.
     from dovetail.client.client_extensions import ClientExtensions
     from dovetail.mounts.mounted_client import InputFilter, MountedClient
+    from dovetail.oauth.login.login_settings import ClientAuth
     from dovetail.protocol.interfaces.extension import Extension, ExtensionMethod
     from dovetail.skills.remote_skill import Skill
     from dovetail.tasks.client_tasks import ClientTasks
@@ -75,7 +76,7 @@ class ManagedClientOptions(TypedDict, total=False):
     """Options of `Client` that `Host.add` accepts. The host sets `name` and `log_handler`."""
 
     headers: Mapping[str, str] | None
-    auth: ClientAuth | None
+    auth: "ClientAuth | None"
     env: Mapping[str, str] | None
     cwd: str | Path | None
     elicitation_handler: ElicitationHandler | None
@@ -149,7 +150,7 @@ class Client:
         *,
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: ClientAuth | None = None,
+        auth: "ClientAuth | None" = None,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         elicitation_handler: ElicitationHandler | None = None,
@@ -209,9 +210,7 @@ class Client:
         )
         recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
         if recording_path:
-            from dovetail.recording.trace import RecordingWriter
-
-            session.recorders.append(RecordingWriter(recording_path, session.name).record)
+            session.recorders.append(attachments.open_recording(recording_path, session.name))
         if extensions:
             session.set_extension_client(self)
         if session.handles_tasks:
@@ -497,9 +496,7 @@ class Client:
 
     def _get_tasks(self) -> "ClientTasks":
         if self._tasks is None:
-            from dovetail.tasks.client_tasks import ClientTasks  # Few clients use tasks.
-
-            self._tasks = ClientTasks(self, self._session)
+            self._tasks = attachments.create_tasks(self, self._session)
         return self._tasks
 
     def _load_task_extensions(self) -> "ClientExtensions":
@@ -581,9 +578,7 @@ class Client:
 
         This does not fetch the files of the skills.
         """
-        from dovetail.skills.client_skills import list_skills
-
-        return await list_skills(self._sender, self._run)
+        return await attachments.list_skills(self._sender, self._run)
 
     async def get_skill(self, uri: str) -> "Skill":
         """Return the skill with this URI as it is now, even if the server does not list it.
@@ -591,9 +586,7 @@ class Client:
         Args:
             uri: The URI of the SKILL.md, such as "skill://my-skill/SKILL.md".
         """
-        from dovetail.skills.client_skills import get_skill
-
-        return await get_skill(self._sender, self._run, uri)
+        return await attachments.get_skill(self._sender, self._run, uri)
 
     async def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""
@@ -890,9 +883,7 @@ def mount_client(
         declare_all: Whether to declare all capabilities in the handshake, because callers may have them.
         input_filter: Checks each input request before it is sent to a caller.
     """
-    from dovetail.mounts.mounted_client import MountedClient
-
-    return MountedClient(
+    return attachments.create_mount(
         client,
         get_session(client),
         lambda: get_tasks(client),

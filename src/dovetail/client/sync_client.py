@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from dovetail.client import attachments
 from dovetail.client.client import Client, ClientOptions, ResumedResult
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import RequestAwaitingInput
@@ -345,16 +346,12 @@ class SyncClient:
 
         For the options, see `Client.start_task`.
         """
-        from dovetail.tasks.task_handle import SyncTaskHandle
-
         handle = run_blocking(self._client.start_task(name, arguments, timeout=timeout, meta=meta))
-        return SyncTaskHandle(handle, run_blocking)
+        return attachments.wrap_task(handle, run_blocking)
 
     def get_task(self, reference: str) -> "SyncTaskHandle":
         """Return a handle for a task that this or another process started. Raise TaskLost if there is no such task."""
-        from dovetail.tasks.task_handle import SyncTaskHandle
-
-        return SyncTaskHandle(run_blocking(self._client.get_task(reference)), run_blocking)
+        return attachments.wrap_task(run_blocking(self._client.get_task(reference)), run_blocking)
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.
@@ -394,15 +391,11 @@ class SyncClient:
 
         This does not fetch the files of the skills.
         """
-        from dovetail.skills.remote_skill import SyncSkill
-
-        return [SyncSkill(skill, run_blocking) for skill in run_blocking(self._client.list_skills())]
+        return [attachments.wrap_skill(skill, run_blocking) for skill in run_blocking(self._client.list_skills())]
 
     def get_skill(self, uri: str) -> "SyncSkill":
         """Return the skill with this URI as it is now, even if the server does not list it."""
-        from dovetail.skills.remote_skill import SyncSkill
-
-        return SyncSkill(run_blocking(self._client.get_skill(uri)), run_blocking)
+        return attachments.wrap_skill(run_blocking(self._client.get_skill(uri)), run_blocking)
 
     def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""

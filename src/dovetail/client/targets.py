@@ -9,20 +9,23 @@ import ssl
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
+from dovetail.client import attachments
 from dovetail.client.config_entry import read_entry, select_entry
 from dovetail.client.option_checks import check_callable, check_string_mapping
 from dovetail.error_context import add_context, check_type, clip, describe_value, find_similar, suggest_match
 from dovetail.errors import ScriptNotFound
 from dovetail.log import log
-from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.headers import FIELD_NAME
 from dovetail.protocol.http_checks import is_on_this_machine
 from dovetail.protocol.interfaces.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
+
+if TYPE_CHECKING:
+    from dovetail.oauth.login.login_settings import ClientAuth
 
 _GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
 _BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")
@@ -54,7 +57,7 @@ class HTTPTarget:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: ClientAuth | None = None,
+        auth: "ClientAuth | None" = None,
         verify: bool | str | Path | ssl.SSLContext = True,
         cert: str | Path | tuple[str | Path, str | Path] | None = None,
         proxy: str | None = None,
@@ -180,7 +183,7 @@ def resolve_target(
     limits: ClientLimits,
     timeouts: Timeouts,
     headers: Mapping[str, str] | None = None,
-    auth: ClientAuth | None = None,
+    auth: "ClientAuth | None" = None,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
@@ -265,7 +268,7 @@ def _copy_command(target: CommandTarget, **changes: Any) -> CommandTarget:
     return CommandTarget(target.command, **options | changes)
 
 
-def _add_http_options(target: HTTPTarget, headers: Mapping[str, str] | None, auth: ClientAuth | None) -> HTTPTarget:
+def _add_http_options(target: HTTPTarget, headers: Mapping[str, str] | None, auth: "ClientAuth | None") -> HTTPTarget:
     if headers is None and auth is None:
         return target
     check_string_mapping("headers", headers)
@@ -367,11 +370,9 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
         log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)
     if auth is None:
         return options | {"headers": headers or None}
-    if isinstance(auth, str) and auth != "oauth":
-        auth = BearerAuth(auth)
-    if isinstance(auth, BearerAuth):
-        return options | {"headers": {**headers, "Authorization": f"Bearer {auth.token}"}}
-    from dovetail.auth.authorizer import create_authorizer
+    token = attachments.get_bearer_token(auth)
+    if token is not None:
+        return options | {"headers": {**headers, "Authorization": f"Bearer {token}"}}
     from dovetail.transports.http_client.remote_server import create_http_client
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
@@ -379,10 +380,10 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     other_verify = target.verify if isinstance(target.verify, str | Path) else True
     other_options = options | {"verify": other_verify, "cert": None}
     if other_options == options:
-        authorizer = create_authorizer(target.url, auth, create_client)
+        authorizer = attachments.create_authorizer(target.url, auth, create_client)
     else:
         create_other_client = functools.partial(create_http_client, **other_options, connect_timeout=timeouts.connect)
-        authorizer = create_authorizer(target.url, auth, create_other_client, create_client)
+        authorizer = attachments.create_authorizer(target.url, auth, create_other_client, create_client)
     return options | {"headers": headers or None, "authorizer": authorizer}
 
 
