@@ -51,7 +51,7 @@ CONTEXT_HINTS: Final[Mapping[str, str]] = {
     "report_progress": "use await ctx.progress(progress, total, message)",
     "request_context": "use ctx.lifespan, ctx.meta, ctx.request_id and the other attributes of the context",
     "reset_visibility": "use visible_to= of the tool, resource or prompt",
-    "send_notification": "use app.notify_tools_changed() and the like",
+    "send_notification": "use await ctx.notify(method, params), or app.notify_tools_changed() and the like",
     "session": "use ctx.elicit, ctx.sample, ctx.list_roots and the other methods of the context",
     "set_state": "use await ctx.session_state.set(key, value), ctx.user_state, or ctx.extra for one call",
     "transport": "use ctx.headers, which is empty unless the transport is HTTP",

@@ -12,7 +12,14 @@ import pytest
 
 from dovetail import CallToolResult, Context, Server, TextContent
 from dovetail import Client as RealClient
-from dovetail.errors import InternalError, InvalidParams, MethodNotFound, MissingClientCapability, RemoteError
+from dovetail.errors import (
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    MissingClientCapability,
+    RemoteError,
+    ToolError,
+)
 from dovetail.extensions import Extension, ExtensionSubscription, Params, Result
 from dovetail.middleware import CallNext, Exchange, ResponseCache
 from dovetail.server.server import get_dispatcher
@@ -512,3 +519,83 @@ async def test_a_request_fails_if_an_added_lifespan_cannot_open() -> None:
         with pytest.raises(RemoteError) as caught:
             await client.call("slow")
     assert caught.value.code == InternalError.code
+
+
+HEARD = "notifications/com.example/hello/heard"
+
+
+class HeardParams(Params):
+    listener_count: int
+
+
+def announcer() -> Server:
+    app = Server("announcer")
+
+    @app.tool
+    async def announce(ctx: Context) -> str:
+        """Send a notification from an async function."""
+        await ctx.notify(HEARD, HeardParams(listener_count=3))
+        return "announced"
+
+    @app.tool
+    def announce_in_thread(ctx: Context) -> str:
+        """Send a notification from a thread."""
+        ctx.wait(ctx.notify(HEARD, {"listenerCount": 3}))
+        return "announced"
+
+    @app.tool
+    async def announce_nested(ctx: Context) -> CallToolResult:
+        """Send a notification from a nested call."""
+        return await ctx.call_tool("announce")
+
+    @app.tool
+    async def announce_progress(ctx: Context) -> None:
+        """Send a notification that is not one of an extension."""
+        await ctx.notify("notifications/progress", {"progressToken": 1, "progress": 1})
+
+    @app.tool
+    async def announce_request(ctx: Context) -> None:
+        """Send a name that is not one of a notification."""
+        await ctx.notify("com.example/hello/heard")
+
+    return app
+
+
+async def collect_heard(target: Server, tool: str, era: str) -> list[tuple[str, Any]]:
+    heard: list[tuple[str, Any]] = []
+    async with RealClient(
+        target,
+        protocol_version="stateless" if era == "stateless" else "handshake",
+        notification_handler=lambda method, params: heard.append((method, params)),
+    ) as client:
+        await client.call(tool)
+    return heard
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+@pytest.mark.parametrize("tool", ["announce", "announce_in_thread", "announce_nested"])
+async def test_a_tool_sends_a_notification_of_an_extension(tool: str, era: str) -> None:
+    assert await collect_heard(announcer(), tool, era) == [(HEARD, {"listenerCount": 3})]
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+async def test_a_notification_of_a_tool_passes_through_a_mount(era: str) -> None:
+    outer = Server("outer")
+    outer.mount(announcer())
+    assert await collect_heard(outer, "announce", era) == [(HEARD, {"listenerCount": 3})]
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+async def test_a_mounted_client_handles_the_notifications_of_its_server(era: str) -> None:
+    heard: list[str] = []
+    outer = Server("outer")
+    outer.mount(RealClient(announcer(), notification_handler=lambda method, params: heard.append(method)))
+    assert await collect_heard(outer, "announce", era) == []
+    assert heard == [HEARD]
+
+
+@pytest.mark.parametrize("tool", ["announce_progress", "announce_request"])
+async def test_a_tool_cannot_send_other_notifications(tool: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ToolError):
+        await collect_heard(announcer(), tool, "stateless")
+    assert "ValueError" in caplog.text

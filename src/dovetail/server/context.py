@@ -306,6 +306,21 @@ class Context(Generic[State]):
         """Send a log message at level `error`."""
         await self.log("error", data, logger)
 
+    async def notify(self, method: str, params: object = None) -> None:
+        """Send a notification of an extension to the caller. A client without this extension ignores it.
+
+        A call that continues as a task sends it only while the request that started the task is open.
+
+        Args:
+            method: The name, which starts with "notifications/".
+            params: The parameters, as a dict or a protocol object.
+        """
+        if method in METHODS:
+            raise ValueError(
+                f"{method!r} is a notification of the protocol. ctx.notify() only sends those of extensions"
+            )
+        await self._exchange.notify(method, params)
+
     @overload
     async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> T: ...
     @overload
