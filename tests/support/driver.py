@@ -55,13 +55,13 @@ from typing import Any
 from dovetail import Server
 from dovetail.errors import ConnectionLost, RemoteError
 from dovetail.server.server import get_dispatcher
-from support import oracle
 from support.raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
 
-STATELESS = oracle.STATELESS
+HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS = "2026-07-28"
+PUBLISHED = (*HANDSHAKE, STATELESS)
 DRAFT = "draft"
-HANDSHAKE = oracle.HANDSHAKE
-REVISIONS = (*oracle.PUBLISHED, DRAFT)
+REVISIONS = (*PUBLISHED, DRAFT)
 DUPLEX = ("memory", "pipe", "stdio", "unix", "tcp", "sse")
 HTTP = ("http", "http-stateless")
 TRANSPORTS = (*DUPLEX, *HTTP)
@@ -166,6 +166,10 @@ class Peer:
         self._last_id = 0
         self._revisions_used: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Processes that serve the factory of a test file import this module too. They need not load the official SDK.
+        from support import oracle
+
+        self._oracle = oracle
 
     # Sending
 
@@ -376,7 +380,9 @@ class Peer:
         self.revision = result["protocolVersion"]
         self._revisions_used = {self.revision}
         self._run_check(
-            lambda: oracle.check_result(self.revision, "initialize", {"jsonrpc": "2.0", "id": 0, "result": result})
+            lambda: self._oracle.check_result(
+                self.revision, "initialize", {"jsonrpc": "2.0", "id": 0, "result": result}
+            )
         )
         if pending.response is not None:
             self.session = pending.response.headers.get("mcp-session-id")
@@ -447,7 +453,7 @@ class Peer:
     def _dispatch(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
         revision = pending.revision if pending is not None else None
         if "method" in message and "id" in message:
-            self._run_check(lambda: oracle.check_server_request(revision or self.revision, message))
+            self._run_check(lambda: self._oracle.check_server_request(revision or self.revision, message))
             self.server_requests.append((message["method"], message.get("params")))
             self.spawn(self._reply(message))
         elif "method" in message:
@@ -464,7 +470,7 @@ class Peer:
             pending = self._pending.pop((type(id), id), None)
         if pending is None:
             if "error" in message:
-                self._run_check(lambda: oracle.check_error(self.revision, message))
+                self._run_check(lambda: self._oracle.check_error(self.revision, message))
             self._unmatched.append(message)
             return
         if response is None or "id" in message:
@@ -472,9 +478,9 @@ class Peer:
             self.check(same, f"the response to {pending.id!r} has another id: {message}")
         request, violations = pending, len(self.violations)
         if "error" in message:
-            self._run_check(lambda: oracle.check_error(request.revision, message))
+            self._run_check(lambda: self._oracle.check_error(request.revision, message))
         elif request.method != "initialize":
-            self._run_check(lambda: oracle.check_result(request.revision, request.method, message))
+            self._run_check(lambda: self._oracle.check_result(request.revision, request.method, message))
         self.check(not pending.future.done(), f"second response: {message}")
         if pending.future.done():
             return
@@ -491,7 +497,7 @@ class Peer:
         errors: list[BaseException] = []
         for candidate in revisions:
             try:
-                oracle.check_notification(candidate, message)
+                self._oracle.check_notification(candidate, message)
                 return
             except Exception as exc:
                 errors.append(exc)

@@ -10,11 +10,9 @@ from typing import Any
 import jsonschema_rs
 from mcp_types import methods as sdk
 
+from support.driver import PUBLISHED, STATELESS
 from support.official_schemas import has_schema, load_schema
 
-HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-STATELESS = "2026-07-28"
-PUBLISHED = (*HANDSHAKE, STATELESS)
 SDK_CHECKED_REVISIONS = ("2025-11-25", STATELESS)
 
 # Codes of stateless servers: those of JSON-RPC and the three of the specification. Codes outside of JSON-RPC's range
