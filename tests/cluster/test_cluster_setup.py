@@ -187,7 +187,7 @@ def test_a_worker_uses_the_folder_and_the_key_of_its_parent(
 def test_programs_that_a_worker_starts_do_not_join_its_cluster() -> None:
     environment = os.environ | {cluster_setup.WORKERS_FOLDER_VARIABLE: "/nowhere"}
     program = (
-        "import os, sys\nfrom dovetail.server import cluster_setup\n"
+        "import os, sys\nfrom dovetail.cluster import cluster_setup\n"
         "sys.exit(cluster_setup.WORKERS_FOLDER_VARIABLE in os.environ or cluster_setup.find_default_cluster() is None)"
     )
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0

@@ -38,7 +38,7 @@ import asyncio, json, os, sys, time
 from contextlib import asynccontextmanager
 from dovetail import Client, Server, ServerLimits
 from dovetail.errors import MCPError
-from dovetail.server import dispatcher
+from dovetail.server.dispatch import dispatcher
 
 @asynccontextmanager
 async def lifespan():

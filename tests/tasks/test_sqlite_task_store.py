@@ -374,7 +374,7 @@ assert len(asyncio.run(memory.list_due(SERVER, time.time(), 100))) == 40
 
 
 def start(program: str, path: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-W", "ignore", "-c", program, str(path), str(Path(__file__).parents[2])]
+    command = [sys.executable, "-W", "ignore", "-c", program, str(path), str(Path(__file__).parents[1])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
