@@ -231,7 +231,9 @@ print("after")
 
 
 def test_whatever_this_process_prints_goes_to_stderr() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], input=b"hello", capture_output=True, check=True, timeout=60)
-    assert ran.stdout == b"before|for the client|after\n"
-    for words in (b"printed", b"written to 1", b"from a child"):
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", PROGRAM]
+    ran = subprocess.run(command, input=b"hello", capture_output=True, check=True, timeout=60, env=buffered)
+    assert ran.stdout == b"for the client|after\n"
+    for words in (b"before|", b"printed", b"written to 1", b"from a child"):
         assert words in ran.stderr
