@@ -10,7 +10,7 @@ _CANCEL_TIMEOUT_S: Final = 1.0
 
 
 class BackgroundTasks:
-    """Starts tasks, keeps them alive, and logs their errors."""
+    """Starts tasks, keeps a reference to each running task, and logs their errors."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -38,7 +38,7 @@ class BackgroundTasks:
         await self._wait(_CANCEL_TIMEOUT_S)
 
     async def _wait(self, timeout: float) -> None:
-        """Wait for all tasks, and for the tasks that they start."""
+        """Wait for all tasks, and for the tasks that these tasks start."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout
         while self._tasks and (remaining := give_up_at - loop.time()) > 0:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or an object that can be called, is async."""
+    """Return whether a function or a callable object is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 

@@ -23,7 +23,7 @@ try:
 except ImportError:
 
     def _enter_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        raise NotImplementedError("this version of asyncio cannot enter a task")
+        raise NotImplementedError("this version of asyncio cannot make another task the current task")
 
     _leave_task = _enter_task
 
@@ -34,7 +34,7 @@ _enterable_loop_types: Final[dict[type[asyncio.AbstractEventLoop], bool]] = {}
 
 
 def can_enter_tasks(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the running loop lets other code enter a task. Each type of loop is tried once."""
+    """Return whether this event loop allows switching to another task. Each type of loop is tried once."""
     can_enter = _enterable_loop_types.get(type(loop))
     if can_enter is None:
         can_enter = _enterable_loop_types[type(loop)] = _try_entering_task(loop)
@@ -65,7 +65,7 @@ def _try_entering_task(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class EagerTaskStarter:
-    """Starts coroutines immediately, without waiting for the event loop, if the loop can enter tasks.
+    """Starts coroutines without waiting for the next iteration of the event loop, if the loop supports it.
 
     Args:
         context: The context variables with which each coroutine starts. By default, these are the variables of the
@@ -76,7 +76,7 @@ class EagerTaskStarter:
         self._loop = asyncio.get_running_loop()
         self._context = context
         self._can_enter_tasks = can_enter_tasks(self._loop)
-        # If the loop cannot enter tasks, this is always None.
+        # A task that is prepared for the next coroutine. It is always None if the event loop cannot enter tasks.
         self._standby: _StandbyTask | None = None
         self._user_count = 0
 
@@ -94,7 +94,7 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Prepare a task, so that the next coroutine can start immediately.
+        """Create a task in advance, so that the next coroutine can start immediately.
 
         Call `release` when you no longer need the task.
         """
@@ -102,7 +102,7 @@ class EagerTaskStarter:
         self._prepare()
 
     def release(self) -> None:
-        """Undo one call of `acquire`. When all calls are undone, the prepared task ends."""
+        """Undo one call of `acquire`. After the last one is undone, the prepared task ends."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()
@@ -151,7 +151,7 @@ class _StandbyTask:
         except StopIteration:
             has_changed = task.get_name() != self._name or getattr(task, "_callbacks", None)
             if has_changed and not self._assigned.done():
-                self._assigned.set_result(None)  # This task ends, and the next coroutine gets another one.
+                self._assigned.set_result(None)  # This task ends now. The next coroutine gets a new task.
             return True
         finally:
             self._is_lent = False
@@ -195,7 +195,7 @@ class _StandbyTask:
 
 
 class EagerWorker:
-    """Runs a function each time `wake` is called. A task is created only if the function waits.
+    """Runs a coroutine function each time `wake` is called. A task is created only if the function has to wait.
 
     The function must handle all pending work, because `wake` has no effect while the function runs.
     """
@@ -228,7 +228,7 @@ class EagerWorker:
             self._closed.set_result(None)
 
     async def run(self) -> None:
-        """Run the function once, and again each time `wake` is called, until `close` is called.
+        """Run the function once, and then after each call of `wake`, until `close` is called.
 
         If the function raises an exception, raise it here.
         """

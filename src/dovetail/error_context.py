@@ -13,14 +13,15 @@ E = TypeVar("E", bound=Exception)
 # Comparing names is slow, and other programs choose the names. These limits keep the time to a few milliseconds.
 _MAX_COMPARED_CHARS: Final = 64
 _MAX_CANDIDATES: Final = 5000
-_MAX_NEIGHBORS: Final = 40  # the candidates before and after a name, in alphabetical order
+# In alphabetical order, this many candidates before a name and after it are compared with the name.
+_MAX_NEIGHBORS: Final = 40
 _MAX_COMPARED_CANDIDATES: Final = 10
 _MIN_SIMILARITY: Final = 0.6
 _MAX_SHOWN_NAMES: Final = 10
 
 
 def add_context(error: E, **context: Any) -> E:
-    """Set details of an `MCPError` such as `server`, `step` and `hint`, and return the error.
+    """Set attributes of an `MCPError`, such as `server`, `step` and `hint`, and return the error.
 
     Details that are already set are not changed.
     """
@@ -49,7 +50,7 @@ def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
     ]
     if len(comparable) > 4 * _MAX_NEIGHBORS:
         comparable = _find_neighbors(name, comparable)
-    from difflib import SequenceMatcher  # imported here, because only errors need it
+    from difflib import SequenceMatcher  # This import is here because only errors need the module.
 
     matcher = SequenceMatcher(b=name)
     promising: list[tuple[float, str]] = []

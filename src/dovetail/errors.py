@@ -151,7 +151,7 @@ class ProtocolError(MCPError):
 
 
 class ParseError(ProtocolError):
-    """Raised if data is not valid JSON, or if the data is ambiguous, for example because of repeated keys."""
+    """Raised if data is not valid JSON, or if it is ambiguous, for example because a key is repeated."""
 
     code = -32700
 
@@ -276,7 +276,7 @@ class InsufficientScope(ProtocolError):
 
 
 class RemoteError(MCPError):
-    """An error response from the other side.
+    """An error response from the server or the client on the other side of the connection.
 
     `code` and `message` are those of the response. `data` has more details, or is None.
     """

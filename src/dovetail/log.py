@@ -47,7 +47,7 @@ class ThrottledLog:
     def __init__(self, level: int = logging.WARNING) -> None:
         self._level = level
         self._next_at = 0.0
-        self._skipped = 0  # the number of messages since the last line
+        self._skipped = 0  # the number of messages that were not logged since the last line
 
     @property
     def is_due(self) -> bool:

@@ -48,11 +48,11 @@ class Turn(Struct, kw_only=True):
 
     @property
     def calls(self) -> list[ToolUseContent]:
-        """Return the tool calls of the reply."""
+        """Return the tool calls in the model's reply."""
         return [block for block in self.content if isinstance(block, ToolUseContent)]
 
     def finish(self, call: ToolUseContent, result: CallToolResult) -> None:
-        """Store the result of a call."""
+        """Store the result of a tool call."""
         self.results[call.id] = ToolResultContent(
             tool_use_id=call.id,
             content=result.content,
@@ -158,7 +158,7 @@ class PausedEvent(Struct, frozen=True, kw_only=True):
 
 
 class FinishedEvent(Struct, frozen=True, kw_only=True):
-    """The end of the agent's work on the current prompt."""
+    """The last event of a run, with the reason why the run has ended."""
 
     type: ClassVar[Literal["finished"]] = "finished"
     reason: FinishReason  # The reason why the agent finished, such as "completed" or "max_turns".
@@ -213,7 +213,7 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # The turn whose tool calls are running.
+        self._turn: Turn | None = None  # The model reply whose tool calls are running.
         self._call_ids: set[str] = set()
         self._last_text = ""
         self._skill_tool: SkillTool | None = None  # None until the first prompt
@@ -245,7 +245,7 @@ class Agent:
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
         except (TypeError, ValueError):
-            # After an invalid answer, the call keeps waiting.
+            # If the answer is invalid, the call keeps waiting for another answer.
             turn.waiting_by_ticket[ticket] = call
             raise
         finally:

@@ -13,7 +13,7 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-# An estimate. The real number of tokens depends on the size of the image in pixels.
+# This number is an estimate. The real number of tokens depends on the size of the image in pixels.
 _TOKENS_PER_IMAGE: Final = 1_600
 _MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a limit below this number of tokens.
 _TOKENS_PER_PRICE: Final = 1_000_000

@@ -78,7 +78,7 @@ class SkillTool:
         *,
         wait: bool,
     ) -> CallToolResult:
-        """Load a file of a skill, with the user's consent. Return the file with its origin.
+        """Ask the user for consent, load a file of a skill, and return it with its origin.
 
         After a SKILL.md is loaded, the user can allow the tools that it asks for.
         """
@@ -90,7 +90,7 @@ class SkillTool:
             raise NotFound(InvalidParams.code, f"unknown skill {name!r}")
         try:
             content = await skill.read(path, wait=wait)
-        except ImportError as exc:  # The parser for YAML is not installed.
+        except ImportError as exc:  # The package that reads YAML is not installed.
             raise NotSupported(str(exc)) from None
         except SkillMismatch:
             permissions.withdraw(skill)
@@ -101,7 +101,7 @@ class SkillTool:
 
 
 def _name_skills(skills: Iterable[HostSkill]) -> dict[str, HostSkill]:
-    """Give each skill the name that the model uses. If two skills of a server have the same name, use their URIs."""
+    """Return the name of each skill for the model. If two skills of a server have the same name, use their URIs."""
     listed = [*skills]
     counts = Counter((skill.server, skill.name) for skill in listed)
     named: dict[str, HostSkill] = {}

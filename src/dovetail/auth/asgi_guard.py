@@ -104,9 +104,9 @@ class ASGIGuard:
     def _log_denial(self, error: AuthError) -> None:
         """Log why a request was denied, because the response to the client does not contain the reason."""
         cause = error.__cause__
-        # The text of any other cause may contain the token.
+        # Only this exception has a `detail` that is safe to log. The text of other exceptions may contain the token.
         reason = f"{cause}: {cause.detail}" if isinstance(cause, AuthenticationFailed) and cause.detail else str(error)
-        if error.status_code == 503:  # the token could not be checked, for example because the issuer does not respond
+        if error.status_code == 503:  # The token could not be checked.
             self._unavailable_warning.log("authentication failed: %s", reason)
         else:
             log.debug("authentication failed: %s", reason)

@@ -186,7 +186,7 @@ class AuthorizationServer:
         Use the token in the server to call the provider's API for the caller. Never send the token to a client.
         """
         if principal is None or principal.issuer != self._token_issuer.issuer:
-            return None  # A different authorization server authenticated the caller.
+            return None  # The caller logged in at a different authorization server.
         family = principal.claims.get("sid")
         if not isinstance(family, str):
             return None
@@ -266,8 +266,8 @@ class AuthorizationServer:
         return await self._flow_runner.run(self._endpoints.handle(request))
 
     def _warn_of_proxy(self, address: str, forwarded: str) -> None:
-        """Log once that client addresses from a proxy are ignored."""
-        # If the server trusts the proxy, `address` already comes from the header.
+        """Log once that the server ignores the client addresses that a proxy sends."""
+        # For a trusted proxy, `address` is already the client address in the header.
         if address in map(str.strip, forwarded.split(",")):
             return
         self._has_warned_of_proxy = True
@@ -372,8 +372,8 @@ def _open_store(
         return SharedStateStore(cast("SharedState", store), issuer)
     if cast("SharedStateSource", store).is_local:
         raise ValueError(
-            "logins must outlive the workers, but a local cluster is deleted with them. Pass the path of a file as "
-            "store=. All workers of one machine can use it"
+            "a local cluster cannot store logins, because it is deleted when its workers stop. Pass the path of a "
+            "file as store=. All workers of one machine can share this file"
         )
     return SharedStateStore(create_state(f"authorization server {issuer}", [secret_key]), issuer)
 

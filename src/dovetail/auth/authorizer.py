@@ -81,10 +81,11 @@ class OAuthAuthorizer:
         self._renewal_task: asyncio.Task[bool] | None = None
         self._renewed_token: str | None = None
         self._login_token: str | None = None
-        self._requested_scope_sets: set[frozenset[str]] = set()  # the sets of scopes that earlier logins requested
+        # Each set contains the scopes that an earlier login requested.
+        self._requested_scope_sets: set[frozenset[str]] = set()
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
-    # The HTTP transport calls these methods.
+    # The HTTP transport calls the following methods.
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
         """Return the headers with the credentials, and renew the token before it expires.
@@ -119,7 +120,7 @@ class OAuthAuthorizer:
             return True
         login = await self._get_login()
         if login is not None and login.token is not None and login.token.access_token != sent_token:
-            # Another request has already logged in.
+            # Another request has completed a login in the meantime.
             return True
         if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False
@@ -136,7 +137,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether another login would be useless, for example because the server has refused the same scopes.
+        """Return whether another login cannot help, for example because the server has refused the same scopes before.
 
         spec: authorization#step-up-authorization-flow
         """
@@ -242,7 +243,7 @@ class OAuthAuthorizer:
             if login is None or login.token is None:
                 return False
             if login.token.access_token != sent_token and login.token.is_fresh(time.time()):
-                # Another process has already renewed the token.
+                # Another process has renewed the token in the meantime.
                 return True
             if login.token.refresh_token is None:
                 return False

@@ -31,7 +31,7 @@ class FlowRunner:
         If `in_thread` is True, each step runs in a thread, because a token store may block.
         """
         result: Any = None
-        error: Exception | None = None  # the exception of the last awaitable, which the flow receives
+        error: Exception | None = None  # If an awaitable fails, the flow receives its exception.
         held_lock: asyncio.Lock | None = None
         try:
             while True:
@@ -73,7 +73,7 @@ class FlowRunner:
             return await asyncio.to_thread(_advance, flow, value, error)
 
     def _renew_locks(self) -> None:
-        """Create new locks if the event loop has changed. A lock works in only one event loop."""
+        """Create new locks for a new event loop, because a lock works in only one event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._flow_lock, self._thread_lock = loop, asyncio.Lock(), asyncio.Lock()

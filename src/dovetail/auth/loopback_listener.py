@@ -45,7 +45,7 @@ class LoopbackListener:
 
     async def open(self) -> str:
         """Start listening and return the redirect URI."""
-        # Browsers may use either address of localhost, so both need the same port.
+        # A browser may connect to the IPv4 or the IPv6 address of localhost, so both need the same port.
         first_host, *other_hosts = ("127.0.0.1", "::1") if self._host == "localhost" else (self._host,)
         port = self._port
         try:
@@ -125,7 +125,7 @@ async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None
     """
     if redirect_uri is None:
         for uri in registered_uris:
-            # A registered URI may be on another machine if the user pasted the redirect of an earlier login.
+            # In an earlier login, the user may have pasted the redirect, so a registered URI may be on another machine.
             with contextlib.suppress(LoginFailed):
                 listener = LoopbackListener(uri)
                 return listener, await listener.open()

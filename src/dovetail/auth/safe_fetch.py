@@ -25,7 +25,7 @@ from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
-_IDLE_TIMEOUT_S: Final = 1.0  # A server that a caller names cannot keep a connection open.
+_IDLE_TIMEOUT_S: Final = 1.0  # Callers choose these servers, so a connection is not kept open.
 DOCUMENT_TIMEOUT_S: Final = 5.0
 # If a token response is lost, the user must log in again, so the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0
@@ -53,9 +53,9 @@ class SafeFetcher:
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        # This function creates the HTTP client for requests to the server's origin.
+        # This function creates the HTTP client for requests to the origin of the MCP server.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
-        # This URL may have a private address, because the user passed the URL.
+        # The user passed this URL, so its host may have a private address.
         trusted_url: str | None = None,
     ) -> None:
         parts = urlsplit(url)

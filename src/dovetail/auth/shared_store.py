@@ -17,7 +17,8 @@ from dovetail.protocol.interfaces.shared_state import (
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.wire.base import Struct
 
-# A value of these kinds can be taken only once. If the back end may have lost the record of that, nobody gets it.
+# Values of these kinds can be used only once.
+# If the back end may have lost the record of a use, no caller gets the value.
 _SINGLE_USE_KINDS: Final = frozenset({"code", "trip"})
 _MAX_ATTEMPTS: Final = 5
 _RETRY_DELAY_S: Final = 0.2
@@ -27,7 +28,7 @@ class _Record(Struct, frozen=True, array_like=True):
     value: bytes
     stored_at: float
     until: float
-    epoch: str  # the epoch of the shared state in which the value was stored
+    epoch: str  # The epoch changes when the shared state loses data.
 
 
 _records: Final = VersionedCodec(_Record)
@@ -72,8 +73,9 @@ class SharedStateStore:
             if record is None:
                 return None
             if kind in _SINGLE_USE_KINDS:
-                # After a failover, the new primary may still have a deleted value. So the record of the use decides
-                # who gets the value. If the deletion fails, the value expires.
+                # After a failover, the new primary may still have a deleted value.
+                # So only the caller whose use is recorded gets the value.
+                # If the deletion fails, the value stays until it expires.
                 if not await self._use(f"taken {kind}", key, record.stored_at, record.until, now, record.epoch):
                     return None
                 with suppress(SharedStateUnavailable):
@@ -96,7 +98,7 @@ class SharedStateStore:
             return await self._check_swapped(kind, key, value, now)
 
     async def _check_swapped(self, kind: str, key: str, value: bytes, now: float) -> bool:
-        """Find out whether a value was stored, although the back end did not answer.
+        """Find out whether a value was stored. Call this method if the back end did not answer.
 
         The caller must not repeat a change that has happened. For example, a refresh token would look stolen.
         """
@@ -159,7 +161,7 @@ class SharedStateStore:
         expected: int | None = None,
         stored: bytes | None = None,
     ) -> bool:
-        """Store a value. Keep what a newer release has added to the record in `stored`."""
+        """Store a value. If a newer release has added fields to the record in `stored`, keep these fields."""
         await self._start()
         record = _Record(value, now, until, self._state.get_status().epoch)
         try:
@@ -189,11 +191,11 @@ class SharedStateStore:
             self._is_started = False
             await self._state.close()
 
-    # The methods of SharedStateListener. The store needs no messages.
+    # The store implements SharedStateListener, but ignores all messages.
 
     def receive(self, message: Message) -> None:
         """Ignore a message."""
 
     def handle_gap(self) -> None:
-        """Log that logins may be lost."""
+        """Log that the back end may have lost logins."""
         log.warning("the shared state of the authorization server has lost records. Users may have to log in again")

@@ -15,7 +15,7 @@ from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import get_data_dir, lock_path_async, make_private_dir, read_private_file, replace_file
 
-LOCK_TIMEOUT_S: Final = 60.0  # how long to wait while another process renews the token
+LOCK_TIMEOUT_S: Final = 60.0  # the seconds to wait while another process renews the token
 
 
 class MemoryTokenStore:
@@ -62,7 +62,7 @@ class FileTokenStore:
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Hold the lock for a key. Only one caller can hold the lock at a time, even with several processes."""
+        """Hold the lock for a key. Only one caller in all processes can hold the lock at a time."""
         async with contextlib.AsyncExitStack() as stack:
             try:
                 make_private_dir(self._folder)

@@ -28,7 +28,7 @@ class AnswerProvider:
     def __init__(self, answers: Mapping[str, str], hide_progress: Callable[[], AbstractContextManager[None]]) -> None:
         self.unanswered: list[str] = []  # the texts of elicitations that nobody answered
         self.has_declined = False
-        self.usage_error: click.UsageError | None = None  # the error if --answer is invalid
+        self.usage_error: click.UsageError | None = None  # the error message if an --answer is invalid
         self.unused_answers = set(answers)  # the names of the --answer options that were not used
         self._answers = answers
         self._asked_names: set[str] = set()
@@ -61,7 +61,7 @@ class AnswerProvider:
         with self._hide_progress(), LineReader() as lines:
             _print_message(lines, request)
             values = fill_form(lines, schema, answer)
-            # The user has just answered yes or no, and would answer the same again.
+            # After a single yes-or-no question, do not ask again whether to send the answer.
             if not is_yes_no_form(schema) and not confirm(lines, "Send this?", default=True):
                 raise ElicitationDeclined
         return values
@@ -78,7 +78,7 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def describe_unused(self) -> str | None:
-        """Return a message about the first --answer that was not used, or None."""
+        """Return a message that an --answer was not used, or None if all were used."""
         if not self.unused_answers or not self._asked_names:
             return None
         name = min(self.unused_answers)

@@ -40,7 +40,7 @@ def write_client(
     types = TypeWriter(_IMPORTED_NAMES)
     class_name = make_class_name(server_name, "Server", _IMPORTED_NAMES)
     types.reserve(class_name)
-    # A method must not hide the name of a type.
+    # A method with the name of a type would hide the type.
     used_names = {"client", *BUILTIN_TYPES, *(name for name in _IMPORTED_NAMES if name[0].isupper())}
     imports = {"dovetail.Client"}
     methods = [_write_tool(tool, _claim_name(tool.name, "tool", used_names), types, imports) for tool in tools]
@@ -122,7 +122,7 @@ def _write_tool(tool: Tool, name: str, types: TypeWriter, imports: set[str]) -> 
 
 
 def _get_result_schema(tool: Tool) -> Schema:
-    """Return the schema of the value that `Client.call` returns.
+    """Return the schema of the value that `Client.call` returns for a tool.
 
     Servers wrap a result that is not an object in `{"result": ...}`, and `Client.call` returns the inner value. Some
     servers do not mark the schema of a wrapped result, so this function looks for the single property `result`.
@@ -250,7 +250,7 @@ def _write_docstring(description: str | None, parameters: Sequence[_Parameter]) 
 def _escape(line: str) -> str:
     """Escape a line for a docstring, so that the line cannot end the docstring or contain invisible characters."""
     escaped = escape_text(line.replace("\\", "\\\\"))
-    # `escape_text` has replaced the invisible characters. Now escape the quotes.
+    # `escape_text` escapes invisible characters, but not the quotes.
     return _QUOTES.sub(lambda match: match[0].replace('"', '\\"'), escaped)
 
 

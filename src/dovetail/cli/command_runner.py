@@ -103,9 +103,9 @@ class CommandClient:
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
             server=self.client.name,
-            hint=f"start the program yourself and pass the URL {self._stderr_monitor.url} instead. If this URL does "
-            "not work, add /mcp to it or remove /mcp. If the program also serves stdio, pass --timeout SECONDS to wait "
-            "longer",
+            hint=f"start the program yourself, and pass its URL {self._stderr_monitor.url} as the target. If this URL "
+            "does not work, add /mcp to it or remove /mcp. If the program also serves stdio, "
+            "pass --timeout SECONDS to wait longer",
         )
 
 
@@ -255,7 +255,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
 
 
 def format_error(exc: MCPError) -> str:
-    """Return the text of an error. A bar marks all lines after the first, because they may come from a server."""
+    """Return the text of an error. All lines after the first get a bar, because they may come from a server."""
     message = str(exc.args[0]) if exc.args else ""
     first_line, *lines = message.split("\n")
     quoted_lines = [line if line.startswith(QUOTE_PREFIX) else f"{QUOTE_PREFIX}{line}" for line in lines]

@@ -32,7 +32,7 @@ from dovetail.errors import MCPError
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
-_MEMORY_TTL_S = 30 * 24 * 3600.0  # how many seconds the items of a server are stored
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # the seconds for which the items of a server are cached
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 

@@ -105,7 +105,7 @@ def _format_login(exc: AuthError, options: str = "") -> str:
 
 
 def describe_listen_error(exc: Exception) -> str:
-    """Return the message of an error that may be about the address of a server, with the option that helps."""
+    """Return the message of an error. If the address of a server may be wrong, add the option that fixes it."""
     if not isinstance(exc, OSError) or exc.strerror is None or exc.filename is not None:
         return translate_options(str(exc))
     code, message = exc.errno, exc.strerror
@@ -187,7 +187,7 @@ def _find_credentials_hint(exc: MCPError) -> str | None:
 
 
 def _find_command_hint(exc: MCPError) -> str | None:
-    """Return the option or the command that helps, for errors whose own hint names Python code."""
+    """Return the option or the command that fixes an error. Use it if the hint of the error names Python code."""
     hint = exc.hint or ""
     match exc:
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):

@@ -84,7 +84,7 @@ def create_host(options: HostOptions, *, should_prompt: bool = True, **host_argu
 
 
 def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
-    """Return the servers in these configuration files. If `files` is empty, search for configuration files."""
+    """Return the servers in these configuration files. If `files` is empty, use the files that dovetail finds."""
     return (
         [entry for file in files for entry in load_config(Path(file), level="user")[0]]
         if files

@@ -105,7 +105,7 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Adapt an entry to a host. For example, replace a URL with a command if the host can only start commands."""
+    """Change an entry for a host. For example, if the host does not support URLs, replace the URL with a command."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and (

@@ -108,7 +108,7 @@ def _list_sections(item: Any, options: TargetOptions) -> list[tuple[str, str | o
 
 
 def _format_fields(schema: Any, *, has_notes: bool) -> output.Rows:
-    """Return a row for each field: name, type, whether it is required, and description."""
+    """Return a row for each field, with its name, its type, whether it is required, and its description."""
     return [
         (
             f"{'  ' * field.depth}{output.escape_line(field.name)}",

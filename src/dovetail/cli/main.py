@@ -263,6 +263,6 @@ def _report_os_error(exc: OSError) -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to the null device, because the program that read the output has exited."""
+    """Redirect stdout to the null device, because no program reads it any more."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

@@ -64,7 +64,7 @@ class TypeWriter:
         self._roots: list[Schema] = []  # Keep the schemas alive, because the keys of `_class_names` contain their ids.
 
     def reserve(self, name: str) -> None:
-        """Reserve a name, so that no class gets this name."""
+        """Reserve a name, so that it is not used for a class."""
         self._used_names.add(name)
 
     def use(self, name: str) -> str:
@@ -129,7 +129,7 @@ class TypeWriter:
         if key is not None:
             self._class_names[key] = class_name
         index = len(self.definitions)
-        self.definitions.append("")  # Reserve the position before the classes of the fields.
+        self.definitions.append("")  # Insert the class now, so that it comes before the classes of its fields.
         required = get_required(schema)
         fields: dict[str, str] = {}
         for field, field_schema in get_mapping(schema).items():

@@ -41,7 +41,7 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     script: str | None = None  # the absolute path of a script with metadata
     metadata: str = ""
     packages: Sequence[str] = ()
-    python: str | None = None  # a version, a range of versions, or a path
+    python: str | None = None  # a Python version, a range of versions, or the path of Python
 
 
 def describe_environment(
@@ -127,7 +127,7 @@ def enter_environment(environment: EnvironmentSpec) -> None:
     python = _get_python(folder)
     variables = os.environ | {_ENVIRONMENT_VARIABLE: _format_marker(str(folder), environment)}
     command = [python, "-m", "dovetail", *sys.argv[1:]]
-    if sys.platform == "win32":  # Windows cannot replace a process.
+    if sys.platform == "win32":  # On Windows, a process cannot be replaced by another program.
         raise click.exceptions.Exit(subprocess.run(command, env=variables, check=False).returncode)
     os.execve(python, command, variables)
 

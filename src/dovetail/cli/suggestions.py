@@ -69,7 +69,7 @@ def suggest_option(exc: click.NoSuchOption) -> str:
     params = [] if exc.ctx is None else exc.ctx.command.params
     if exc.option_name == "--transport" and any("--http" in param.opts for param in params):
         return ". Pass --http to serve over HTTP. The default is stdio"
-    # click suggests every option that is a little similar.
+    # click also suggests options that are hardly similar.
     return suggest_match(exc.option_name, exc.possibilities or ())
 
 

@@ -17,8 +17,8 @@ from dovetail.tasks.task_record import TaskEncrypted, TaskRecord, TaskStatus, Ta
 from dovetail.tasks.task_store import TaskStore
 from dovetail.wire.base import Struct
 
-SHORT_ID_CHARS: Final = 12  # how many characters of an ID are shown in lists
-_MAX_SUGGESTIONS: Final = 100  # how many tasks shell completion suggests
+SHORT_ID_CHARS: Final = 12  # In lists, an ID is shortened to this many characters.
+_MAX_SUGGESTIONS: Final = 100  # Shell completion suggests at most this many tasks.
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -18,14 +18,14 @@ FIND_HINT: Final = f"To find names, call {SEARCH_TOOL} query=WORDS on the same t
 
 
 def has_tool_search(tools: Mapping[str, Tool]) -> bool:
-    """Return whether a server with these listed tools has other tools, which it does not list."""
+    """Return whether a server has more tools than the ones that it lists."""
     return all(
         tool.name in tools and _list_arguments(tools[tool.name]) == _list_arguments(tool) for tool in SEARCH_TOOLS
     )
 
 
 def _list_arguments(tool: Tool) -> tuple[set[str], set[str]]:
-    """Return the names of all arguments and of the required arguments. Another server can have a tool of that name."""
+    """Return the names of all arguments of a tool, and the names of the required arguments."""
     schema = as_object(tool.input_schema)
     return set(get_mapping(schema)), set(get_required(schema))
 

@@ -42,7 +42,7 @@ from dovetail.wire.codec import encode, to_plain
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # arguments above this size are shortened
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # Arguments above this size are shortened.
 _MAX_TEXT_CHARS: Final = 1000
 _MAX_MASKED_CHARS: Final = 64 * 1024
 _MAX_CACHED_TEXTS: Final = 1024
@@ -92,16 +92,16 @@ class AuditLog:
         self._secrets = secrets or SecretResolver({})
         # The secrets of the hosts that write to this log. A weak set does not keep closed hosts in memory.
         self._host_secrets: WeakSet[SecretResolver] = WeakSet()
-        self._secrets_version: object = None  # The cached texts were masked with this version.
+        self._secrets_version: object = None  # the version of the secrets that are masked in the cached texts
         self._cached_texts: dict[Hashable, bytes] = {}
         self._max_bytes = max_bytes
         self._backup_count = backup_count
         self._lock = threading.Lock()
         self._file_descriptor = -1
         self._file_bytes = 0
-        self._check_at = 0.0  # the time of the next check for a rotated file
+        self._check_at = 0.0  # when to check next whether the file was rotated
         self._rotate_at = 0.0  # the earliest time for the next rotation
-        # An unusable file raises an error here.
+        # If the file cannot be used, this call raises the error now and not later.
         read_version(read_first_line(self.path), self.path)
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
@@ -134,7 +134,7 @@ class AuditLog:
             )
 
     def _get_cache(self) -> dict[Hashable, bytes]:
-        """Return the cached texts. A new secret clears the cache, because a cached text may contain the secret.
+        """Return the cached texts. If there is a new secret, clear the cache first. A cached text may contain it.
 
         Other threads may still add texts to the old dict, which is not used again.
         """
@@ -147,7 +147,7 @@ class AuditLog:
     def _encode_texts(
         self, cache: dict[Hashable, bytes], key: Hashable, server: str, request: PolicyRequest, texts: dict[str, str]
     ) -> bytes:
-        """Encode the texts of an entry as the start of a JSON object. The caller adds the end of the object."""
+        """Encode the texts of an entry as the start of a JSON object. The caller appends the rest of the object."""
         data = {"kind": request.kind, "tool": request.tool, "caller": request.caller, **texts}
         data = {name: text for name, text in data.items() if text}
         masked = self._mask(data)
@@ -235,7 +235,7 @@ class AuditLog:
             self._rotate_at = now + _ROTATE_RETRY_S
             return
         self._close_file()
-        # The lock is released before this call, because opening the file may need the lock.
+        # Release the lock before the file is opened, because opening the file may need the lock.
         self._open_file()
 
     def _is_current_file(self) -> bool:
@@ -299,7 +299,7 @@ def _parse_line(line: bytes, path: Path) -> list[RecordingHeader | Frame | Event
 
 
 def describe_shape(value: Any) -> Any:
-    """Describe the names, types and lengths in a value, but not its content."""
+    """Return the names, types and lengths in a value, without its content."""
     return _describe_shape(value, 0)
 
 
@@ -367,7 +367,7 @@ def _open_log(path: Path) -> int:
         if os.fstat(file_descriptor).st_size == 0:
             append(file_descriptor, _encode_ascii(_HEADER) + b"\n")
         elif not _ends_with_newline(path):
-            append(file_descriptor, b"\n")  # The next entry must not continue half a line.
+            append(file_descriptor, b"\n")  # A crash can leave half a line. The next entry must start on a new line.
     except BaseException:
         os.close(file_descriptor)
         raise
@@ -403,7 +403,7 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 
 
 def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
-    """From now on, write the events of a host to an audit log. The audit log masks the host's secrets."""
+    """Connect a host to an audit log. From now on, the audit log records the host's events and masks its secrets."""
     with audit_log._lock:  # pyright: ignore[reportPrivateUsage]
         # Another thread may be reading the old set, so a new set is created.
         audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]

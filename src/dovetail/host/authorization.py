@@ -76,20 +76,20 @@ class ToolRecord(Struct, frozen=True, kw_only=True):
 
 
 class Authorization(Struct, frozen=True, kw_only=True):
-    """The permission to send one request."""
+    """The permission to send one request to a server."""
 
     reason: str
     request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
     record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
-    # True if the host did not wait for anything. Then the tool definition cannot have changed in the meantime.
+    # True if the host authorized the request without waiting, so that the tool definition cannot have changed.
     is_immediate: bool = False
     edited_value: Any = None  # the arguments or the result as the user has changed them
     is_once: bool = False  # True if the user's answer was not stored as a grant
 
 
 class DecisionDetails(Struct, frozen=True):
-    """The data of a "decision" event."""
+    """The data of a "decision" event of a host."""
 
     request: PolicyRequest
     decision: Decision
@@ -122,7 +122,7 @@ class RequestAuthorizer:
         self._shared_callers: SharedCallers | None = None  # None if the gateway is not in a cluster
 
     def join_cluster(self, cluster: SharedWorker) -> None:
-        """Share quotas, and the session grants and definitions of callers, with all workers of a gateway."""
+        """Share quotas, session grants and the definitions that callers used with all workers of a gateway."""
         if self._shared_callers is not None and self._shared_callers.cluster is cluster:
             return
         from dovetail.host.gateway.shared_callers import SharedCallers  # Few gateways are in a cluster.
@@ -183,7 +183,7 @@ class RequestAuthorizer:
             await self.meter.record_call(server_name, operation, rate)
 
     async def ask_for_caller(self, caller: str, request: ConsentRequest) -> ConsentAnswer:
-        """Ask the host's user whether a gateway caller may make a request.
+        """Ask the user of the host whether a caller of the gateway may send a request.
 
         Each caller can have only a few open questions, so that the questions of others do not wait.
         """
@@ -281,10 +281,12 @@ class RequestAuthorizer:
         """
         decision = self.check(request)
         if build_consent_request(request, decision.reason, details, wait).is_shortened:
-            raise self._refusal_error(request, decision, "the names of these tools are too long for a question")
+            raise self._refusal_error(
+                request, decision, "the names of the tools are too long to show them in a question"
+            )
         can_ask = wait and is_interactive(self.consent_handler)
         if not can_ask and peek_grant(self.grants, request, current_fingerprint) is None:
-            raise self._refusal_error(request, decision, "the user was not asked about these tools")
+            raise self._refusal_error(request, decision, "the user cannot be asked about these tools now")
         return await self._authorize_decision(
             request, decision, current_fingerprint, details, wait, ask=None, can_remember=True
         )
@@ -372,7 +374,7 @@ class RequestAuthorizer:
         return edited_request
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the policy's decision. If there is no user to ask, replace "ask" with `Policy.non_interactive`."""
+        """Return the policy's decision. If the decision is "ask" but there is no user, use `Policy.non_interactive`."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -467,7 +469,7 @@ class RequestAuthorizer:
             await self._store_grant(request, current_fingerprint, answer)
 
     async def use_once_grant(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether a `once` grant allows this request. Remove the grant."""
+        """Return whether a `once` grant allows this request. A grant that allows it is removed."""
         grant = await self._find_grant(request, current_fingerprint)
         return grant is not None and grant.scope == "once"
 
@@ -561,7 +563,8 @@ class RequestAuthorizer:
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
-        # The answer to a shortened question is "once". Another scope means that the user has seen the full text.
+        # An answer to a shortened question has the scope "once".
+        # Any other scope means that the user has seen the full text.
         return not consent_request.is_shortened or answer.scope != "once"
 
 

@@ -20,11 +20,11 @@ _MAX_CALLERS: Final = 256
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
-CallerKey: TypeAlias = tuple[str, str | None, frozenset[str]]  # the principal, its client ID and its scopes
+CallerKey: TypeAlias = tuple[str, str | None, frozenset[str]]  # the principal, the client ID and the scopes of a caller
 
 
 class CallerClients:
-    """The clients of one server, one for each gateway caller.
+    """The clients of one server. Each caller of the gateway has a separate client.
 
     A user may have several tokens, and the credentials may depend on the client and the scopes of a token. Tokens that
     differ in these points therefore have separate clients.

@@ -159,7 +159,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def copy_catalog(catalog: Catalog) -> Catalog:
-    """Return a copy with separate definitions, so that the caller may change them."""
+    """Return a copy of a catalog with separate definitions, so that the caller may change the definitions."""
     copied = replace(
         catalog,
         tools=copy_entries(catalog.tools),

@@ -37,7 +37,7 @@ class CatalogEntry(Struct, frozen=True, kw_only=True):
 
 
 def copy_entries(entries: tuple[CatalogEntry, ...]) -> tuple[CatalogEntry, ...]:
-    """Copy entries with their definitions, so that the caller may change them."""
+    """Copy entries and their definitions, so that the caller may change the definitions."""
     return tuple(replace(entry, definition=copy_value(entry.definition)) for entry in entries)
 
 

@@ -78,7 +78,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """Uses a server for one authorized request. Applies the request's limits, and emits an event at the end.
+    """Sends one authorized request to a server, within the limits of the request, and emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -188,7 +188,7 @@ class _ErrorFlag(WireStruct):
 def _has_failed(result: Any) -> bool:
     if not isinstance(result, bytes):
         return getattr(result, "is_error", False)
-    # A plain search is faster than the pattern, and is enough for most results.
+    # A search for a fixed text is faster than the pattern, and is enough for most results.
     if b'"isError"' not in result and b"\\u00" not in result:
         return False
     if _POSSIBLE_ERROR_FLAG.search(result) is None:
@@ -206,7 +206,7 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return an error if the policy certainly denies or hides a call. Otherwise return None.
+    """Return an error if the policy denies or hides every call of a tool. Otherwise return None.
 
     The annotations and some of the arguments are not known yet.
     """

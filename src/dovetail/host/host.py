@@ -195,7 +195,7 @@ class Host:
             raise ValueError("reload() works only for a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if self._servers.find(name) is not None:  # The server may already be removed.
+            if self._servers.find(name) is not None:  # The server may have been removed in the meantime.
                 await self._servers.remove(name)
         self._apply_config(entries, problems)
 
@@ -275,7 +275,7 @@ class Host:
             await asyncio.wait(serve_tasks, timeout=_SERVE_DRAIN_TIMEOUT_S)
         await self._servers.stop_all()
         if self._audit_log is not None:
-            self._audit_log.close()  # The next entry opens the audit log again.
+            self._audit_log.close()  # If the host writes another entry, the audit log opens again.
 
     @property
     def policy(self) -> Policy:
@@ -331,7 +331,7 @@ class Host:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
-        """Yield the client of one server, for methods that the host does not have.
+        """Yield the client of one server. Use the client for methods that the host does not have.
 
         The policy does not check the requests of this client.
         """
@@ -700,7 +700,7 @@ class Host:
 
 
 def get_parts(host: Host) -> HostParts:
-    """Return the internal parts of a host, for other packages of dovetail."""
+    """Return the internal objects of a host, which other packages of dovetail use."""
     return host._parts  # pyright: ignore[reportPrivateUsage]
 
 

@@ -54,7 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether this object was created for this list and this policy.
+        """Return whether this object belongs to the current list and the current policy.
 
         Return False if the task of the result can no longer finish.
         """
@@ -74,7 +74,7 @@ class HostCatalog:
         self._visible_items: WeakKeyDictionary[ServerSupervisor, dict[ItemKind, VisibleItems]] = WeakKeyDictionary()
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
-        """Fetch these lists from all servers and return the catalog.
+        """Fetch the lists of these kinds from all servers, and return a catalog of them.
 
         The items of a slow server appear in a later catalog. Raise ProcessStartError if the host is not open.
         """
@@ -125,7 +125,7 @@ class HostCatalog:
     async def filter_visible(
         self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the items that the policy does not hide. Let other tasks run while a long list is checked."""
+        """Return the items that the policy does not hide. During a long list, let other tasks of the event loop run."""
         if len(items) <= _ITEMS_PER_SLICE:
             return self._select_visible(supervisor, kind, items)
         policy = self._authorizer.policy

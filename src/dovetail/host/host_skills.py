@@ -55,7 +55,7 @@ class SkillContent(Struct, frozen=True, kw_only=True):
 
     server: str  # the name of the server, or "" for a skill of the user
     uri: str  # the URI of the file
-    content: str | bytes  # the content, as bytes if it is not text
+    content: str | bytes  # the content of the file. It is bytes if the file is not text.
 
     @property
     def model_text(self) -> str:
@@ -85,7 +85,7 @@ class HostSkill:
         self._authorizer = _parts.authorizer
         self._executor = _parts.executor
         self._supervisor = _supervisor  # None if the skill belongs to the user
-        self._client = _client  # the client that belongs to `_skill`
+        self._client = _client  # the client that fetched `_skill`
         self._definition = build_definition(_skill)
         self._allowed_until = 0.0  # the time until which the answer "once" is valid
         # Readers with `wait=True` and readers with `wait=False` use different locks.
@@ -123,7 +123,7 @@ class HostSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the skill's files cannot be verified. The user's answer about such a skill is never stored."""
+        """Return whether the skill has no digests to verify its files. The user's answer is then never stored."""
         return self._skill.is_dynamic
 
     @property
@@ -283,7 +283,7 @@ class HostSkill:
 
 
 def build_definition(skill: Skill) -> dict[str, Any]:
-    """Return a skill's definition in the form that grants and pins use.
+    """Return the definition of a skill for use in grants and pins.
 
     It consists of texts, because each change of a text counts as a new instruction.
     """

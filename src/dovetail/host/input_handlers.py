@@ -147,7 +147,7 @@ class HostInputHandlers:
                 )
 
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
-        """Return a reply from the host's model. The server's rate limit applies.
+        """Return a reply from the host's model, unless the server has reached its rate limit.
 
         The model sees no data from other servers.
         """
@@ -241,7 +241,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """If an error is about missing capabilities, add a hint with the options that enable these capabilities."""
+    """If capabilities are missing, add a hint to the error with the options that enable them."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

@@ -43,7 +43,7 @@ class ListCache:
         self._ambiguous_names: dict[ItemKind, frozenset[str]] = {}
 
     def invalidate(self) -> None:
-        """Mark all lists as outdated, including those that are being fetched."""
+        """Mark all lists as outdated, even the lists that are being fetched now."""
         self._invalidation_count += 1
         self.fetched_at.clear()
 
@@ -56,7 +56,7 @@ class ListCache:
         self._notify(change_kind, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Remember that a caller got an outdated list or no list.
+        """Record that a caller got an outdated list or no list.
 
         The next update of the list then calls the callbacks.
         """

@@ -10,7 +10,7 @@ from dovetail.wire.base import Struct
 
 
 class HostParts(Struct, frozen=True, kw_only=True):
-    """The objects that a host consists of."""
+    """The internal objects of a host, such as its policy and its grants."""
 
     events: EventEmitter
     secrets: SecretResolver

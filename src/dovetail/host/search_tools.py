@@ -13,7 +13,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 HOST_SERVER_NAME: Final = "host"
 
-# The keys are full names and model names of the search tools.
+# The keys are the full names and the model names of the search tools.
 SEARCH_TOOL_BY_NAME: Final = {
     spelling(HOST_SERVER_NAME, tool.name): tool.name
     for tool in SEARCH_TOOLS

@@ -76,7 +76,7 @@ def _describe_target(target: Any) -> Any:
             return _describe_target(entry)
         case Mapping():
             return _describe_entry(select_entry(target)[1])
-        case _:  # The target is a Python object.
+        case _:  # The target is an object such as a `Server`.
             return {"object": f"{type(target).__module__}.{type(target).__qualname__}", "name": _get_name(target)}
 
 

@@ -181,7 +181,7 @@ class ManagedServers:
         )
 
     def start_in_background(self, supervisor: ServerSupervisor) -> None:
-        """Start a server without waiting for it."""
+        """Start a server in the background."""
 
         async def start() -> None:
             with contextlib.suppress(MCPError):  # The state of the server contains the error.
@@ -209,7 +209,7 @@ class ManagedServers:
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
     def has_caller_clients(self, name: str) -> bool:
-        """Return whether each gateway caller has a separate connection to a server."""
+        """Return whether each caller of the gateway has a separate connection to this server."""
         return name in self._caller_clients
 
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:

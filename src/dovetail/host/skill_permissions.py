@@ -58,11 +58,11 @@ class SkillToolPermissions:
         self._declined.clear()
 
     def withdraw(self, skill: HostSkill) -> None:
-        """Forget the permission for a skill."""
+        """Remove the permission that belongs to a skill."""
         self._permissions.pop((skill.server, skill.uri), None)
 
     async def request(self, skill: HostSkill, catalog: Iterable[CatalogEntry], *, wait: bool) -> None:
-        """Ask the user to allow the tools of a loaded skill, unless a grant already allows them.
+        """Ask the user to allow the tools that a loaded skill names, unless a grant already allows these tools.
 
         A dynamic skill gets no tools, because its content could change after the answer.
         """
@@ -100,7 +100,7 @@ class SkillToolPermissions:
         return ""
 
     def _is_valid(self, permission: _Permission) -> bool:
-        """Return False if the user has revoked the grant."""
+        """Return whether the permission is still valid. It is not if the user has revoked its grant."""
         grants = self._authorizer.grants
         return not permission.is_stored or peek_grant(grants, permission.request, permission.fingerprint) is not None
 

@@ -88,7 +88,7 @@ class ServerSupervisor:
         self._change_callbacks = {} if change_callbacks is None else change_callbacks
         self._list_cache = ListCache(name, emit, self._change_callbacks)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
-        self._is_slow = False  # True if the last list arrived too late
+        self._is_slow = False  # True if the last list arrived after `list_timeout`.
         self._subscriptions: list[ResourceSubscription] = []
         self.use_count = 0  # the number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -306,7 +306,7 @@ class ServerSupervisor:
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
         """Mark one request to the server as finished. `error` is the error of the request, or None."""
         if client is None:
-            pass  # The start failed and was already counted.
+            pass  # The failed start was counted before.
         elif error is None:
             self._failure_count = 0
             if self.state in ("degraded", "unauthorized") and self.client is client:
@@ -375,7 +375,7 @@ class ServerSupervisor:
         self._schedule_idle_stop()
 
     async def list_within(self, kind: ItemKind, max_wait_s: float) -> Mapping[str, Any]:
-        """Return the items as a dict. If the server is slow or fails, return the last known items.
+        """Return the items of a kind as a dict. If the server is slow or fails, return the last known items.
 
         After a slow response, lists do not wait for the server until it has listed its items in the background.
         """
@@ -507,7 +507,7 @@ class ServerSupervisor:
             self._set_state("idle")
 
     async def restart(self) -> None:
-        """Restart the server immediately, even if it failed before."""
+        """Restart the server immediately, even if it has failed and its next start is scheduled for later."""
         await self.stop()
         self._failure_count, self._retry_at = 0, 0.0
         if self.state == "disabled":

@@ -119,12 +119,12 @@ class IncomingExchange(Exchange, eq=False, weakref=True):
     deadline: float | None = None
     time_limit: float | None = None  # the time limit in seconds, or None for the server's default limit
     questions: list[float] | None = None  # the times at which the open input requests were sent, oldest first
-    paused_at: float = 0.0  # the time at which the oldest open input request was sent
-    waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
-    verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
+    paused_at: float = 0.0  # when the oldest open input request was sent
+    waiting_calls: "WaitingCalls | None" = None  # This object counts the call while an input request is open.
+    verdict: str | None = None  # Why the call was stopped: "cancelled", "gone", "timeout", "unanswered" or "shutdown".
     # A function that raises an error if the caller may not make this call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
-    parent: "IncomingExchange | None" = None  # the outer request, if its function sent this request
+    parent: "IncomingExchange | None" = None  # the request whose function sent this request, or None
     task_call: "TaskCall | None" = None  # the task that runs the request, or None
     # True if `headers` do not repeat the arguments in `params`, because a server in this process has set `params`.
     skips_param_headers: bool = False
@@ -277,7 +277,7 @@ class TaskCall(Protocol):
     """A call that runs as a task, or that may become a task."""
 
     starts_in_foreground: bool  # whether the function was started by the request itself
-    round_state: "RequestState | None"  # the answers and step results so far, or None if no function has read them
+    round_state: "RequestState | None"  # The answers and step results of the call. None if no function has read them.
 
     @property
     def is_task(self) -> bool:

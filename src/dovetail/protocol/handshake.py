@@ -87,12 +87,14 @@ class HandshakeState:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        # False for a session of one request, and in a cluster. There, the worker with the GET stream watches resources.
+        # False in a cluster, because the worker with the GET stream watches the resources.
+        # The value is also False for a session that lasts for one request.
         self.watches_resources = True
-        self.watcher: ResourceWatcher | None = None  # watches all subscribed resources. Only in a cluster
+        self.watcher: ResourceWatcher | None = None  # In a cluster, this object watches all subscribed resources.
         # Each function ends one subscription to a mounted server.
         self._stop_by_key: dict[str, Callable[[], None]] | None = None
-        self.subscriptions: dict[str, list[str]] | None = None  # maps normalized URIs to the URIs that the client sent
+        # Maps each normalized URI to the URIs that the client sent.
+        self.subscriptions: dict[str, list[str]] | None = None
 
     @property
     def allows_batches(self) -> bool:
@@ -299,7 +301,7 @@ class PendingRequests(Generic[Waiter]):
     __slots__ = ("_create_id", "_last_number", "_progress_tokens", "_waiters")
 
     def __init__(self, create_id: Callable[[], RequestId] | None = None) -> None:
-        self._create_id = create_id  # returns a new ID. By default, IDs are numbers
+        self._create_id = create_id  # A function that returns a new ID. By default, IDs are numbers.
         self._last_number = 0
         self._waiters: dict[RequestId, Waiter] = {}
         self._progress_tokens: dict[RequestId, RequestId] = {}

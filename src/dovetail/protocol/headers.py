@@ -28,7 +28,7 @@ _SENTINEL_PREFIX: Final = "=?base64?"
 _SENTINEL_SUFFIX: Final = "?="
 _LEGAL_VALUE: Final = re.compile(r"[\t -~]*")
 # These patterns are compiled on first use, because few tools send arguments in headers.
-FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # the name of a header. RFC 9110, section 5.6.2
+FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # This pattern matches the name of a header. RFC 9110, section 5.6.2
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
@@ -188,7 +188,7 @@ def check_param_headers(
         name = row.header.decode("ascii")
         if value is None:
             if raw is not None:
-                raise HeaderMismatch(f"Header mismatch: the header {name} has a value, but the body does not")
+                raise HeaderMismatch(f"Header mismatch: the header {name} has a value, but the body has none")
         elif raw is None:
             raise HeaderMismatch(f"Header mismatch: the header {name} is missing, but the body has a value")
         else:

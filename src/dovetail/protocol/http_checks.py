@@ -252,7 +252,7 @@ def is_on_this_machine(host: str) -> bool:
     """
     if host in LOOPBACK:
         return True
-    from ipaddress import ip_address  # imported here, because few servers need it
+    from ipaddress import ip_address  # This import is here because few servers need the module.
 
     try:
         return ip_address(host).is_loopback
@@ -264,7 +264,7 @@ def is_loopback_uri(uri: str) -> bool:
     """Return whether a URI is an http URI on this machine."""
     try:
         parts = urlsplit(uri)
-        _ = parts.port  # raises ValueError if the port is not a number or too large
+        _ = parts.port  # If the port is not a number or too large, this expression raises ValueError.
     except ValueError:
         return False
     return parts.scheme == "http" and parts.hostname in LOOPBACK

@@ -22,8 +22,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 4 * MiB  # the maximum size of an HTTP request body. Larger bodies get status 413
     # The maximum size of a message on stdio or a socket. Larger messages get the error code -32600.
     max_message_bytes: int = 10 * MiB
-    # The maximum total size of the target and the headers of a request, and of its trailers. Larger requests get status
-    # 431. The number of headers has no other limit.
+    # The maximum size of the target and all headers of a request. Larger requests get status 431.
+    # The same limit applies to the trailers. The number of headers has no limit.
     max_header_block_bytes: int = 32 * KiB
     # The maximum size of one header. Larger headers get status 431, as in nginx and Apache.
     max_header_bytes: int = 8 * KiB
@@ -34,8 +34,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     idle_timeout: float = 75.0
     # The maximum memory for messages that wait to be sent. Further messages are stored on disk.
     max_buffered_bytes: int = 8 * MiB
-    # The maximum length of a resource URI. Longer URIs get the error code -32602. The HTTP target counts toward
-    # `max_header_block_bytes` instead.
+    # The maximum length of a resource URI. Longer URIs get the error code -32602.
+    # This limit does not apply to the URL of an HTTP request. For URLs, see `max_header_block_bytes`.
     max_uri_bytes: int = 8 * KiB
     max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor. Longer cursors get the error code -32602
     # The maximum size of the `_meta` of a request. Larger values get the error code -32602.
@@ -165,4 +165,4 @@ def _check_numbers(limits: Struct, positive_times: Collection[str] = ()) -> None
         if name in positive_times and not 0 < value < inf:
             raise ValueError(f"the limit {name} must be a number of seconds above 0, not {value:g}")
         if not value >= 0:
-            raise ValueError(f"the limit {name} must be a number from 0 on, not {value:g}")
+            raise ValueError(f"the limit {name} must be 0 or more, not {value:g}")

@@ -76,7 +76,8 @@ class StatelessProtocol:
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server = server
         self._max_result_bytes = max_result_bytes
-        # The last client info and the client. They are one value, because several threads may handle requests.
+        # The last client info, as JSON and as an object.
+        # One tuple contains both values, because several threads may handle requests.
         self._cached_client: tuple[Any, Implementation | None] = None, None
         self._encode_server_info()
 
@@ -124,8 +125,8 @@ class StatelessProtocol:
             return None
         client = convert(client_info, Implementation, label=CLIENT_INFO, field=f"_meta.{CLIENT_INFO}")
         encoded_info = encode(client_info)
-        # Middleware may change the client info of a request, so the cache has a copy. Icons are a list that middleware
-        # may change too, so a client with icons is not cached.
+        # Middleware may change the client info of a request, so the cache has a copy.
+        # A client with icons is not cached, because middleware could change the list of icons.
         if client.icons is None and len(encoded_info) <= _MAX_CACHED_INFO_BYTES:
             self._cached_client = decode(encoded_info), client
         return client
@@ -194,7 +195,7 @@ def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
         raise _make_meta_error(CLIENT_CAPABILITIES, f"_meta must contain {CLIENT_CAPABILITIES}")
     if not value:
         return NO_CAPABILITIES
-    if value == _TASKS_ONLY:  # This case is common, because our clients declare tasks by default.
+    if value == _TASKS_ONLY:  # This case is common, because dovetail clients declare tasks by default.
         return replace(NO_CAPABILITIES, extensions={TASKS_EXTENSION: {}})
     return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES, field=f"_meta.{CLIENT_CAPABILITIES}")
 

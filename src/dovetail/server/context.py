@@ -64,8 +64,8 @@ else:
     State = TypeVar("State")
 
 
-# The running exchange, and the function that creates its context. When the call ends, the list is emptied, so that
-# timers and tasks do not keep the exchange. A list is faster to create than an object.
+# The running exchange, and the function that creates its context. A list is faster to create than an object.
+# The list is emptied when the call ends, so that timers and tasks do not keep the exchange in memory.
 CURRENT_CALL: ContextVar[list[Any]] = ContextVar("current_call")
 
 
@@ -121,7 +121,7 @@ class Context(Generic[State]):
         self._exchange = _exchange
         self._handle_nested = _handle_nested
         self._open_state = _open_state
-        self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
+        self.lifespan: State = _lifespan  # The value that the lifespan of the server yielded.
         self._input_requests = _input_requests
         self._logger = _logger
 
@@ -513,7 +513,7 @@ class Context(Generic[State]):
             label = f"the result of {method}"
             result = decode_input_required(result, method) or decode_body(result, result_type, label)
         if not isinstance(result, result_type):
-            raise NotSupported(f"{item} asks the caller for input, so another function cannot use it")
+            raise NotSupported(f"{item} asks the caller for input, so a function cannot call it through the context")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:

@@ -41,10 +41,10 @@ class LargeResultSettings(Struct, frozen=True, kw_only=True):
     max_text_chars: int = 50_000  # Maximum length of a text. Longer texts are stored on the server.
     # Maximum base64 length of an image, audio or file. Larger ones are stored on the server.
     max_base64_chars: int = 1_000_000
-    preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
+    preview_chars: int = 1_000  # The result contains this many characters of a stored text.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
-    # Maximum size of all stored parts of one process. Above this size, the caller with the most data loses its oldest
-    # parts.
+    # Maximum size of all stored parts of one process.
+    # If this size is exceeded, the oldest parts of the caller with the most data are deleted.
     max_stored_chars: int = 64_000_000
 
 
@@ -184,7 +184,7 @@ class ResultStore:
             key = next(iter(self._keys_by_owner[largest_owner]))
             self._remove(key)
             if self._state is not None:
-                with contextlib.suppress(SharedStateUnavailable):  # Then the part stays until its time ends.
+                with contextlib.suppress(SharedStateUnavailable):  # A part that is not deleted stays until it expires.
                     await self._state.delete(self._get_name(key))
 
     def _remove(self, key: str) -> None:

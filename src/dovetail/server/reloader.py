@@ -147,7 +147,7 @@ def supervise(
     child_env = _build_child_env() | (options.get("env") or {})
     inherited_fds: tuple[int, ...] = ()
     if listener is not None and sys.platform == "win32":
-        listener.close()  # A child cannot inherit the socket there, so it listens at the address itself.
+        listener.close()  # On Windows, a child cannot inherit a socket, so it opens the address itself.
         listener = None
     elif listener is not None:
         os.set_inheritable(listener.fileno(), True)
@@ -363,7 +363,7 @@ class ReloadRelay:
         self._send_message({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": _STOPPED_MESSAGE}})
 
     async def handle_line(self, line: bytes) -> None:
-        """Wait until a child is running, and pass on a line from the client."""
+        """Send a line of the client to the child. Wait first if no child is running."""
         await self._is_ready.wait()
         message = _parse_message(line)
         id = message.get("id")

@@ -42,7 +42,8 @@ class Route:
     def __init__(
         self, path: str, function: Callable[..., object], methods: Collection[str], rule: AccessRule | None
     ) -> None:
-        self.path = path = path.rstrip("/") or "/"  # The endpoint also ignores a slash at the end of a path.
+        # Routes ignore a slash at the end of a path, as the MCP endpoint does.
+        self.path = path = path.rstrip("/") or "/"
         self.methods = _check_methods(methods)
         self.rule = rule  # None means that the route is open to everyone.
         self._pattern = _compile_path(path)
@@ -114,7 +115,7 @@ def _find_request_type(function: Callable[..., object]) -> type[Any] | None:
     if not parameters:
         return None
     if any(parameter.default is parameter.empty for parameter in parameters[1:]):
-        raise TypeError("the function of a route takes the request, or nothing")
+        raise TypeError("a route function must have one parameter for the request, or no parameters")
     try:
         hint: Any = typing.get_type_hints(function).get(parameters[0].name)
     except (NameError, TypeError):  # The annotated type exists only for type checkers.

@@ -70,8 +70,8 @@ class ASGIOptions(TypedDict, total=False):
 
     path: str  # The URL path of the endpoint. Defaults to "/mcp".
     public_url: str | None  # The URL that clients use, if the server is behind a proxy.
-    # Host names that clients may use, or "*" for any. A name with a port matches only this port. Defaults to the names
-    # of this machine and the host of `public_url`.
+    # Host names that clients may use, or "*" for any name. A name with a port matches only this port.
+    # By default, clients may use the names of this machine and the host of `public_url`.
     allowed_hosts: Collection[str]
     # Web origins that may send requests. The origin of the server itself is always allowed.
     allowed_origins: Collection[str]
@@ -149,7 +149,7 @@ def check_address(host: Any, port: Any) -> None:
 
 
 def _is_ip_address(host: str) -> bool:
-    from ipaddress import ip_address  # imported here, because few servers need it
+    from ipaddress import ip_address  # This import is here because few servers need the module.
 
     try:
         ip_address(host)

@@ -29,13 +29,13 @@ _EXIT_DELAY_S: Final = 0.2  # the time between the end of the pipe and the end o
 
 
 class WorkerPipes(NamedTuple):
-    """The pipes of a worker. The worker announces on `ready` that it serves. `parent` ends when the parent exits."""
+    """The pipes of a worker. The worker writes to `ready` when it can serve. `parent` closes when the parent exits."""
 
     ready: int
     parent: int
 
     def notify_ready(self, shutdown_timeout: float, announcement: str) -> None:
-        """Tell the parent that this worker serves, how long it may take to stop, and what the parent should print."""
+        """Report to the parent that this worker is ready, how long it may take to stop, and what to print."""
         os.write(self.ready, f"{shutdown_timeout} {announcement}".encode())
 
     def exit_with_parent(self) -> None:
@@ -49,7 +49,7 @@ class WorkerPipes(NamedTuple):
 
 
 class WorkerProcess(Protocol):
-    """A started process. The interface is that of `multiprocessing.Process`."""
+    """A running process with the interface of `multiprocessing.Process`."""
 
     @property
     def pid(self) -> int | None: ...
@@ -63,7 +63,7 @@ StartProcess = Callable[[WorkerPipes], WorkerProcess]
 
 
 class _Worker:
-    """One worker, from the side of the parent."""
+    """A worker process, as its parent sees it."""
 
     def __init__(self, start_process: StartProcess, parent_pipe: int) -> None:
         self.pipe, ready = os.pipe()
@@ -71,7 +71,8 @@ class _Worker:
         self.ready_at = self.started_at = time.monotonic()
         self.shutdown_timeout = 0.0  # A worker that is not ready has no calls to finish.
         self.announcement = ""
-        self.predecessor: _Worker | None = None  # the worker that stops when this one is ready
+        # This worker replaces its predecessor, which stops when this worker is ready.
+        self.predecessor: _Worker | None = None
         try:
             self.process = start_process(WorkerPipes(ready, parent_pipe))
         finally:
@@ -117,7 +118,7 @@ class Supervisor:
         self._close_listener = close_listener
         self._workers: list[_Worker] = []
         self._stopping_workers: list[_Worker] = []
-        self._exited: list[_Worker] = []  # workers that are not replaced yet
+        self._exited: list[_Worker] = []  # Workers that have exited and are not replaced yet.
         self._to_restart: list[_Worker] = []
         self._restarted_count = 0
         self._selector = selectors.DefaultSelector()
@@ -131,7 +132,7 @@ class Supervisor:
 
     @property
     def own_end(self) -> int:
-        """The end of the pipe that a forked worker must close, because it would not notice the exit of the parent."""
+        """The end of the pipe that a forked worker must close, so that the worker notices the exit of its parent."""
         return self._own_end
 
     def run(self) -> None:
@@ -162,7 +163,7 @@ class Supervisor:
 
     def _handle_stop(self, *_: Any) -> None:
         self._signal_count += 1
-        if self._signal_count > 1:  # The second signal ends workers that finish their calls.
+        if self._signal_count > 1:  # The first signal lets workers finish their calls. The second signal ends them.
             self._send(signal.SIGINT)
 
     def _handle_restart(self, *_: Any) -> None:
@@ -180,7 +181,7 @@ class Supervisor:
             elif key.data.read_pipe():
                 self._handle_ready(key.data)
             else:
-                # The worker exits, or it has closed all its descriptors. Its exit code decides.
+                # The worker is about to exit, or has closed all its descriptors. Its exit code shows which.
                 self._selector.unregister(key.fd)
                 key.data.process.join(_EXIT_DELAY_S)
         # A process that the worker started may keep the pipe open.
@@ -201,7 +202,7 @@ class Supervisor:
             self._report_restart()
 
     def _report_restart(self) -> None:
-        """Count a worker that was replaced. If it was the last one of a restart, print a line for the operator."""
+        """Count a worker that a restart has replaced. After the last one, report the end of the restart on stderr."""
         self._restarted_count += 1
         if not any(worker in self._workers for worker in self._to_restart):
             sys.stderr.write(f"restarted {self._restarted_count} workers\n")
@@ -303,7 +304,7 @@ def fork_workers(
         os.close(supervisor.own_end)
         signal.set_wakeup_fd(-1)
         for signum in _SIGNALS:
-            # A starting worker must not use the signal handlers of the parent.
+            # The worker inherits the signal handlers of the parent, but must not use them.
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.setpgid(0, 0)  # Only the parent gets the signals of the terminal.

@@ -306,8 +306,8 @@ class ClientTasks:
         except MCPError as exc:
             if self.is_closed:
                 raise
-            # Only a request about the task failed. If the caller received an error such as RateLimited,
-            # it would repeat the call.
+            # Only a request about the task failed, but the task may still run.
+            # If the caller received an error such as RateLimited, it would repeat the call.
             await self.cancel_abandoned(task)
             raise create_outcome_unknown(
                 exc,

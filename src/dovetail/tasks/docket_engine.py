@@ -25,7 +25,7 @@ _FUNCTION: Final = "run_task"
 _OPEN_TIMEOUT_S: Final = 2.0  # how long `submit` waits for the connection of a starting server
 _REDELIVERY_S: Final = 30.0  # Docket delivers the IDs of a lost worker again after this time.
 _RECONNECT_DELAY_S: Final = 1.0
-_SCHEDULE_INTERVAL_S: Final = 3600.0  # Docket looks for tasks with a start time. Our tasks have none.
+_SCHEDULE_INTERVAL_S: Final = 3600.0  # how often Docket looks for tasks with a start time, which dovetail does not use
 
 
 class DocketEngine:

@@ -27,7 +27,7 @@ from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.tasks.task_record import TaskStoreUnavailable, TaskUnreadable
 from dovetail.tasks.task_store import TaskStoreFull
 
-_MAX_COMMANDS: Final = 500  # the maximum number of commands that wait for a reply. Further ones wait for these.
+_MAX_COMMANDS: Final = 500  # At most this many commands wait for a reply. Other commands wait for their turn.
 _REOPEN_DELAY_S: Final = 0.2  # While Redis is away, commands fail at once between two attempts to connect.
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
@@ -35,7 +35,7 @@ _READ_TIMEOUT_S: Final = 10.0  # how long one read waits for a message
 _FORMAT_ERROR: Final = "TASKFORMAT "
 _FULL_ERROR: Final = "maxmemory"
 
-# Called with the ID of a task and its version. The version is None if the task was deleted or is not known.
+# A function that takes the ID of a task and its version. The version is None if the task was deleted or is not known.
 ReportChange = Callable[[str, int | None], None]
 
 
@@ -50,7 +50,8 @@ class RedisTaskLink:
         self._open_lock = asyncio.Lock()
         self._is_open = False
         self._is_server_checked = False
-        self._failure: tuple[float, SharedStateUnavailable] | None = None  # when Redis could not be reached, and why
+        # The time and the error of the last failed connection.
+        self._failure: tuple[float, SharedStateUnavailable] | None = None
         self._listener = _ChangeListener(self._client, prefix, report)
 
     async def run(self, script: str, *args: Any) -> Any:
@@ -118,7 +119,7 @@ class RedisTaskLink:
         self._is_server_checked = True
 
     def _handle_loss(self, _: RedisAway) -> None:
-        # The next command connects again.
+        # The next command opens a new connection.
         self._is_open = self._is_server_checked = False
 
 

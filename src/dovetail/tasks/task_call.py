@@ -18,11 +18,11 @@ from dovetail.wire.base import replace
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.progress import ProgressParams
 
-_PROGRESS_INTERVAL_S: Final = 0.5  # the minimum time between two changes of a task's progress
+_PROGRESS_INTERVAL_S: Final = 0.5  # The progress of a task is stored at most once in this time.
 _MAX_PROGRESS_INTERVAL_S: Final = 5.0
 _MIN_IDLE_FACTOR: Final = 20  # Storing the progress takes at most a twentieth of the time.
 _HEARTBEAT_INTERVAL_S: Final = 5.0
-_HEARTBEAT_STEP: Final = 1e-6  # too small to change the progress that users see
+_HEARTBEAT_STEP: Final = 1e-6  # This step is too small to change the progress that users see.
 
 
 class TaskToolCall:

@@ -306,8 +306,9 @@ class TaskWorker:
         self._claim_numbers = count(1)
         self._engine_warning = ThrottledLog()
         self._store_warning = ThrottledLog()
-        self._submitted_at: dict[str, float] = {}  # the submit times of tasks that may still wait in the engine
-        self._take_over_from = 0.0  # Before this time, the worker claims no task that has a lease.
+        # Maps each task that may still wait in the engine to the time when it was submitted.
+        self._submitted_at: dict[str, float] = {}
+        self._take_over_from = 0.0  # Before this time, the worker does not take over tasks of other workers.
 
     def create_holder(self) -> str:
         """Return a new name for the holder of a lease. Each claim needs a new name."""

@@ -39,7 +39,7 @@ from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.meta import PROGRESS_TOKEN
 
 _CALL_METHOD: Final = "tools/call"
-_MAX_RUNNING_TASKS: Final = 1_000  # the limit for one event loop
+_MAX_RUNNING_TASKS: Final = 1_000  # At most this many tasks run in one event loop.
 _MAX_THREAD_QUEUE: Final = 1_000_000
 _THREAD_QUEUE_TIMEOUT_S: Final = 365 * 86_400.0
 # If this many calls have become tasks and still run, further calls stay in the foreground.

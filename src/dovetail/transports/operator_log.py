@@ -12,12 +12,14 @@ from dovetail.log import ThrottledLog
 
 _MAX_REASON_CHARS: Final = 300
 _MAX_PATH_CHARS: Final = 200
-_MAX_REASONS: Final = 8  # the reasons of each status and kind that have their own line. The others share a line.
+# For each status and kind, at most this many reasons have separate lines. The others share one line.
+_MAX_REASONS: Final = 8
 # These statuses can have a cause in the setup of the server: an unknown host name, or too many clients.
 _WARNING_STATUSES: Final = frozenset((421, 429, 503))
 
 _descriptor_warning = ThrottledLog()
-_rejection_lines: dict[tuple[int, str], dict[str, ThrottledLog]] = {}  # by status and kind, then by reason
+# The keys are the status and the kind, and then the reason.
+_rejection_lines: dict[tuple[int, str], dict[str, ThrottledLog]] = {}
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:

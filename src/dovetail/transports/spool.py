@@ -84,7 +84,8 @@ class MemoryBudget:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
-        if self._scheduled_loop is not loop:  # An earlier event loop may have ended before its callback.
+        # An earlier event loop may have ended before it called `_start_iteration`.
+        if self._scheduled_loop is not loop:
             self._schedule_iteration(loop)
         self._waiting_bytes += size
         try:
@@ -104,7 +105,7 @@ class MemoryBudget:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self._waiters:  # The next loop iteration wakes the next waiter.
+        if self._waiters:  # Each loop iteration wakes one waiter.
             self._schedule_iteration(loop)
 
     def handle_disk_error(self, error: OSError, now: float) -> None:
@@ -312,7 +313,8 @@ class Spool:
             self._budget.open_spools -= 1
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # A running move closes the file at its end.
+        # If bytes are still being moved to the file, the file is closed after that.
+        if self._file is not None and not self._is_moving:
             self._file.close()
 
 

@@ -34,7 +34,8 @@ _DIGITS_TO_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _MISSING_FIELD_PATTERN: Final = r"Object missing required field `([^`]+)`"
 _MISMATCH_PATH_PATTERN: Final = r"`\$([^`]*)`$"
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
-# A number with too many digits has a digit at this many consecutive multiples of the step.
+# To find long numbers quickly, only every tenth character is read.
+# A number with too many digits has this many consecutive digits among these characters.
 _SAMPLE_STEP: Final = 10
 _DIGIT_SAMPLE: Final = b"0" * (len(_TOO_MANY_DIGITS) // _SAMPLE_STEP)
 
@@ -165,7 +166,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _refuse_duplicates(data: bytes) -> None:
-    import json  # imported here, because few messages need this check
+    import json  # This import is here because few messages need this check.
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):

@@ -90,7 +90,7 @@ def build_tool_call(
 
 
 def describe_failure(exc: Exception) -> str:
-    """Describe an error from a provider's client. If the provider did not respond, include its URL."""
+    """Return a text about an error of the provider's client. If the provider did not respond, the text has its URL."""
     request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
     return mask_text(str(exc)) if request is None else f"{mask_text(str(exc))} ({strip_url(str(request.url))})"
 

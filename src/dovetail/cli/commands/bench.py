@@ -25,8 +25,8 @@ from dovetail.terminal.live import ProgressBar
 
 _PERCENTILES: Final = (50, 90, 99)
 _REFRESH_INTERVAL_S: Final = 0.1
-_MAX_RECENT: Final = 1000  # the number of calls whose median is shown while the test runs
-_MAX_FAILURES: Final = 10  # the maximum number of different messages
+_MAX_RECENT: Final = 1000  # While the test runs, `bench` shows the median of this many calls.
+_MAX_FAILURES: Final = 10  # the maximum number of error messages to list
 _MAX_MESSAGE_CHARS: Final = 200
 _LOG_REFERENCE_PATTERN: Final = re.compile(r"(?<= has the details under )\S+")  # different for each call
 
@@ -167,7 +167,7 @@ class LoadTest:
     def _count_failure(self, exc: MCPError) -> None:
         message = _LOG_REFERENCE_PATTERN.sub("…", str(exc.args[0])) if exc.args else ""
         failure = (type(exc).__name__, message[:_MAX_MESSAGE_CHARS])
-        # Messages may contain a number that is always different.
+        # Each message may contain a different number, so only the first messages are listed.
         is_listed = failure in self._failures or len(self._failures) < _MAX_FAILURES
         self._failures[failure if is_listed else (failure[0], "other messages")] += 1
 

@@ -33,7 +33,7 @@ _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicita
 
 
 class _CallCommand(click.Command):
-    """Shows the tool if --help follows the name of a tool."""
+    """A command that shows a tool if --help follows the name of the tool."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and remember whether to show the tool."""
@@ -110,7 +110,7 @@ def command(
             if tool is not None or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             if has_tool_search(tools):
-                # The server knows similar names.
+                # The server has a search tool, which finds similar names.
                 exc.hint = FIND_HINT
                 raise
             raise build_unknown_error(name, tools) from None
@@ -132,7 +132,10 @@ async def _start(command_run: CommandRun, name: str, arguments: dict[str, Any]) 
     """Start a task and print its reference. If the server sends a result instead of a task, return the result."""
     client = command_run.client
     if command_run.is_program:
-        raise click.UsageError("--detach requires a URL or a socket, because this server ends with the command")
+        raise click.UsageError(
+            "--detach requires the URL or socket of a running server. A server that this command "
+            "starts would stop before the task ends"
+        )
     if client.protocol_version not in STATELESS_REVISIONS:
         raise click.UsageError(f"--detach does not work with protocol version {client.protocol_version}")
     if TASKS_EXTENSION not in (client.server_capabilities.extensions or {}):

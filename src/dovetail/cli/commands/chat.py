@@ -143,7 +143,7 @@ class _EventPrinter:
     """
 
     def __init__(self) -> None:
-        self._texts: list[str] = []  # Texts of the model since the last tool call.
+        self._texts: list[str] = []  # What the model has written since the last tool call.
 
     def print(self, event: AgentEvent) -> None:
         match event:

@@ -76,7 +76,7 @@ def confirm_loss(url: str | None, server: str | None, prefix: str, as_json: bool
     """
 
     if yes and server is None:
-        raise click.UsageError("--yes requires --server NAME. It can confirm the loss for one server only")
+        raise click.UsageError("--yes requires --server NAME, because it skips the question for one server only")
 
     async def run(deployments: "RedisDeployments") -> int:
         confirmed: list[Deployment] = []
@@ -140,7 +140,7 @@ def _run(url: str | None, prefix: str, run: "Callable[[RedisDeployments], Awaita
         raise click.UsageError(f"missing argument: URL. Pass the address of Redis, or set {CLUSTER_VARIABLE}")
     try:
         if Cluster(url, prefix).is_local:
-            raise click.UsageError("the workers of one machine have no status. Pass the URL of a Redis server")
+            raise click.UsageError("a local cluster has no status. Pass the URL of a Redis server")
         address = parse_redis_url(url)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None

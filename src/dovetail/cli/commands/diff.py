@@ -93,7 +93,7 @@ async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
 
 
 class DiffEntry(Struct, frozen=True):
-    """One line in the report of `dovetail diff`."""
+    """A line in the report of `dovetail diff`, which describes one difference."""
 
     kind: Literal["removed", "added", "changed", "description"]
     item: str  # The kind and the name of the item, such as "tool forecast".

@@ -63,7 +63,7 @@ def command(
             # A host may have another PATH.
             entry = replace(entry, env={"UV": find_uv(environment), **entry.env})
             if not should_print:
-                prepare_environment(environment)  # so that the host does not wait for the installation
+                prepare_environment(environment)  # Otherwise the host would wait for the installation.
         if should_print:
             click.echo(format_document(host, entry), nl=False)
             return 0

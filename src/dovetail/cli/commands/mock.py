@@ -72,7 +72,7 @@ def _create_extension(client: "Client", recorded: "RecordedExtension") -> "Exten
     extension = Extension(recorded.identifier, settings=recorded.settings)
 
     async def handle(params: Params, exchange: Any) -> Result:
-        raise AssertionError("the middleware answers this method")
+        raise AssertionError("the middleware must answer this request before it reaches a handler")
 
     for method in recorded.methods:
         extension.method(method)(handle)

@@ -88,4 +88,4 @@ def _is_existing_module(module: str, folder: Path) -> bool:
     own_folders = (folder.resolve(), Path.cwd())
     paths = [path for path in sys.path if path and Path(path).resolve() not in own_folders]
     spec = PathFinder.find_spec(module, paths)
-    return spec is not None and spec.origin is not None  # a folder without __init__.py has no origin
+    return spec is not None and spec.origin is not None  # The spec of a folder without __init__.py has no origin.

@@ -47,7 +47,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     if len(options.args) != (1 if options.command or options.module else 2):
         raise click.UsageError("`dovetail replay` requires two arguments: TARGET and RECORDING")
     if len(options.args) == 2 and options.args[0].endswith(".jsonl") and not options.args[1].endswith(".jsonl"):
-        raise click.UsageError("the server comes first, then the recording: `dovetail replay TARGET RECORDING`")
+        raise click.UsageError("pass the server first, and then the recording: `dovetail replay TARGET RECORDING`")
     frames = read_recording(options.args[-1])
     exchanges = [
         exchange

@@ -135,7 +135,7 @@ def _load_target(options: TargetOptions) -> Any:
 
 
 def _serve(app: Any, http_options: dict[str, Any] | None, *, reload: bool) -> None:
-    """Run the server until it ends. Report what the user can change as an error of the command line."""
+    """Run the server until it ends. If the user can fix an error with another option, raise UsageError."""
     try:
         if http_options is None:
             app.run(reload=reload)
@@ -202,7 +202,7 @@ def _set_idle_timeout(app: Any, seconds: float) -> None:
 
 
 def _run_workers(host: str, port: int, workers: int | Literal["auto"], *, reload: bool) -> bool:
-    """Serve with several processes that run this command. Return False in these processes."""
+    """Serve with several processes that run this command. Return False in each of these processes."""
     from dovetail.server import runners
     from dovetail.server.workers import is_spawned_worker
 

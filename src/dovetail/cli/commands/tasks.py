@@ -217,7 +217,7 @@ class _TableView:
     def show(self, record: TaskRecord, records: Sequence[TaskRecord]) -> None:
         size = shutil.get_terminal_size()
         table = output.format_table(map(_format_cells, records[-max(1, size.lines - 3) :]), _HEADERS)
-        # In a narrow terminal, a task needs several lines. The cursor cannot return to a line above the screen.
+        # In a narrow terminal, a task needs several lines. A display that is higher than the screen cannot be redrawn.
         rows = table.split("\n")[-max(1, size.lines - 1) :]
         start = f"\x1b[{self._drawn_rows}A\x1b[J" if self._drawn_rows else ""
         sys.stdout.write("\n".join([f"{start}{rows[0]}", *rows[1:], ""]))

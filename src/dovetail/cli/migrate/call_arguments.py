@@ -123,7 +123,7 @@ def create_arg(value: cst.BaseExpression, keyword: str | None = None) -> cst.Arg
 
 
 def _pick_separator(args: Sequence[cst.Arg]) -> cst.Comma:
-    """Return the comma between the first two arguments, so that a new argument gets the same layout."""
+    """Return the comma between the first two arguments. A new argument copies its layout."""
     if len(args) > 1 and isinstance(args[0].comma, cst.Comma):
         return args[0].comma
     return COMMA

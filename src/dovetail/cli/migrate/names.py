@@ -360,7 +360,7 @@ NO_EQUIVALENT: Final = "there is no equivalent. Rewrite this part by hand"
 
 
 def resolve_name(qualified_name: str) -> str | None:
-    """Return the full name of the equivalent in dovetail. Return None without an equivalent."""
+    """Return the full name of the equivalent in dovetail, or None if there is no equivalent."""
     if qualified_name in NAMES_BY_MODULE:
         return NAMES_BY_MODULE[qualified_name] or None
     module, _, name = qualified_name.rpartition(".")

@@ -36,7 +36,7 @@ class PeerImport:
 
 @dataclass
 class Usage:
-    """The objects of mcp and fastmcp in a file. The code of an expression, such as `self.server`, names an object."""
+    """The objects of mcp and fastmcp in a file. Each key is the code of an expression, such as `self.server`."""
 
     imports: dict[str, PeerImport] = field(default_factory=dict[str, PeerImport])
     objects: dict[str, ObjectKind] = field(default_factory=dict[str, ObjectKind])
@@ -44,15 +44,17 @@ class Usage:
     item_functions: set[str] = field(default_factory=set[str])
     # The handlers of low-level servers, by the name of their decorator.
     low_level_handlers: dict[str, cst.FunctionDef] = field(default_factory=dict[str, cst.FunctionDef])
-    elicitations: set[str] = field(default_factory=set[str])  # variables with the answer to an elicitation
-    samples: set[str] = field(default_factory=set[str])  # variables with the result of ctx.sample
-    lists: set[str] = field(default_factory=set[str])  # variables with a result of a list method of mcp's clients
+    elicitations: set[str] = field(default_factory=set[str])  # the variables that contain the answer to an elicitation
+    samples: set[str] = field(default_factory=set[str])  # the variables that contain a result of ctx.sample
+    # The variables that contain a result of a list method of an mcp client.
+    lists: set[str] = field(default_factory=set[str])
     # The code of each state key that middleware sets. Middleware sets these keys again in each request.
     request_state_keys: set[str] = field(default_factory=set[str])
-    resources: set[str] = field(default_factory=set[str])  # variables with the result of ctx.read_resource
-    contents_owners: set[str] = field(default_factory=set[str])  # the code before each `.contents`
+    resources: set[str] = field(default_factory=set[str])  # the variables that contain a result of ctx.read_resource
+    # The code of each expression whose `.contents` is read.
+    contents_owners: set[str] = field(default_factory=set[str])
     plain_classes: set[str] = field(default_factory=set[str])  # classes that have no base class and no decorator
-    bound_names: set[str] = field(default_factory=set[str])  # names that the file itself defines or imports
+    bound_names: set[str] = field(default_factory=set[str])  # the names that the file itself defines or imports
     servers: list[str] = field(default_factory=list[str])  # the names of the variables with servers
 
     @property

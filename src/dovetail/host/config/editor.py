@@ -39,7 +39,7 @@ def remove_entry(host: str, path: Path, name: str) -> None:
 
 
 def read_entries(host: str, path: Path) -> dict[str, Any]:
-    """Return the entries in a host's configuration file, as they are written. Raise ValueError if it is not valid."""
+    """Return the entries in a host's configuration file without changes. Raise ValueError if the file is not valid."""
     _, text = _read_file(path)
     return _parse_sections(host, text)[1] or {}
 
@@ -70,7 +70,7 @@ class EntryExists(ValueError):
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a configuration file with a new entry. Keep the line endings of the old text."""
+    """Add an entry to the text of a configuration file, and return the new text with the same line endings."""
     section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
     original, servers = _parse_sections(host, old)
     if servers and name in servers:
@@ -92,7 +92,7 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
 
 
 def delete_entry(host: str, old: str, name: str) -> str:
-    """Return the text of a configuration file without an entry. Raise ValueError if this is impossible."""
+    """Return the text of a configuration file without an entry. Raise ValueError if the entry cannot be removed."""
     section, suffix = HOST_FORMATS[host].section, _get_suffix(host)
     original, servers = _parse_sections(host, old)
     if not servers or name not in servers:
@@ -351,7 +351,7 @@ def _delete_yaml(old: str, section: str, name: str) -> str:
 
 
 def _find_yaml_end(node: Any) -> int:
-    """Return the end of a node. The end mark of a block collection is behind the comments that follow it."""
+    """Return the end of a node, without the comments that follow it. The end mark of PyYAML is after the comments."""
     if isinstance(node.value, list) and node.value and not node.flow_style:
         last: Any = node.value[-1]
         return _find_yaml_end(last[1] if isinstance(last, tuple) else last)

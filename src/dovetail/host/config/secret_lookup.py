@@ -76,7 +76,7 @@ class SecretNotFound(KeyError):
         self.reason = reason
 
     def __str__(self) -> str:
-        # `Authorization: ...` would be masked as a secret.
+        # A text such as `Authorization: ...` would be masked as a secret, so the setting comes last.
         return f"{self.reason} (in {self.setting})" if self.setting else self.reason
 
 
@@ -158,11 +158,11 @@ class SecretLookup:
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """In all later output, mask each value whose name looks like the name of a secret."""
+        """Mask each value whose name looks like the name of a secret, in all later output."""
         self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
-        """Mask these values in all later output.
+        """Mask these values from now on, in all output of the host.
 
         Each line of a value is masked separately, because output is read line by line. Encoded forms in URLs, JSON
         texts and base64 are masked, too.
@@ -249,7 +249,8 @@ class SecretLookup:
             value = self._keyring(service, name)
             if value is None:
                 raise create_error(
-                    "the keyring has no such entry for this project. A project file cannot read other entries. "
+                    "the keyring has no entry with this name for the project. The file of a project cannot read other "
+                    "entries. "
                     f"To create the entry, run: keyring set {service!r} {clip(name)}"
                 )
             return value
@@ -316,7 +317,7 @@ def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
     if hasattr(exc, "__notes__"):
         exc.__notes__ = [mask_start(note, mask) for note in map(str, exc.__notes__)]
     if any(mask_start(cause_text, mask) != cause_text for cause_text in map(str, _iter_causes(exc))):
-        exc.__cause__ = None  # Python then also hides `__context__`.
+        exc.__cause__ = None  # After this assignment, Python also hides `__context__`.
 
 
 def mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
@@ -424,7 +425,7 @@ def _encode_for_json(secrets: Iterable[str]) -> Iterator[bytes]:
 
 
 def _mask_cut_secret(text: str, secret: str) -> str:
-    """Mask a secret that is cut off at the end or at the start of a text."""
+    """Mask the part of a secret at the start or at the end of a text that was cut."""
     body = text.removesuffix("…")
     first, last = secret[:_MIN_CUT_CHARS], secret[-_MIN_CUT_CHARS:]
     tail_start = max(0, len(body) - len(secret) + 1)

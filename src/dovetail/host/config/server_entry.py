@@ -298,7 +298,7 @@ def parse_entry(
 
 
 def _find_skip_notice(entry: dict[str, Any], source: str, *, has_target: bool) -> str | None:
-    """Return why an entry is skipped: it is a part of the other host. Return None for the entry of a server."""
+    """Return the reason to skip an entry that is not a server but a part of the other host. Otherwise return None."""
     is_extension = entry.get("source") == "extension" or (source == "zed" and "settings" in entry)
     if entry.get("type") in _BUILT_IN_TYPES or (is_extension and not has_target):
         return f"is {'an extension of' if is_extension else 'built into'} {source} and is skipped"
@@ -370,7 +370,7 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the filters for tool names.
+    """Return the globs of the tools to offer and of the tools to leave out.
 
     `include_tools` under x-dovetail replaces the filter of the other host. A tool stays excluded if either filter
     excludes it.

@@ -56,7 +56,7 @@ class ConfigWatcher:
         return [*find_config_files()]
 
     def forget_changed(self, entries: Mapping[str, ServerConfig]) -> list[str]:
-        """Forget the entries that have changed or no longer exist, and return their server names."""
+        """Remove the entries that have changed or no longer exist, and return their server names."""
         names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
         for name in names:
             del self.applied_entries[name]

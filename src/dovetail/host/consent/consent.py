@@ -69,7 +69,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return the question for the user in one line. The server cannot change the wording."""
+        """Return the question to the user in one line. The host chooses the wording, so a server cannot change it."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return self._summary_template.format_map(
             {name: _quote_name(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
@@ -208,7 +208,7 @@ class FunctionConsent:
 
 
 def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> ConsentHandler:
-    """Return the consent handler for the value of `consent=`. None denies every request."""
+    """Return the consent handler for the value of `consent=`. For None, return a handler that denies every request."""
     if consent is None:
         return DenyAllConsent()
     if hasattr(consent, "ask"):

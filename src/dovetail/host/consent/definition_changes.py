@@ -43,9 +43,9 @@ _MAX_COMPARED_CHANGES: Final = 5000
 _MAX_SHOWN_LINES: Final = 40
 # A line in the definition of a skill: the path, the digest and the size of a file.
 _FILE_LINE: Final = re.compile(r"(.+): (sha256:\S+) (\d+)")
-_MAX_NAME_CHARS: Final = 256  # the maximum length of a name in a JSON pointer
+_MAX_NAME_CHARS: Final = 256  # Names in a JSON pointer are shortened to this length.
 _MAX_REPORTED_CHANGES: Final = 200  # Only the most severe changes are reported.
-_MAX_SHOWN_CHARS: Final = 300  # the maximum length of a value or line in the text for the user
+_MAX_SHOWN_CHARS: Final = 300  # In the text for the user, values and lines are shortened to this length.
 
 
 class DefinitionChange(Struct, frozen=True):
@@ -57,7 +57,7 @@ class DefinitionChange(Struct, frozen=True):
 
 
 def extract_pinned_fields(definition: Any) -> dict[str, Any]:
-    """Return the pinned fields of a definition."""
+    """Return the fields of a definition that a pin contains."""
     members: Mapping[str, Any] = definition if isinstance(definition, Mapping) else to_plain(definition)
     return {name: members[name] for name in _PINNED_FIELDS if members.get(name) is not None}
 
@@ -175,7 +175,7 @@ def _describe(difference: Difference) -> str:
 
 
 def _describe_files(old: str, new: str) -> str:
-    """Return which files of a skill were added, removed and changed."""
+    """Return the changes in the list of a skill's files: added, removed and changed files."""
     old_files, new_files = _parse_files(old), _parse_files(new)
     if old_files is None or new_files is None:
         return "\n".join([f"- {_summarize_files(old, old_files)}", f"+ {_summarize_files(new, new_files)}"])

@@ -116,7 +116,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments have the names, types and values that a shape requires.
+    """Return whether arguments have exactly the names, types and values of a shape.
 
     A shape contains the names of arguments with their types or values.
     """
@@ -208,7 +208,7 @@ class GrantStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
-        self._stored_document.read()  # An unusable file raises an error here.
+        self._stored_document.read()  # If the file cannot be used, this call raises the error now and not later.
         # Maps each caller to its session grants. The most recent caller is last.
         self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
@@ -340,12 +340,12 @@ def replace_session_grants(store: GrantStore, caller: str, grants: "Iterable[Gra
 
 
 def on_revoke(store: GrantStore, callback: Callable[[str | None, str | None, str | None], None]) -> None:
-    """Call a function with the ID, server and tool of each revocation."""
+    """Call a function whenever grants are revoked. Its arguments are the ID, server and tool of the revocation."""
     store._on_revoke = callback  # pyright: ignore[reportPrivateUsage]
 
 
 def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:
-    """Return a grant that covers a request, or None. Unlike `find`, keep a `once` grant."""
+    """Return a grant that covers a request, or None. Unlike `find`, do not remove a `once` grant."""
     return next(store._find_covering(request, fingerprint), None)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        # The user chose the field names of an "Edit", so the names stay unchanged.
+        # The field names of an "Edit" come from a form, so they are not renamed.
         if answer is not None and answer["kind"] != "Edit":
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
@@ -106,7 +106,7 @@ class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """A file of open consent requests.
+    """The file that stores the consent requests without an answer.
 
     Each request has a ticket, and can have a call that continues after the answer.
     """
@@ -203,7 +203,7 @@ class Inbox:
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer for a ticket. Return whether a caller may be waiting for the answer."""
+        """Store the answer to a consent request. Return whether a caller may be waiting for the answer."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",

@@ -78,7 +78,7 @@ class PinStore:
         self._document = SharedDocument(path, (_use_current_names,))
         # The records, and a dict that maps each pair of identity and name to its record.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
-        self.list()  # An unusable file raises an error here.
+        self.list()  # If the file cannot be used, this call raises the error now and not later.
 
     def get(self, identity: str, name: str) -> Pin | None:
         """Return the pin with this server identity and name, or None."""
@@ -115,7 +115,7 @@ class PinStore:
         return PinComparison(
             new=new,
             changed=changed,
-            # A URI is the name of a skill. Skills are not among the definitions.
+            # A name that is a URI belongs to the pin of a skill. The definitions do not contain skills.
             gone=[
                 known_pin for name, known_pin in pins_by_name.items() if name not in seen_names and "://" not in name
             ],
@@ -174,7 +174,7 @@ class PinStore:
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
-    """Return the differences between a definition and its pin. Call this only if their fingerprints differ."""
+    """Return the differences between a definition and its pin. Call this function only if the fingerprints differ."""
     definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
     return definition_changes or [
         DefinitionChange("", "widening", "changed. The old definition was too large to be stored")

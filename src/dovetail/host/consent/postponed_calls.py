@@ -75,7 +75,7 @@ class PendingCalls:
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
     ) -> Any:
-        """Handle the input requests of a server during a call.
+        """Answer the input requests that a server sends during a call.
 
         Store the questions for the user, and answer the others.
         """
@@ -201,7 +201,7 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition, and then call the tool. The user may be asked again about the call."""
+        """Pin the new definition of a tool, and then call the tool. The host may ask the user again about the call."""
         if not isinstance(answer, Allow):
             raise PolicyError(
                 f"the definition of {request.full_name} has changed, and the user did not accept the change"

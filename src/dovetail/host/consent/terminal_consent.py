@@ -69,7 +69,7 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
             return answer
         _show(request, lines, request.full_text)
     if request.kind in ("tool.call", "resource.read", "skill.tools", "prompt.get", "server.start"):
-        # A stored answer applies to all arguments.
+        # A stored answer also applies to calls with other arguments.
         condition = "" if request.arguments is None else "with any arguments "
         prompt = f"[y]es once, {condition}for this [s]ession or [a]lways, [n]o: "
         return _choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS})

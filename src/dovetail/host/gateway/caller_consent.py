@@ -49,7 +49,7 @@ def _build_form(*, can_remember: bool, has_arguments: bool) -> dict[str, Any]:
     Some callers cannot be recognized in later requests. They can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
-    if can_remember and has_arguments:  # A stored answer applies to all arguments.
+    if can_remember and has_arguments:  # A stored answer also applies to calls with other arguments.
         choices["session"] = _ANY_ARGUMENTS_CHOICE
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
@@ -70,7 +70,7 @@ class SingleUseStates:
         self._cluster: SharedWorker | None = None
 
     def join_cluster(self, cluster: SharedWorker) -> None:
-        """Share the keys and the used states with all workers."""
+        """Share the secret keys and the list of used states with all workers of a cluster."""
         if self._cluster is not cluster:
             self._cluster = cluster
             self._sealer = RequestStateSealer(cluster.secret_keys, purpose=_SEAL_PURPOSE)
@@ -117,7 +117,7 @@ class SingleUseStates:
             return False
         except SharedStateUnavailable as exc:
             raise ServerBusy(
-                "The answer of your user cannot be checked now. Send the same request again",
+                "The gateway cannot check the answer of your user now. Send the same request again",
                 retry_after=exc.retry_after,
             ) from exc
 
@@ -166,7 +166,7 @@ class ConsentRound:
         return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Combine this request's answers with earlier answers. Ignore answers to questions that were not asked."""
+        """Add the answers in this request to the earlier answers. Ignore answers to questions that were not asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -179,7 +179,7 @@ class ConsentRound:
 
     @property
     def owner(self) -> str:
-        """Return the ID that limits apply to: a caller can have a limited number of open questions and request states.
+        """Return the ID of the caller to which the limits for open questions and request states apply.
 
         Anonymous callers share a caller ID, but callers with different addresses have different owner IDs.
         """

@@ -18,7 +18,7 @@ ANONYMOUS: Final = "anonymous"
 SESSION_PREFIX: Final = "session:"
 _PRINCIPAL_PREFIX: Final = "principal:"
 
-_MAX_CALLERS: Final = 16_384  # more than the default number of sessions of a server
+_MAX_CALLERS: Final = 16_384  # A server has fewer sessions by default.
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256

@@ -77,7 +77,7 @@ def _get_path(scope: Any) -> str:
 
 
 class GatewayNameMap(NameMap):
-    """Translates the names of one server to names in the gateway, and back. Resource URIs have a prefix."""
+    """Translates names between one server and the gateway. In the gateway, resource URIs have a prefix."""
 
     def __init__(self, server_name: str, get_known_lists: Callable[[ItemKind], Sequence[Mapping[str, Any]]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
@@ -121,7 +121,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the server must list its items before this shortened name can be translated."""
+        """Return whether a shortened name can be translated only after the server has listed its items."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
@@ -130,7 +130,7 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """A name map that changes no names, for gateway paths with a single server."""
+    """A name map that changes no names. It is for a gateway path that serves a single server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
@@ -149,7 +149,7 @@ def make_uri_scheme(server: str) -> str:
 
 
 class GatewayState(Struct, frozen=True):
-    """The state that all paths of a gateway share. For example, a task from one path can be read on every path."""
+    """The state that all URL paths of a gateway share, so that a client can read a task through every path."""
 
     consent_states: SingleUseStates
     task_ids: TaskIds
@@ -216,7 +216,7 @@ class Gateway:
                 gateway_state=self._state,
                 **(self._options | {"cluster": None}),
             )
-            # All paths are served by the same worker of the cluster.
+            # The server of each path uses the same connection to the cluster.
             dispatcher = get_dispatcher(variant.server)
             dispatcher.cluster, dispatcher.owns_cluster = get_dispatcher(self.server).cluster, False
             return variant.server.asgi(path=path, **shared_options)

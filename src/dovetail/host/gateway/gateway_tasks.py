@@ -65,7 +65,7 @@ ListMounts = Callable[[], Sequence[tuple[Upstream, NameMap]]]
 
 _REVIEW_WAIT_S: Final = 1.0  # A request waits this long for the user's decision about a result.
 _MAX_REVIEWS: Final = 1024
-_WATCH_TIMEOUT_S: Final = 10.0  # A slow server delays the notifications of other servers.
+_WATCH_TIMEOUT_S: Final = 10.0  # Until this timeout, a slow server delays the notifications of other servers.
 _WATCH_RETRY_S: Final = 5.0
 _FIRST_POLL_S: Final = 0.05
 _DEFAULT_POLL_S: Final = 1.0
@@ -77,7 +77,7 @@ _REJECTED: Final = "The policy rejected a question of the task, and the task is 
 
 
 class Review(Struct, frozen=True):
-    """The decision of the policy or a user about the result of a task."""
+    """The decision about the result of a task, from the policy or a user."""
 
     edited_result: CallToolResult | None = None  # the result after a user has edited it
     denial: str = ""  # why the result is not allowed
@@ -94,7 +94,7 @@ class TaskReviews:
         self._reviews: dict[bytes, asyncio.Task[Review]] = {}
 
     async def get(self, key: bytes, start: Callable[[], "asyncio.Task[Review]"]) -> Review | None:
-        """Return the decision about a result, or None if it is still open. If there is no review yet, call `start`."""
+        """Return the decision about a result, or None if there is none yet. If no review has started, call `start`."""
         review = self._reviews.get(key)
         if review is None:
             self._make_room()
@@ -103,7 +103,7 @@ class TaskReviews:
         if not review.done():
             return None
         if review.cancelled() or review.exception() is not None:
-            self._reviews.pop(key, None)  # The next request tries again.
+            self._reviews.pop(key, None)  # The next request starts a new review.
             return None if review.cancelled() else review.result()
         return review.result()
 
@@ -116,7 +116,7 @@ class TaskReviews:
 
 
 class FoundTask(Struct, frozen=True):
-    """A server's task, and the objects that are needed to send requests about the task."""
+    """A task of a server, and the objects that send requests about it."""
 
     task: UpstreamTask
     upstream: Upstream
@@ -321,7 +321,7 @@ class GatewayTasks:
 
 @asynccontextmanager
 async def _open_requests(found: FoundTask) -> AsyncGenerator[ClientTasks]:
-    """Yield an object that sends task requests to the server. Convert the server's errors for the caller."""
+    """Yield an object that sends task requests to the server. Convert errors of the server to errors for the caller."""
     try:
         async with found.supervisor.using() as client:
             yield get_tasks(client)

@@ -30,10 +30,11 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class CallerRecord(Struct, kw_only=True):
-    """What all workers know about one caller."""
+    """The record of one caller, which all workers share."""
 
     grants: list[Grant] = field(default_factory=list[Grant])
-    pins: dict[str, str] = field(default_factory=dict[str, str])  # maps a server identity and a tool to a fingerprint
+    # The keys contain a server identity and a tool name. The values are fingerprints.
+    pins: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class _Revocation(Struct, kw_only=True):
@@ -72,7 +73,7 @@ class SharedCallers:
         cluster.add_close_handler(self._finish_revocations)
 
     async def load(self, caller: str) -> None:
-        """Learn what other workers know about a caller. While the back end is away, keep what this worker knows."""
+        """Load the shared record of a caller. If the back end cannot be used, keep the data of this worker."""
         try:
             record, _ = await self._read(_get_name(caller), _caller_records)
             revocations, _ = await self._read(_REVOCATIONS, _revocations)
@@ -95,7 +96,7 @@ class SharedCallers:
             await self._update(caller, grants, dict(unshared_pins), revoked)
 
     async def _update(self, caller: str, grants: list[Grant], pins: dict[str, str], revoked: list[_Revocation]) -> None:
-        """Share what this worker could not share before, and remove revoked grants from the record."""
+        """Add the grants that could not be shared before to the record, and remove revoked grants."""
 
         def update(record: CallerRecord) -> None:
             known_grants = [*record.grants, *(grant for grant in grants if grant.id in self._unshared_ids)]
@@ -109,7 +110,7 @@ class SharedCallers:
             self._unshared_ids.difference_update(grant.id for grant in grants)
 
     async def add_grant(self, grant: Grant) -> None:
-        """Share a grant of a caller's session."""
+        """Add a session grant to the shared record of its caller."""
 
         def add(record: CallerRecord) -> None:
             now = time.time()
@@ -118,11 +119,11 @@ class SharedCallers:
 
         if not await self._change(grant.caller, add):
             if len(self._unshared_ids) >= _MAX_UNSHARED:
-                self._unshared_ids.clear()  # The callers are asked again.
+                self._unshared_ids.clear()  # Callers with these grants are asked again.
             self._unshared_ids.add(grant.id)
 
     async def add_pin(self, caller: str, identity: str, tool: str, fingerprint: str) -> None:
-        """Share which definition a caller uses."""
+        """Store in the shared record which tool definition a caller uses."""
 
         def add(record: CallerRecord) -> None:
             record.pins.pop(f"{identity}\0{tool}", None)
@@ -143,7 +144,7 @@ class SharedCallers:
                 if await self.cluster.state.write(_get_name(caller), data, _RECORD_TTL_S, expected=stored.version):
                     return True
         except SharedStateUnavailable as exc:
-            # The answer counts at this worker. Other workers ask again.
+            # This worker remembers the answer. Other workers ask the user again.
             self._warning.log("an answer of a caller cannot be shared with other workers: %s", exc)
             return False
 

@@ -54,7 +54,7 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """An item and its arguments, for a decision of the policy."""
+    """An item with its arguments, which the policy checks."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ class Upstream:
         self._cluster: tuple[SharedWorker, str] | None = None
 
     def join_cluster(self, cluster: SharedWorker, path: str) -> None:
-        """Share used consent answers and open calls with all workers. `path` identifies this server at all workers."""
+        """Share used consent answers and open calls with all workers. `path` identifies this server in the cluster."""
         self._cluster = cluster, path
         self._states.join_cluster(cluster)
         self._authorizer.join_cluster(cluster)
@@ -102,7 +102,7 @@ class Upstream:
         return _ALL_CAPABILITIES
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the items for this caller. If the server is slow or fails, return the last known items."""
+        """Return the items that this caller sees. If the server is slow or fails, return the last known items."""
         try:
             supervisor = self._servers.get_for_caller(self.supervisor, exchange.caller.principal)
         except PolicyError:
@@ -140,7 +140,7 @@ class Upstream:
         return ResourceWatch(allowed_uris, await supervisor.subscribe(allowed_uris))
 
     async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
-        """Return the headers that repeat arguments of a tool. If the policy hides the tool, return nothing."""
+        """Return the headers that repeat arguments of a tool. For a tool that the policy hides, return no headers."""
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
@@ -148,7 +148,7 @@ class Upstream:
                 self._check_visible(supervisor, "tool.call", name)
             return (await self._catalog.get_record(supervisor, name)).header_paths
         except (PolicyError, NotFound, NotSupported):
-            return ()  # `handle` reports the reason.
+            return ()  # The call itself fails later, and `handle` then reports the reason.
         except ProtocolError:
             raise
         except MCPError as exc:

@@ -14,7 +14,7 @@ from dovetail.errors import ParseError
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-MISSING: Final = object()  # stands for an argument that is missing
+MISSING: Final = object()  # This object marks an argument that is missing.
 # Stands for a value that a server may reject or convert, because the schema does not allow it.
 UNCLEAR: Final = object()
 
@@ -74,14 +74,14 @@ class StepBudget:
         return self._steps_left < 0
 
     def use(self, count: int = 1) -> None:
-        """Count steps. Raise TooManySteps if there are too many."""
+        """Add steps to the count. Raise TooManySteps if the limit is exceeded."""
         self._steps_left -= count
         if self._steps_left < 0:
             raise TooManySteps
 
 
 class ExpectedSchemas:
-    """The schemas for a value. A value must match at least one schema. Without schemas, any value is allowed."""
+    """Alternative schemas for a value. A value must match one of them. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_defaults", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -371,7 +371,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield groups of alternative subschemas. A value must match at least one subschema in each group."""
+        """Yield lists of alternative subschemas. A value must match at least one subschema in each list."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):

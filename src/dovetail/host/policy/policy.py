@@ -278,7 +278,7 @@ def needs_arguments(policy: Policy, request: PolicyRequest) -> bool:
 
 
 def decide_without(policy: Policy, request: PolicyRequest, is_ignored: Callable[[Rule], bool]) -> Decision:
-    """Return the policy's decision about a request. Ignore the rules for which `is_ignored` returns True."""
+    """Return the policy's decision about a request. Skip each rule for which `is_ignored` returns True."""
     return policy._evaluate(request, is_ignored)  # pyright: ignore[reportPrivateUsage]
 
 

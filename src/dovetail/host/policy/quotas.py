@@ -20,8 +20,8 @@ from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 
 _RATE_PATTERN: Final = re.compile(r"(\d{1,9}) ?/ ?(s|sec|min|h|hour|day)")
-_MIN_POLL_S: Final = 0.02  # A call that waits for the calls of other workers looks again after this time,
-_MAX_POLL_S: Final = 0.5  # and at most after this time.
+_MIN_POLL_S: Final = 0.02  # the first delay before a call checks the calls of other workers again
+_MAX_POLL_S: Final = 0.5  # The delay doubles up to this value.
 _SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0}
 
 
@@ -104,7 +104,7 @@ class Meter:
         self._tasks = BackgroundTasks()
 
     def join_cluster(self, cluster: SharedWorker) -> None:
-        """Count the calls of all workers together."""
+        """From now on, count the calls of all workers of a cluster together."""
         self._cluster = cluster
 
     @asynccontextmanager
@@ -136,7 +136,7 @@ class Meter:
 
     @asynccontextmanager
     async def _take_place(self, cluster: SharedWorker, name: str, limit: int) -> AsyncGenerator[None]:
-        """Wait until fewer than `limit` calls run at all workers. While the back end is away, do not wait."""
+        """Wait until the workers together run fewer than `limit` calls. If the back end cannot be used, do not wait."""
         self._place_count += 1
         holder, delay = f"{cluster.name}.{self._place_count}", _MIN_POLL_S
         try:
@@ -146,7 +146,7 @@ class Meter:
                     delay = min(2 * delay, _MAX_POLL_S)
             yield
         finally:
-            # If `acquire` was cancelled or got no answer, the place may have been taken.
+            # A place is freed even if `acquire` failed, because the back end may have given a place.
             self._tasks.start(release_place(cluster, name, holder))
 
     async def record_call(self, server: str, tool: str, rate: str) -> None:
@@ -169,7 +169,7 @@ class Meter:
 
 
 def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolResult:
-    """Shorten the text of a tool result to `max_bytes` bytes, and add a note."""
+    """Shorten the text of a tool result to `max_bytes` bytes. Append a note with the original size."""
     if max_bytes is None:
         return result
     size = len(encode(result))

@@ -433,7 +433,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    # Pass a string to `parse_condition` as a whole, which raises an error.
+    # A string is not a list of conditions. `parse_condition` raises the error for it.
     is_single = isinstance(value, Condition | Mapping | str)
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

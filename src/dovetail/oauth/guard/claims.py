@@ -9,7 +9,7 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.protocol.principal import SCOPE_PATTERN, Principal
 
-_MAX_TIMESTAMP_S: Final = 1e13  # Times above this limit would overflow in calculations.
+_MAX_TIMESTAMP_S: Final = 1e13  # Calculations with times above this limit would overflow.
 
 
 class AuthenticationFailed(Exception):

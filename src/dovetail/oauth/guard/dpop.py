@@ -28,7 +28,7 @@ MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
 _NONCE_INTERVAL_S: Final = 300.0  # The nonce changes after this many seconds.
 _MAX_CLUSTER_NONCE_AGE_S: Final = 600.0
-_CLUSTER_NONCE_CHARS: Final = 41  # a time in 8 hexadecimal digits, a dot and a MAC
+_CLUSTER_NONCE_CHARS: Final = 41  # A nonce is a time in 8 hexadecimal digits, a dot and a MAC.
 
 
 class NonceRequired(TokenRejected):
@@ -41,7 +41,7 @@ class VerifiedProof(Struct, frozen=True, kw_only=True):
     thumbprint: str
     id: bytes  # a digest of the `jti` claim
     issued_at: float
-    epoch: str = ""  # the epoch of the shared state in which the nonce of the proof was created, or "" without a nonce
+    epoch: str = ""  # the epoch in which the nonce was created, or ""
 
 
 class DPoPChecker:
@@ -171,11 +171,13 @@ class DPoPChecker:
 async def _use_in_cluster(cluster: SharedWorker, proof: VerifiedProof, now: float) -> None:
     name, ttl = f"dpop:{proof.thumbprint}:{proof.id.hex()}", proof.issued_at + _MAX_PROOF_AGE_S - now
     try:
-        # A proof may be dated in the future, so it can have been used before its date.
+        # The time in a proof may be in the future, so the proof may have been used before that time.
         valid_from = proof.issued_at - _MAX_PROOF_AGE_S
         is_first = await use_with_retry(cluster.state, name, valid_from, ttl, proof.epoch)
     except HistoryLost:
-        raise NonceRequired("the DPoP proof may have been used before. Create a new proof with this nonce") from None
+        raise NonceRequired(
+            "the DPoP proof may have been used before. Create a new proof with the nonce of this response"
+        ) from None
     except SharedStateUnavailable as exc:
         raise VerificationUnavailable("the shared state of the workers cannot be used", str(exc)) from exc
     if not is_first:

@@ -14,7 +14,7 @@ from dovetail.protocol.limits import KiB, MiB, ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct
 
-MAX_INLINE_BYTES: Final = 256 * KiB  # Messages and events above this size get their own key.
+MAX_INLINE_BYTES: Final = 256 * KiB  # A larger message or event is stored under a separate key.
 MAX_MESSAGE_BYTES: Final = 16 * MiB  # the maximum size of a value, a message or an event
 MAX_CHANGE_BYTES: Final = 16 * KiB  # the maximum size of a message in the change log
 MAX_CHANGES: Final = 10_000  # The change log keeps at least this many messages.
@@ -23,9 +23,10 @@ MAX_INBOX_MESSAGES: Final = 256  # the maximum number of messages that wait for 
 MAX_INBOX_BYTES: Final = 64 * MiB  # the maximum size of all messages that wait for one worker
 CLOCK_MARGIN_S: Final = 60.0  # the maximum difference between the clocks of two machines
 
-# The result of `append`. "ended": another worker has ended the stream. "missing": the stream or a number is not stored.
-WORKER_LOST: Final = "worker-lost"  # `reason` in the error response of a call whose worker was lost
+WORKER_LOST: Final = "worker-lost"  # If the worker of a call is lost, the error response has this `reason`.
 
+# The result of `append` is "ended" if another worker has ended the stream.
+# The result is "missing" if the stream, or an event with a smaller number, is not stored.
 AppendOutcome = Literal["added", "ended", "missing"]
 
 
@@ -116,7 +117,7 @@ class SharedStateStatus(Struct, frozen=True, kw_only=True):
     is_available: bool
     problem: str | None = None  # the reason why the back end cannot be used, or a problem with its settings
     worker_count: int = 1  # the number of workers at the last count
-    epoch: str = ""  # an ID that changes whenever the back end loses records, or "" if it is not known
+    epoch: str = ""  # An ID that changes whenever the back end loses records. It is "" until it is known.
 
 
 def is_later_cursor(cursor: str, position: str) -> bool:

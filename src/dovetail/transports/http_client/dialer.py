@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 _HEAD_START_S = 0.25  # the seconds between two connection attempts. RFC 8305, section 5
-# The first probe comes after a minute. Some routers forget a connection after four minutes. macOS has another name.
+# The first probe is sent after a minute, because some routers forget a connection after four minutes.
+# TCP_KEEPALIVE is the name of TCP_KEEPIDLE on macOS.
 _PROBE_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 Address = tuple[int, tuple[str | int | bytes, ...]]

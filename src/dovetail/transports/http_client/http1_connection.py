@@ -307,7 +307,8 @@ class HTTP1Connection(asyncio.Protocol):
     ) -> None:
         self.limits = limits
         self.idle_until = 0.0  # the time at which the pool closes the idle connection
-        self.idle_limit_s: float | None = None  # how long the server keeps it open at least, if the server says so
+        # The time for which the server promises to keep an idle connection open, or None.
+        self.idle_limit_s: float | None = None
         self._keep_alive_headers: tuple[bytes | None, bytes | None] = (None, None)
         self._loop = loop
         self._on_done = on_done

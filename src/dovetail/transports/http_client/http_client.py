@@ -105,7 +105,7 @@ class HTTPClient:
         trust_env: bool = True,
         connect_timeout: float = 10.0,
         # Idle connections are closed after this time, because uvicorn and Node would close them after five seconds.
-        # A server can promise another time. A longer one counts only with `trusts_keep_alive`.
+        # A server can promise another time. A longer time than this is used only with `trusts_keep_alive`.
         idle_timeout: float = 4.0,
         trusts_keep_alive: bool = True,
         limits: FetchLimits | None = None,
@@ -129,7 +129,7 @@ class HTTPClient:
         self._opening_count = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._sweep_at = 0.0  # the time of the sweep timer
+        self._sweep_at = 0.0  # when the timer removes idle connections next
         self._is_closed = False
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -243,7 +243,8 @@ class HTTPClient:
                 return await self._open_connection(origin)
             self._close_one_idle()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            # A new request waits at the end of the queue. A request that was woken in vain waits at the front.
+            # A new request waits at the end of the queue.
+            # A request that found no free connection waits at the front again.
             self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
             is_first = False
             try:

@@ -196,7 +196,7 @@ class RemoteServer:
 
 
 async def read_body(response: ClientResponse, url: str) -> bytes:
-    """Return the whole body of a response."""
+    """Read the body of a response, and return it as bytes."""
     try:
         return await response.read()
     except TransportError as exc:
@@ -270,7 +270,7 @@ def _quote(text: str, max_chars: int = 200) -> str:
 
     The text may repeat the client's URL with a secret, so secrets are masked.
     """
-    from dovetail.protocol.redaction import mask_text  # only errors need this module
+    from dovetail.protocol.redaction import mask_text  # This import is here because only errors need the module.
 
     return clip(mask_text(text), max_chars)
 
