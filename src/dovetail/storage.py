@@ -282,7 +282,7 @@ else:
 
 
 # Each migration converts the content from one version to the next, starting with version 1.
-# The current version is the number of migrations plus one. Files of version 1 contain no version number.
+# The current version of a file is the number of migrations plus one. Files of version 1 have no version number.
 Migrations = Sequence[Callable[[T], None]]
 
 
@@ -298,7 +298,7 @@ def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) 
 
 
 def rename_fields(records: Any, names: Mapping[str, str]) -> None:
-    """Rename fields in the records of a document. Migrations use this function."""
+    """Rename fields in the records of a document, as a part of a migration."""
     for record in records if isinstance(records, list) else ():
         for old_name in names.keys() & record.keys() if isinstance(record, dict) else ():
             record[names[old_name]] = record.pop(old_name)
@@ -398,7 +398,8 @@ def open_database(path: str | Path, kind: str, schema: str, migrations: "Migrati
     with report_damage(path), _report_unusable(path):
         database = connect_database(path)
         try:
-            # For larger files, this check takes too long. Their damage is reported when it is read.
+            # The check of a larger file takes too long.
+            # If the file is damaged, reading the damaged part raises an error.
             if file_stat.st_size <= _MAX_CHECKED_BYTES:
                 _check_pages(database, path)
             version = _check_kind(database, path, kind, schema, _get_version(migrations))
@@ -486,7 +487,7 @@ def _check_kind(database: "Connection", path: str | Path, kind: str, schema: str
             names = [name for (name,) in example.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             expected = {name: _read_columns(example, name) for name in names}
         columns = {name: _read_columns(database, name) for name in expected}
-        # A newer version may have changed some of the tables.
+        # A newer version of dovetail may have changed some of the tables.
         is_newer = version > supported_version and any(columns.values())
         if not is_newer and any(expected[name] - columns[name] for name in expected):
             raise UnusableFile(path, f"{path} is not a {kind} of dovetail. Each store needs its own file")
@@ -505,7 +506,7 @@ def _read_columns(database: "Connection", table: str) -> set[str]:
 
 
 def _enable_wal(database: "Connection") -> None:
-    """Let readers and a writer work at the same time. SQLite does not wait if another process does this now."""
+    """Turn on WAL mode, in which readers do not block a writer. Try again while another process turns it on."""
     import sqlite3
 
     deadline = time.monotonic() + _DATABASE_TIMEOUT_S

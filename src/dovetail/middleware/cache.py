@@ -25,14 +25,14 @@ CacheKey = tuple[str, str, bytes]
 class _CachedResult(Struct):
     name: str
     expires_at: float
-    encoded: bytes  # The result is stored encoded, so that each caller gets a separate copy and may change it.
+    encoded: bytes  # The cache contains encoded results, so that each caller gets a separate copy and may change it.
     result_type: type[Any]
     wraps: bool
 
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-# These claims describe the token and not the caller.
+# These claims describe a token, not the caller.
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
@@ -106,7 +106,7 @@ class ResponseCache:
         return name in self._names or (method == "resources/read" and uri_key(name) in self._uri_keys)
 
     def on_change(self, method: str, uri: str | None) -> None:
-        """Remove cached results that may be outdated after a change. Any thread may call this method."""
+        """Remove the results that a change may have made outdated. Any thread may call this method."""
         self._change_count += 1
         if method != subscription_filter.RESOURCE_UPDATED:
             self.clear()

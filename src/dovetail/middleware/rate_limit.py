@@ -68,7 +68,7 @@ class RateLimit:
         self._methods = frozenset(methods)
 
     def _join_cluster(self, worker: "SharedWorker", name: str) -> None:
-        """Count the requests of all workers together. `name` identifies this limit at all workers.
+        """From now on, count the requests to all workers together. `name` identifies this limit in the cluster.
 
         The dispatcher calls this method.
         """

@@ -83,7 +83,7 @@ class Telemetry:
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
         remote = self._trace.get_current_span(parent).get_span_context()
-        # The client's span becomes the parent, and the span of the HTTP server becomes a link.
+        # The span of the client becomes the parent of the new span. The span of the HTTP server becomes a link.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if isinstance(exchange, IncomingExchange) and exchange.ask is not None:
             exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)

@@ -9,7 +9,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.base import Struct
 
-# Callers choose the names, so the table is limited. When it is full, all new names share one entry.
+# Callers choose the names, so the number of entries is limited. At the limit, all new names share one entry.
 _MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
 # Each upper bound is twice the previous one, so a percentile is at most twice the true value.

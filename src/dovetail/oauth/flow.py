@@ -35,7 +35,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the response says that the document does not exist. For a temporary error, return False."""
+        """Return True if the document does not exist, or False if the error may be temporary."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class Now(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Action: wait for some seconds."""
+    """Action: wait for this number of seconds."""
 
     seconds: float
 
@@ -137,7 +137,7 @@ Flow = Generator[FlowAction, Any, T]
 
 
 def wait_for(awaitable: Awaitable[T]) -> Flow[T]:
-    """Await a value in a flow. An exception of the awaitable is raised in the flow."""
+    """Await an object in a flow, and return the result. If the awaitable raises an exception, raise it in the flow."""
     return (yield Await(awaitable))
 
 

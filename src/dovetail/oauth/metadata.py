@@ -137,7 +137,7 @@ def _is_inside(path: str, parent_path: str) -> bool:
 
 
 def fetch_server_metadata(issuer: str) -> Flow[AuthorizationServerMetadata | None]:
-    """Fetch the metadata of an authorization server. Try every well-known path.
+    """Fetch the metadata of an authorization server from the first well-known path that has it.
 
     spec: authorization-server-discovery#authorization-server-metadata-discovery
     """
@@ -163,7 +163,7 @@ def _server_metadata_urls(issuer: str) -> list[str]:
 
 
 def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadata]:
-    """Treat an MCP server without resource metadata as its own authorization server.
+    """Return metadata for an MCP server without resource metadata, which must be its own authorization server.
 
     If the server publishes no metadata at all, default paths are used.
 
@@ -173,7 +173,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     root = f"{parts.scheme}://{parts.netloc}"
     metadata = yield from _fetch_first([root + _OAUTH_METADATA_PATH], AuthorizationServerMetadata)
     if metadata is not None:
-        # The issuer may have a trailing slash.
+        # The issuer in the metadata may end with a slash.
         return _check_issuer(metadata, root + "/" if metadata.issuer.endswith("/") else root)
     return AuthorizationServerMetadata(
         issuer=root,

@@ -57,8 +57,8 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # If an output schema is invalid, the tool is registered without it.
-        # If the registration fails again, the operation is skipped.
+        # If the output schema is invalid, register the tool without an output schema.
+        # If the tool cannot be registered without an output schema either, the operation is skipped.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(

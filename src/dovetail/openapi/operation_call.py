@@ -53,7 +53,7 @@ class OperationCall:
         extra_headers = await self._get_headers(ctx)
         names = {name.lower() for name in extra_headers}
         for name in [header_name for header_name in request.headers if header_name.lower() in names]:
-            # The author's headers replace generated headers. Header names are case-insensitive.
+            # Headers that the author passes replace generated headers. Header names are case-insensitive.
             del request.headers[name]
         request.headers.update(extra_headers)
         try:

@@ -70,7 +70,7 @@ def get_openapi_document(application: Any) -> Mapping[str, Any]:
     """Return the OpenAPI document of an ASGI application."""
     if callable(getattr(application, "openapi", None)):  # FastAPI has this method.
         return application.openapi()
-    schema = getattr(application, "openapi_schema", None)  # Litestar has this attribute.
+    schema = getattr(application, "openapi_schema", None)  # Applications of Litestar have this attribute.
     if schema is not None:
         return schema.to_schema()
     raise TypeError("the ASGI application has no OpenAPI document. Pass one as document=")
@@ -110,7 +110,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int, state:
 
     async def receive() -> Any:
         if not request_messages:
-            # The application waits for a disconnect, but the client disconnects only after the response is complete.
+            # The application waits for a disconnect, but the client stays connected until the response is complete.
             await asyncio.Event().wait()
         return request_messages.pop()
 
@@ -129,7 +129,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int, state:
         raise
     except Exception as exc:
         if not response_start.get("whole") or int(response_start["status"]) >= 500:
-            # The model would see the message of an MCPError, so another type of exception is raised.
+            # An MCPError would show its message to the model, so raise another type of exception.
             if isinstance(exc, MCPError):
                 raise RuntimeError(f"the ASGI application failed: {type(exc).__name__}: {exc}") from exc
             raise

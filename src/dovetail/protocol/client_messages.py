@@ -73,7 +73,8 @@ class RequestEncoder:
     def encode_request(self, id: RequestId, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
         """Encode a request. The request ID is also the progress token, so every server can report progress."""
         encoded_id = encode(id)
-        if type(params) is dict and "_meta" in params:  # The caller passed a `_meta` object in the parameters.
+        # The parameters from the caller already contain a `_meta` object.
+        if type(params) is dict and "_meta" in params:
             params = dict(params)
             meta = {**(params.pop("_meta") or {}), **(meta or {})}
         meta_members, separator = self._meta_members, self._separator
@@ -129,7 +130,8 @@ def build_name_header(row: Method, params: Mapping[str, Any]) -> list[tuple[byte
     return [(NAME_HEADER, encode_value(value).encode("ascii"))] if isinstance(value, str) else []
 
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # names that need no encoding
+# This pattern matches the names that a header can contain unchanged.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")
 _PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
 
 
@@ -210,7 +212,7 @@ def find_elicitation_obstacle(revision: str | None) -> str | None:
 
 
 def get_required_capabilities(data: Any) -> Mapping[str, Any]:
-    """Return the client capabilities that an error reports as missing."""
+    """Return the client capabilities that are missing according to an error."""
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
     return required if isinstance(required, dict) else {}
 
@@ -285,7 +287,7 @@ def create_unsupported_error(method: str) -> NotSupported:
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """Raised if the server requires credentials. A server that mounts it can forward the error code to its client."""
+    """Raised if the server requires credentials. If it is mounted, the outer server can forward the error code."""
 
     status_code: int | None = None
 

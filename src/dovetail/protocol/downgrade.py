@@ -160,7 +160,7 @@ def allows_sampling_context(revision: str, capabilities: ClientCapabilities) -> 
 
 
 def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
-    """Put structured content into an object, for versions before 2026-07-28."""
+    """Put structured content into an object `{"result": ...}`, for versions before 2026-07-28."""
     content = message["content"]
     if isinstance(content, list):
         return message | {"content": [_wrap_structured_content({"content": block})["content"] for block in content]}
@@ -280,7 +280,7 @@ def _downgrade_tool(revision: str, tool: Tool) -> Tool:
 
 
 def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema for the object `{"result": ...}`, where the given schema describes `result`."""
+    """Return a schema for an object `{"result": ...}`. The parameter is the schema of the member `result`."""
     moved_names = ("$schema",) if "$id" in schema else ("$defs", "$schema")
     inner = {name: value for name, value in schema.items() if name not in moved_names}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
@@ -290,7 +290,7 @@ def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _move_references(node: Any) -> Any:
-    """Adjust the references in a schema that was moved into the property `result` of another schema."""
+    """Adapt the references in a schema, because the schema becomes the property `result` of another schema."""
     if isinstance(node, list):
         return [_move_references(item) for item in node]
     if not isinstance(node, dict):

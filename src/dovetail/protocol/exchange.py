@@ -265,11 +265,11 @@ class ResponseBuffer(Protocol):
     is_crowded: bool  # True if a large result must wait before it is encoded
 
     async def wait_for_turn(self, size: int) -> None:
-        """Wait until a large result of about this size may be encoded."""
+        """Wait until the transport has room for a result of about this size."""
         ...
 
     def count_encoded(self, size: int) -> None:
-        """Count the bytes of a large response that was encoded."""
+        """Report how many bytes an encoded large response has."""
         ...
 
 
@@ -302,7 +302,7 @@ class TaskCall(Protocol):
         ...
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show the progress in the status of the task."""
+        """Store the progress of the call in the status of its task."""
         ...
 
 
@@ -310,7 +310,7 @@ class ChangeListener(Protocol):
     """Receives the change notifications of a server."""
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether the listener wants this change."""
+        """Return whether the listener has subscribed to this change."""
         ...
 
     def deliver(self, method: str, uri: str | None) -> None:
@@ -318,7 +318,7 @@ class ChangeListener(Protocol):
         ...
 
     def deliver_all(self) -> None:
-        """Receive every change to which the listener has subscribed, because some changes were missed.
+        """Report every change to which the listener has subscribed, because the listener may have missed changes.
 
         This method runs in the listener's event loop and must not block.
         """
@@ -333,7 +333,7 @@ class ChangeListener(Protocol):
 
 
 class Service(Protocol):
-    """The methods and attributes of a server that a transport uses."""
+    """The interface of a server for its transports."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -396,7 +396,7 @@ class Service(Protocol):
 
 
 def convert_params(exchange: IncomingExchange, params_type: type[Any]) -> Any:
-    """Convert the parameters of a request to a struct."""
+    """Convert the parameters of a request to a struct, and check their types."""
     return convert(exchange.params, params_type)
 
 
@@ -421,7 +421,7 @@ def make_uri_length_error(max_chars: int, field: str = "uri") -> InvalidParams:
 
 
 def estimate_size(result: Result | bytes) -> int:
-    """Estimate the size of an encoded result. If the size is hard to estimate, the result counts as large."""
+    """Estimate the size of a result in bytes. If the size is hard to estimate, return a large number."""
     pending: list[Any] = [result]
     size, values_left = 0, _MAX_MEASURED_VALUES
     while pending:

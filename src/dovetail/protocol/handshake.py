@@ -72,7 +72,7 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
 
 
 class ResourceWatcher(Struct, frozen=True):
-    """The caller for which the resources of mounted servers are watched."""
+    """The caller of a session. For this caller, the server watches resources of mounted servers."""
 
     service: Service
     principal: Principal | None
@@ -198,7 +198,7 @@ class HandshakeState:
             self._stop_by_key[key] = stop
 
     def update_watches(self) -> None:
-        """Watch the resources that are subscribed now, and no others. Without a watcher, do nothing."""
+        """Watch exactly the resources to which the client is subscribed now. Without a watcher, do nothing."""
         if self.watcher is None:
             return
         subscriptions, stop_by_key = self.subscriptions or {}, self._stop_by_key or {}
@@ -365,5 +365,5 @@ class PendingRequests(Generic[Waiter]):
 
 
 def encode_change(method: str, uri: str | None) -> bytes:
-    """Encode the notification of a change."""
+    """Encode the notification about a change of a list or a resource."""
     return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

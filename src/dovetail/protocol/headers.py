@@ -40,7 +40,7 @@ _DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
-    """An HTTP header that repeats a tool argument. `path` leads to the argument."""
+    """An HTTP header that repeats a tool argument. `path` is the path of the argument."""
 
     header: bytes
     path: tuple[str, ...]
@@ -109,7 +109,7 @@ def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
 
 
 def read_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
-    """Return the header paths of a tool of another server. If an annotation is invalid, return nothing.
+    """Return the header paths of a tool of another server, or no paths if an annotation is invalid.
 
     Clients must not use a tool with an invalid annotation, so no client sends these headers.
     """
@@ -234,7 +234,7 @@ def _compare(name: str, text: str, value: Any) -> None:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Format a JSON value as the text of a header. `encode_value` encodes the text later."""
+    """Format a JSON value as the text of a header, before `encode_value` encodes the text."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -69,7 +69,7 @@ def _may_return_awaitable(function: Middleware) -> bool:
     while isinstance(called, functools.partial):
         called = called.func
     if inspect.isclass(called):
-        return False  # Calling a class only creates an object.
+        return False  # A class is not middleware, because calling it only creates an object.
     unwrapped = inspect.unwrap(called)
     if not inspect.isroutine(called):
         called = type(called).__call__

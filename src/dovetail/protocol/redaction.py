@@ -41,7 +41,7 @@ _DESCRIPTION_NAME: Final = re.compile(
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
 _MIN_SECRET_NAME_CHARS: Final = 16  # Names shorter than this cannot contain credentials.
-_MAX_CACHED_BYTES: Final = 4096  # Names in JSON values above this size are not cached.
+_MAX_CACHED_BYTES: Final = 4096  # The names of members are cached only for JSON values up to this size.
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
@@ -98,7 +98,7 @@ _YAML_LINE: Final = re.compile(
 _PLAIN_VALUES: Final = frozenset({"", "null", "none", "true", "false", MASK})
 _QUERY_SECRETS: Final = frozenset(
     {"key", "sig", "sid", "sessionid", "session_id"}
-)  # These names are secrets only in the query of a URL.
+)  # Query parameters of a URL with these names are secrets.
 # Each match of the patterns above contains one of these parts, in lower or upper case.
 # Searching for each part is faster than searching for one large pattern.
 _VALUE_HINTS: Final = (
@@ -287,7 +287,7 @@ class _Masker:
 
 
 def _is_count(name: str, value: Any) -> bool:
-    """Return whether a value is a number of tokens, such as "maxTokens": 100."""
+    """Return whether a member is a number of tokens and not a secret, such as "maxTokens": 100."""
     return isinstance(value, int | float) and name.lower().endswith("tokens")
 
 

@@ -40,7 +40,7 @@ _MIN_WRAP_COLUMNS: Final = 20
 # A URL is not broken into lines, so that the user can copy it.
 # The pattern excludes blanks and brackets, so that a URL cannot look like a prompt.
 _URL_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)")
-# A command in backticks, a word, or blanks.
+# This pattern matches a command in backticks, a word, or blanks.
 _WRAP_PIECE_PATTERN: Final = re.compile(r"[^\s`]*+`dovetail [^`]{1,500}`\S*|\s+|\S+")
 
 
@@ -72,7 +72,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 
 def _list_wrap_pieces(text: str, row_width: int, *, breaks_commands: bool) -> Iterator[str]:
-    """Return words and the blanks between them. A command stays in one piece if it fits into a row."""
+    """Split a text into words and blanks. A command in backticks is one piece if it fits into a row."""
     for piece in _WRAP_PIECE_PATTERN.findall(text):
         if " " not in piece or piece.isspace() or get_max_width(piece) <= row_width:
             yield piece
@@ -94,7 +94,7 @@ def _break_command(command: str, row_width: int) -> Iterator[str]:
 
 
 class _Rows:
-    """Joins words to rows. A word that is longer than a row is broken, unless it is a URL."""
+    """Joins words to rows. A word that does not fit into a row is split, unless it is a URL."""
 
     def __init__(self, start: str, prefix: str, width: int) -> None:
         self._prefix = prefix
@@ -118,7 +118,7 @@ class _Rows:
             self._add_long_word(piece)
 
     def finish(self) -> list[str]:
-        """Return the rows. Blanks at the end stay if they fit, because an answer may follow them."""
+        """Return the rows. Keep the blanks at the end if they fit, because the user may type an answer after them."""
         return [*self._rows, self._row + (self._blanks if self._fits(self._blanks) else "")]
 
     def _add_long_word(self, word: str) -> None:
@@ -150,7 +150,7 @@ def cut_line(line: str, columns: int) -> str:
     """Shorten a line so that it fits into `columns` terminal columns."""
     if get_max_width(line) <= columns:
         return line
-    kept, width = "", 2  # The "…" at the end takes up to two columns.
+    kept, width = "", 2  # Leave up to two columns for the "…" at the end.
     for char in line:
         width += get_max_width(char)
         if width > columns:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# the same as the maximum size of the body of a POST request
+# The body of a POST request has the same maximum size.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -68,7 +68,7 @@ def _encode_retry(retry: int) -> bytes:
 
 
 def split_chunk(chunk: bytes) -> Sequence[bytes]:
-    """Split a large chunk of a stream into pieces, so that a reader need not parse the whole chunk at once."""
+    """Split a large chunk of a stream into pieces, so that the reader can parse the chunk step by step."""
     if len(chunk) <= _PIECE_BYTES:
         return (chunk,)
     return [chunk[start : start + _PIECE_BYTES] for start in range(0, len(chunk), _PIECE_BYTES)]
@@ -101,7 +101,7 @@ class SSEParser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data = bytearray()  # one buffer, because a list of short lines would need ten times the memory
+        self._data = bytearray()  # This is one buffer, because a list of short lines would need ten times the memory.
         self._held_bytes = 0
         self._event_name = ""
         self._id: str | None = None
@@ -137,7 +137,7 @@ class SSEParser:
         self._append_piece(chunk[start:])
 
     def _append_piece(self, piece: bytes) -> bool:
-        # Comments are not stored, so they never exceed the limit.
+        # Comments are not stored, so they do not count toward the limit.
         if self._held_bytes + len(self._line) + len(piece) > self.max_event_bytes:
             self._has_failed = True
             self._line.clear()

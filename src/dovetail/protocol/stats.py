@@ -7,7 +7,7 @@ from dovetail.wire.base import Struct
 
 
 class EndpointStats(Struct, frozen=True, kw_only=True):
-    """The numbers of sessions and streams of one HTTP endpoint."""
+    """The numbers of open sessions and streams of one HTTP endpoint."""
 
     sessions: int = 0
     streams: int = 0

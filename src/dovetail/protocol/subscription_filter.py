@@ -18,7 +18,7 @@ TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
 PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
 RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
-EVERYTHING = ""  # the method of a notice after missed changes. Anything may have changed
+EVERYTHING = ""  # The method of the notice that reports missed changes. After it, assume that everything has changed.
 
 # This maps each kind of item to the list that contains it.
 LIST_BY_KIND: Mapping[str, Literal["tools", "prompts", "resources"]] = {

@@ -11,7 +11,7 @@ from dovetail.wire.codec import encode
 
 
 def keep_unknown_members(changed: bytes, known: bytes, stored: bytes) -> bytes:
-    """Return a changed record with the members of the stored record that this release does not know.
+    """Add the members of a stored record that this release does not know to a changed record.
 
     Objects inside the record keep their unknown members, too. An object in a list keeps them unless it was changed. A
     struct that is encoded as an array keeps the values at its end.

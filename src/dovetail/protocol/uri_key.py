@@ -45,7 +45,7 @@ def template_key(template: str) -> str:
     """Normalize a URI template like a URI, but do not change the expressions in braces."""
     expressions = re.findall(_EXPRESSION_PATTERN, template)
     literals = uri_key(re.sub(_EXPRESSION_PATTERN, "{}", template)).split("{}")
-    if len(literals) != len(expressions) + 1:  # the template has single braces, so it is invalid
+    if len(literals) != len(expressions) + 1:  # The template has braces outside of expressions, so it is invalid.
         return template
     return "".join(chain.from_iterable(zip_longest(literals, expressions, fillvalue="")))
 

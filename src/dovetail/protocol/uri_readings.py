@@ -17,7 +17,7 @@ from dovetail.protocol.uri_key import ESCAPES_PATTERN, MAX_URI_CHARS, uri_key
 _ESCAPES: Final = re.compile(ESCAPES_PATTERN)
 _DECODING_ROUNDS: Final = 4  # A URI may pass several programs, and each program may decode it once.
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # For longer URIs, the cache is much smaller, so that callers cannot fill the memory.
+_MAX_CACHED_CHARS: Final = 512  # The cache for longer URIs is much smaller, so that callers cannot fill the memory.
 _CACHED_LONG_READINGS: Final = 4
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -28,7 +28,7 @@ _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
-# IDNA treats these characters as dots.
+# In a host name, IDNA treats these characters as dots.
 _HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
 _LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
 _BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # This matches a host without its port.
@@ -41,7 +41,7 @@ def is_uri(name: str) -> bool:
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the normalized forms of a URI in a rule. They are the keys in an index of rules or resources.
+    """Return the normalized forms of a URI in a rule. An index of rules or resources contains each form as a key.
 
     The rule matches each URI that a program may read as one of these forms.
     """
@@ -227,7 +227,7 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _paths(path: str) -> Iterator[str]:
-    """Yield the normalized path without a final slash. If `path` has a final slash, also yield the path with it."""
+    """Yield the normalized path without a final slash. If the path ends with a slash, also yield it with the slash."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

@@ -20,7 +20,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# The replay command skips these requests, and a playback answers them without the recording.
+# `dovetail replay` skips requests with these methods. A playback answers them without the recording.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",
@@ -83,7 +83,7 @@ def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
 def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
-    """Find the request that a recorded response answers.
+    """Return the recorded request that belongs to a recorded response.
 
     The request belongs to the same HTTP exchange. If the stream was resumed, it is the only request with the same ID.
     """

@@ -20,7 +20,8 @@ from dovetail.wire.codec import encode
 
 FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
-    b":exchange"  # Contains the number of the HTTP request. The colon shows that it is not a real header.
+    # This entry contains the number of the HTTP request. Its name starts with a colon, because it is not a real header.
+    b":exchange"
 )
 
 
@@ -33,7 +34,7 @@ class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One recorded message, or a text that is not a valid message."""
+    """A recorded message, or the text of an invalid message."""
 
     at: float  # the seconds since the recording started
     to: Receiver
@@ -76,7 +77,7 @@ def create_header(server: str, started_at: str = "") -> RecordingHeader:
 
 
 def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
-    """Encode one line of a recording."""
+    """Encode an object as one line of a recording."""
     return encode(part) + b"\n"
 
 

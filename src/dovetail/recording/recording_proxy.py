@@ -36,7 +36,7 @@ class LineWatcher:
         self._buffer += data
         if b"\n" not in data:
             if len(self._buffer) > _MAX_LINE_BYTES:
-                # A line that is this long cannot be an MCP message.
+                # A line above this length cannot be an MCP message.
                 self._buffer.clear()
             return
         *lines, rest = bytes(self._buffer).split(b"\n")

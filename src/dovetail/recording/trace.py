@@ -20,7 +20,7 @@ from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.recording.recording_format import EXCHANGE_HEADER, create_frame, create_header, encode_line, read_version
 from dovetail.storage import append, open_for_append, read_first_line
 
-_last_writers: dict[str, object] = {}  # maps each file to the writer of its last message
+_last_writers: dict[str, object] = {}  # Maps each file to the object that wrote its last message.
 _lock: Final = threading.Lock()
 
 

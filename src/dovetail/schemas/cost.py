@@ -68,7 +68,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """Return how often each subschema applies to the member or item `key`."""
+        """Return how often each subschema is applied to the member or item `key`."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):

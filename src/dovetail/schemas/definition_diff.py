@@ -164,7 +164,7 @@ def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
 
 
 def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
-    """Compare two schemas of which only one has alternatives, such as `X` and `anyOf: [X, Y]`."""
+    """Compare two schemas, if only one of them has alternatives, such as `X` and `anyOf: [X, Y]`."""
     for name in ("anyOf", "oneOf"):
         if name not in old and (single := _find_alternative(old, new, name)):
             return Difference((*path, name), single, {name: new[name]}, "wider")

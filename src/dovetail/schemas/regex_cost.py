@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
 
 class _PatternCost(NamedTuple):
     states: int
-    concurrent_states: int  # how many states can be active at once if the match starts at a fixed position
+    concurrent_states: int  # the maximum number of states at once, if the match starts at a fixed position
     width: int | None  # the number of characters in a match, or None if it varies
     is_anchored: bool = False  # A match can start only at the beginning of the text.
 
@@ -69,7 +69,7 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # After a part of variable width, such as `a*`, several parts can match at the same position.
+        # After a part of variable length, such as `a*`, several parts of the pattern can match at the same position.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None

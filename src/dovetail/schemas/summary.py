@@ -29,10 +29,10 @@ class FieldSummary(NamedTuple):
     """The description of one field of an object."""
 
     name: str
-    depth: int  # 0 for a field of the object itself, 1 for a field of one of its fields
+    depth: int  # 0 for a field of the object, 1 for a field of a nested object
     type: str
     is_required: bool
-    default: str  # the default as JSON, or an empty string
+    default: str  # the default value as JSON, or an empty string
     description: str
 
 

@@ -185,7 +185,7 @@ class _SchemaReader:
             has_branches=bool(self._seen_keywords & _BRANCHING_KEYWORDS),
         )
 
-    # These methods resolve `$id` and `$anchor`.
+    # The following methods resolve `$id` and `$anchor`.
 
     def _collect_names(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
@@ -301,7 +301,7 @@ class _SchemaReader:
         return self._get_index(value, base)
 
     def _add_child_indexes(self, part: Subschema, keyword: str, children: Any) -> None:
-        """Store which members or items of a value the subschemas of a keyword apply to."""
+        """Store to which members or items of a value the subschemas of a keyword apply."""
         indexes = list(children.values()) if isinstance(children, dict) else children
         if isinstance(indexes, int):
             indexes = [indexes]

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from dovetail.wire.tools import Tool
 
-_SATURATION: Final = 1.2  # This is the usual constant of the BM25 ranking.
+_SATURATION: Final = 1.2  # This is the usual value of the constant `k1` in the BM25 ranking.
 _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
 _MAX_INDEXED_WORDS: Final = 2000  # the maximum number of indexed words of one tool
-_MIN_INDEXED_WORDS: Final = 20  # indexed words of each tool if there are very many tools
+_MIN_INDEXED_WORDS: Final = 20  # With very many tools, this many words of each tool are indexed.
 _MAX_WORDS_PER_SERVER: Final = 100_000
-_CHARS_PER_WORD: Final = 10  # At most this many characters are read per indexed word.
+_CHARS_PER_WORD: Final = 10  # For each indexed word, at most this many characters of the tool are read.
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 

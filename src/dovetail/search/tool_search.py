@@ -137,7 +137,7 @@ class ToolSearch(ServerPart):
         return {**handlers, "tools/call": handle_call}
 
     async def _add_suggestion(self, error: ToolNotFound, name: str, exchange: IncomingExchange) -> None:
-        """Add a similar name that the caller sees to an error, because the client does not know the names.
+        """Add a similar name to an error, because the client has no list of names. The caller must see this name.
 
         An error that a tool of this server raised is not changed, for example if the tool has called an unknown tool.
         """

@@ -46,7 +46,7 @@ def create_endpoint(
 
 
 def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | None" = None) -> "ASGIApp":
-    """Create the ASGI application for an endpoint. Requests for other paths go to `fallback`."""
+    """Create the ASGI application for an endpoint. `fallback` handles the requests for other paths."""
     app: Any = endpoint
     if fallback is not None:
         from dovetail.transports.http_server.asgi import FallbackRouter

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_search(dispatcher: Dispatcher) -> None:
-    """List search tools instead of all tools."""
+    """Let a server list search tools instead of all its tools."""
     from dovetail.search.tool_search import SEARCH_TOOL_NAMES, ToolSearch
 
     dispatcher.registry.reserved_tool_names = SEARCH_TOOL_NAMES
@@ -26,7 +26,7 @@ def add_search(dispatcher: Dispatcher) -> None:
 
 
 def switch_to_task(dispatcher: Dispatcher, tasks: "ToolTasks", tool: str) -> None:
-    """Start the calls of a tool in the foreground, and turn those that take longer into tasks."""
+    """Start the calls of a tool in the foreground, and turn slow calls into tasks."""
     if tasks.add_switched_tool(tool):
         dispatcher.add_part(tasks)
 

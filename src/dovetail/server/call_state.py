@@ -11,7 +11,7 @@ from dovetail.wire.codec import convert, decode, encode, to_plain
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_BYTES: Final = MiB
 
-_NAME_FORMAT: Final = "2"  # the format version of the names in a store
+_NAME_FORMAT: Final = "2"  # the format version of the names under which values are stored
 
 StateKind: TypeAlias = Literal["user", "session"]
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class CallState:
         self, _store: StateStore, _server: str, _kind: StateKind, _owner: str, _default_ttl: float | None = None, /
     ) -> None:
         self._store = _store
-        self._server = _server  # Servers with different names can share one store.
+        self._server = _server  # The key contains the server name, so that several servers can share one store.
         self._kind: StateKind = _kind
         self._owner = _owner
         self._default_ttl = _default_ttl

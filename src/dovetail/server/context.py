@@ -46,7 +46,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 T = TypeVar("T")
 Page = TypeVar("Page", ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
-# Values that `once` returns as they are. Tuples and dataclasses become lists and dicts.
+# `once` returns values of these types unchanged. It turns tuples into lists, and dataclasses into dicts.
 PlainJSON = TypeVar("PlainJSON", bound="str | int | float | bool | list[Any] | Mapping[str, object] | None")
 # Handles a request that a function sends to its server.
 # The arguments are the running request, and the method and parameters of the new request.
@@ -134,7 +134,7 @@ class Context(Generic[State]):
 
     @property
     def request_id(self) -> RequestId:
-        """Return the JSON-RPC ID of the request."""
+        """Return the JSON-RPC ID of the client's request."""
         return self._exchange.id
 
     @property
@@ -159,7 +159,7 @@ class Context(Generic[State]):
 
     @property
     def user_state(self) -> "CallState":
-        """Return the values that this server keeps for the caller, in all sessions and protocol versions.
+        """Return the values that this server stores for the caller. They are the same in all sessions of the caller.
 
         Raises:
             RuntimeError: the server does not authenticate callers.
@@ -497,7 +497,7 @@ class Context(Generic[State]):
             params = {} if cursor is None else {"cursor": cursor}
             try:
                 page = await self._request_item(method, params, page_type, method)
-            except MethodNotFound:  # The server has no item of this kind.
+            except MethodNotFound:  # Without items of this kind, the method does not exist.
                 return items
             items += get_items(page)
             cursor = page.next_cursor

@@ -122,7 +122,7 @@ class DependencyPlan:
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """Return a copy of this plan that uses the current overrides."""
+        """Return a copy of this plan that uses the dependencies from the current overrides."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -228,7 +228,7 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
 
 
 def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    # Calling a class passes the arguments to `__init__`, so the type hints of `__init__` apply.
+    # A class passes its arguments to `__init__`, so the type hints of `__init__` apply.
     return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
@@ -282,7 +282,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If `enter` is still running in a thread, that thread runs the code later."""
+        """Run the code after `yield`. If `enter` is still running in a thread, the thread runs this code later."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered

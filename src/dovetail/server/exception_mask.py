@@ -50,7 +50,7 @@ def mask_exception(
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """Return the only exception in an exception group. Return other exceptions unchanged."""
+    """If an exception group contains one exception, return it. Return every other exception unchanged."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc

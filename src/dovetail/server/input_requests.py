@@ -245,7 +245,7 @@ class ProgressHandlers:
         self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
 
     def add(self, session_id: str, handler: InputProgressHandler) -> str:
-        """Create a progress token, and call the handler for each progress notification with this token."""
+        """Create a progress token. From now on, call the handler for each progress notification with this token."""
         token = os.urandom(8).hex()
         self._handlers[session_id, token] = handler
         return token
@@ -489,7 +489,7 @@ class InputRequests:
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
         input_requests = {key: self._build_request(request) for key, request in requests.items()}
         for key in requests:
-            # The function asks for this input again, so it must not get the earlier response.
+            # The function wants a new response to this input request, so remove the earlier response.
             self.round_state.input_responses.pop(key, None)
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
@@ -497,7 +497,7 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the input requests of an `InputRequired`. Only tasks and clients before 2026-07 need this method.
+        """Send the input requests of an `InputRequired`. This is only for tasks, and for clients before 2026-07.
 
         Then the function runs again with the responses.
         """

@@ -73,7 +73,7 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Limits how many calls of a function run at once. The waiting time of a call counts toward its timeout."""
+    """Limits how many calls of a function run at once. The time that a call waits counts toward its timeout."""
 
     __slots__ = ("_inner", "_semaphores", "max_concurrency", "takes_context")
 
@@ -266,7 +266,7 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. If no step is running, return True, and the caller must close the generator."""
+        """Prevent further steps of the generator. Return True if no step is running. The caller must then close it."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
@@ -281,7 +281,7 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        # Strings become one text block, and not a list of values.
+        # If a generator yields only strings, the result is one text block and not a list of values.
         return list[str | TextContent]
     union = part_types[0]
     for part_type in part_types[1:]:

@@ -54,7 +54,7 @@ class StoredResult(Struct, frozen=True):
     expires_at: float
     chars: int
     owner: Principal | None
-    contents: ResourceContents | None  # None if the contents are in the shared state of a cluster
+    contents: ResourceContents | None  # the stored contents, or None if they are in the shared state of a cluster
 
 
 class SharedResult(Struct, frozen=True):
@@ -72,8 +72,8 @@ class ResultStore:
 
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
-        self._state: SharedState | None = None  # the shared state of a cluster
-        self._path = ""  # identifies the server at all workers
+        self._state: SharedState | None = None  # the shared state of the cluster, or None
+        self._path = ""  # a name that identifies the server in the cluster
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self._keys_by_owner: dict[Principal | None, OrderedDict[str, None]] = {}
         self._chars_by_owner: Counter[Principal | None] = Counter()
@@ -148,7 +148,7 @@ class ResultStore:
                 return [block]
 
     async def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
-        """Store a block and return a link to it. Return None if the block cannot be stored. It is then sent in full."""
+        """Store a block and return a link to it. If this fails, return None, and the block is sent in full."""
         if size > self._settings.max_stored_chars:
             return None
         key = secrets.token_urlsafe(16)

@@ -49,7 +49,7 @@ class LoopWatchdog:
 
     @property
     def last_turn(self) -> float:
-        """Return the time at which the event loop last ran, as a `time.monotonic` value."""
+        """Return the time of the last iteration of the event loop, as a `time.monotonic` value."""
         return self._last_tick_at
 
     def start(self, input_fd: int | None = None) -> None:
@@ -103,7 +103,7 @@ class LoopWatchdog:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return whether either end of a pipe or terminal was closed."""
+    """Return whether one of the two ends of a pipe or a terminal was closed."""
     if sys.platform == "win32":  # Windows cannot poll pipes.
         return False
     poll = select.poll()

@@ -59,7 +59,7 @@ def _get_own_command() -> list[str]:
 
 
 class SourceFiles:
-    """The source files to watch, with their modification times."""
+    """The source files that the reloader watches, with their modification times."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths
@@ -181,7 +181,7 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # If the socket is closed before the client has read the response, the response may be lost.
+                # If the socket is closed too early, the client may not get the response.
                 while connection.recv(65536):
                     pass
 
@@ -216,7 +216,7 @@ class _ChildOutput(asyncio.StreamReaderProtocol):
 
 
 def _isolate_recorder(recorder: Recorder) -> Recorder:
-    """Wrap a recorder so that its errors do not affect messages. Only the first error is printed."""
+    """Wrap a recorder so that messages still arrive if the recorder fails. Print only its first error."""
     failures: list[str] = []
 
     def record(to: Receiver, data: bytes, headers: Headers = ()) -> None:
@@ -258,7 +258,7 @@ class ReloadRelay:
         self._pending: dict[str | int, None] = {}
         self._initialize_request: dict[str, Any] | None = None
         self._is_initialized = False
-        # These are the capabilities that the client received from the first child.
+        # The client has received these capabilities from the first child.
         self._declared_capabilities: Mapping[str, Any] | None = None
         # These requests set the log level and the subscriptions of the session.
         self._settings: dict[str, dict[str, Any]] = {}
@@ -351,7 +351,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether an earlier child has already confirmed this subscription to the client."""
+        """Return whether the client has already received the acknowledgment of this subscription."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)
@@ -413,7 +413,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # If another process keeps the pipe open, reading would never end, so `stop` closes this end.
+        # Another process may keep the pipe open, so that reading never ends. So `stop` closes this end of the pipe.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None
@@ -451,7 +451,8 @@ async def relay_stdio(
     reload_relay = ReloadRelay(functools.partial(_write_all, sink), command, recorder, **options)
     try:
         await reload_relay.start()
-        async with asyncio.TaskGroup() as tasks:  # If one task fails, the task group cancels the other.
+        # If one of the two tasks fails, the task group cancels the other task.
+        async with asyncio.TaskGroup() as tasks:
             watch_task = tasks.create_task(_watch_files(reload_relay, files or SourceFiles()))
             while line := await reader.readline():
                 await reload_relay.handle_line(line)

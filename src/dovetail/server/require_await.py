@@ -14,7 +14,7 @@ P = ParamSpec("P")
 
 
 class RequiredAwait(Coroutine[Any, Any, T]):
-    """Wraps a coroutine. If nobody awaits it, Python still warns about the coroutine inside."""
+    """Wraps a coroutine. If the wrapper is never awaited, Python still warns about the coroutine."""
 
     __slots__ = ("_coroutine",)
 
@@ -34,7 +34,7 @@ class RequiredAwait(Coroutine[Any, Any, T]):
         self._coroutine.close()
 
     def __getattr__(self, name: str) -> Any:
-        # The names and the frame of the coroutine appear in the representation of tasks.
+        # The `repr` of a task shows the names and the frame of its coroutine.
         return getattr(self._coroutine, name)
 
     def __bool__(self) -> bool:

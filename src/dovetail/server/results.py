@@ -231,7 +231,7 @@ def _convert_text(value: Any, wrapping: Wrapping = "values") -> ToolResult:
 
 
 def _convert_blocks(value: Any, wrapping: Wrapping = "values") -> ToolResult:
-    # The annotation promises content blocks, so an empty list means no content.
+    # With an annotation of content blocks, an empty list means that there is no content.
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult(content=[])
     return _convert_value(value, wrapping)
@@ -284,7 +284,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: W
 
 
 def _runs_code(annotation: Any) -> bool:
-    """Return whether converting data to this type would run user code."""
+    """Return whether user code would run if data were converted to this type."""
     return any(
         hasattr(part, "__post_init__") or hasattr(part, "__attrs_attrs__")
         for part in iter_reachable_types([annotation])
@@ -316,7 +316,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected. This second check is less strict for integers and object keys."""
+    """Check data that `msgspec.convert` has rejected. This check is less strict for integers and object keys."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -380,7 +380,7 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult, wrapping: Wrapping) -> ToolResult:
-    """Check a result object from the user's function. Convert strings to content blocks, and wrap structured content.
+    """Check a `CallToolResult` of the user's function. Convert strings to content blocks, and wrap structured content.
 
     Raise TypeError if the result is invalid.
     """

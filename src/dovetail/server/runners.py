@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dovetail.server.loop_watchdog import LoopWatchdog
     from dovetail.server.workers import WorkerPipes
 
-_EOF_GRACE_S: Final = 1.0  # the seconds that calls may continue after the client closed stdin
+_EOF_GRACE_S: Final = 1.0  # After the client has closed stdin, calls may continue for this many seconds.
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
@@ -54,7 +54,7 @@ class RunnableServer(Protocol):
 class RunnableService(Service, Protocol):
     """A `Service` that can be run."""
 
-    stops_on_second_signal: bool  # True while a second signal calls `end_calls`
+    stops_on_second_signal: bool  # While this is True, a second signal calls `end_calls`.
 
     def use_cluster(self, cluster: "SharedWorker") -> None: ...
     def end_subscriptions(self) -> None: ...
@@ -62,7 +62,7 @@ class RunnableService(Service, Protocol):
 
 
 class Runnable(NamedTuple):
-    """A server and the objects that are needed to run it."""
+    """A server, with the objects that run it."""
 
     server: RunnableServer
     service: RunnableService
@@ -178,7 +178,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
 
 
 class _Release:
-    """Lets the clients of a worker that stops continue at other workers."""
+    """Lets clients continue at other workers when this worker stops."""
 
     def __init__(self, app: Any, service: RunnableService, listener: HTTPListener) -> None:
         self._app = app
@@ -194,7 +194,7 @@ class _Release:
             stop_opening_connections(self._listener.socket)
 
     async def end_streams(self) -> None:
-        """End the streams that wait for changes. Their clients open them again."""
+        """End the streams that only wait for changes. The clients then open them again at other workers."""
         self._service.end_subscriptions()
         await self._app.end_streams()
 
@@ -298,7 +298,7 @@ def open_http_listener(
     from dovetail.transports.http1.http_listener import bind_socket
 
     check_exposure(host, allow_anonymous or runnable.auth is not None)
-    # If an invalid value were ignored, all clients would share the limits of the proxy's address.
+    # If the server ignored an invalid value, all clients would share the limits of the proxy's address.
     read_trusted_proxies()
     # This call checks the options before the URL is printed.
     runnable.server.asgi(**options)
@@ -365,7 +365,7 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
 
 
 def _run_worker(runnable: Runnable, listener: HTTPListener, pipes: "WorkerPipes") -> None:
-    """Serve as one of several workers. The parent prints the announcement."""
+    """Serve in one of several worker processes. The parent prints the announcement."""
     notify_ready = partial(pipes.notify_ready, runnable.service.limits.shutdown_timeout, listener.announcement)
     run_in_process(partial(serve_http, runnable, listener._replace(on_ready=notify_ready, is_worker=True)))
 

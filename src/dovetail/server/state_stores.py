@@ -12,7 +12,7 @@ from dovetail.protocol.limits import MiB
 from dovetail.storage import Migrations, SharedDatabase
 
 _MAX_MEMORY_BYTES: Final = 256 * MiB
-_ENTRY_BYTES: Final = 200  # the approximate size of an entry without its name and value
+_ENTRY_BYTES: Final = 200  # An entry needs about this many bytes in addition to its name and value.
 _PURGE_EVERY_WRITES: Final = 200
 _FOREVER_S: Final = 10 * 365 * 86400.0
 

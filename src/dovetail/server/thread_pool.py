@@ -25,7 +25,7 @@ _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """A running function's place in a thread pool. While the function waits, another function can use the place."""
+    """The slot of a running function in a thread pool. While the function waits, another function can use the slot."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -47,7 +47,7 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Undo `lend`, because the function continues. For a short time, more functions than allowed may run."""
+        """Undo `lend`, because the function continues. For a short time, too many functions may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
@@ -59,7 +59,7 @@ class ThreadSlot:
             self._thread_pool.release(self._origin)
 
 
-# The slot of the function that is running in the current thread. Coroutine functions have no slot.
+# The slot of the function in the current thread, or None. Coroutine functions have no slot.
 _current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
 
 
@@ -97,7 +97,7 @@ class _Job:
             return None, exc
 
     def deliver(self, value: Any, exc: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # If the event loop is closed, no caller is waiting.
+        with contextlib.suppress(RuntimeError):  # The event loop is closed, so no caller is waiting for the result.
             self.loop.call_soon_threadsafe(self._set_outcome, value, exc)
 
     def _set_outcome(self, value: Any, exc: BaseException | None) -> None:
@@ -205,7 +205,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # When functions continue after waiting for a user, there may be too many threads.
+            # After several functions have continued from a wait, there may be too many threads.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

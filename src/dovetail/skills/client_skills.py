@@ -27,7 +27,7 @@ from dovetail.skills.skill_methods import SkillMethods
 from dovetail.wire.methods import METHODS
 from dovetail.wire.resources import ReadResourceResult
 
-# Runs a function in the event loop of the client.
+# A function that runs another function in the event loop of the client.
 RunOnLoop = Callable[..., Awaitable[Any]]
 
 
@@ -82,7 +82,7 @@ async def get_skill(sender: RequestSender, run: RunOnLoop, uri: str) -> Skill:
 
 def _create_skill(sender: RequestSender, run: RunOnLoop, entry: SkillEntry) -> Skill:
     async def read(uri: str) -> str | bytes:
-        # A cached file may be older than the skill's entry, so the cache is not used.
+        # Do not use the cache, because a cached file may be older than the skill's entry.
         result: ReadResourceResult = await run(sender.send_until_complete, METHODS["resources/read"], {"uri": uri})
         return extract_content(result, uri)
 

@@ -149,14 +149,14 @@ def import_yaml() -> Any:
 
 
 class _Container:
-    """A YAML list or mapping that is still being read."""
+    """A YAML list or mapping whose end has not been read yet."""
 
     __slots__ = ("anchor", "first_value", "key", "value")
 
     def __init__(self, value: "dict[str, Any] | list[Any]", anchor: str | None, first_value: int) -> None:
         self.value = value
         self.anchor = anchor
-        self.first_value = first_value  # how many values the document has before this container
+        self.first_value = first_value  # the number of values in the document before this container
         self.key: Any = _NO_KEY
 
     def add(self, value: Any) -> None:
@@ -234,7 +234,7 @@ class _Builder:
         self._alias_count += 1
         if self._alias_count > _MAX_ALIASES:
             raise FrontMatterError(f"the front matter has more than {_MAX_ALIASES} aliases such as `*name`")
-        # An anchor is unknown until its value is complete, so a value cannot contain an alias of itself.
+        # An anchor is added when its value is complete, so a value cannot contain an alias of itself.
         if anchor not in self._anchors:
             raise FrontMatterError(f"the alias `*{clip(anchor)}` has no matching anchor before it")
         value, size = self._anchors[anchor]

@@ -20,10 +20,10 @@ from dovetail.skills.skill import (
 )
 from dovetail.wire.resources import ReadResourceResult
 
-# Reads the file at a URI. Returns text, or bytes if the file is not text.
+# A function that reads the file at a URI. It returns text, or bytes if the file is not text.
 ReadFile = Callable[[str], Awaitable[str | bytes]]
-# Called if a file does not have the content that the skill lists. Removes the skill from the cache.
-# Returns the error to raise.
+# A function for a file whose content differs from the entry of the skill. It removes the skill from the cache.
+# The function returns the error to raise.
 MismatchHandler = Callable[[SkillMismatch], Awaitable[MCPError]]
 
 

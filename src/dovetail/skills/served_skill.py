@@ -13,7 +13,7 @@ from dovetail.wire.resources import Resource
 
 _DIRECTORY_TYPE: Final = "inode/directory"
 _MARKDOWN_TYPE: Final = "text/markdown"
-# The MIME types of operating systems differ, so only Python's table is used.
+# Operating systems have different tables of MIME types, so only Python's table is used.
 _MIME_TYPES: Final = mimetypes.MimeTypes()
 _MIME_TYPES.add_type(_MARKDOWN_TYPE, ".md")
 

@@ -26,7 +26,7 @@ from dovetail.wire.base import Struct
 _MAX_DEPTH: Final = 16
 _MAX_CHEAP_ENTRIES: Final = 200  # A folder with more entries than this counts as large.
 _MAX_ENTRIES: Final = 50_000  # Maximum number of files and directories in a folder, including those outside of skills.
-# Two changes of a file within this time may have the same modification time.
+# If a file changes twice within this time, its modification time may stay the same.
 _SETTLED_NS: Final = 2_000_000_000
 _MAX_SHOWN_CHARS: Final = 400
 _MAX_PROBLEMS: Final = 20  # At most this many problems of one skill or one scan are reported.
@@ -114,7 +114,7 @@ class SkillFolder:
         self._real_paths: dict[str, tuple[str, ...]] = {}
         self._digests: dict[str, str] = {}
         self._prefix: tuple[str, ...] = ()
-        self._logged_problems: set[str] = set()  # the problems of the last scan
+        self._logged_problems: set[str] = set()  # the problems that the last scan found
         self._checked_at = 0.0
         self._entry_count = 0  # how many files and directories the last scan found
         # Maps the URI of each SKILL.md to its skill. Each change creates a new dict.
@@ -162,7 +162,7 @@ class SkillFolder:
         if is_first and not scan.skills:
             reason = next(iter(scan.problems.values()), f"A skill is a folder with a file {MANIFEST}")
             raise SkillProblem(f"{self._root} has no skills. {reason}")
-        # Once the folder itself is a skill, all URIs start with the name of the folder.
+        # If the folder itself is or was a skill, all URIs start with the name of the folder.
         if any(not scanned.directory for scanned in scan.skills):
             self._prefix = (self._root.name,)
         return scan
@@ -355,7 +355,7 @@ class _Scan:
             finally:
                 os.close(inner)
         except (FileNotFoundError, NotADirectoryError):
-            # The directory was replaced or removed since the listing. The next scan sees the new state.
+            # The directory was replaced or removed after it was listed. The next scan finds the new directory.
             pass
         except OSError as exc:
             self.unreadable_directories.append(inner_directory)
@@ -396,7 +396,7 @@ class _Scan:
         real_path = (*directory, entry.name)
         if entry.is_symlink():
             target = Path(os.path.realpath(self._locate(directory, entry.name)))
-            if not target.is_relative_to(self._root):  # The link was replaced after it was checked.
+            if not target.is_relative_to(self._root):  # Another program replaced the link after the check.
                 return
             real_path = target.relative_to(self._root).parts
         try:

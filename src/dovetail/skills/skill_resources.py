@@ -57,7 +57,7 @@ class SkillResources:
         self._thread_pool = thread_pool
         self._lock = threading.Lock()  # Code that changes the skills must hold this lock.
         self._refresh_lock = threading.Lock()
-        self._refreshed_at = 0.0  # when the last scan of all folders began
+        self._refreshed_at = 0.0  # the time at which the last scan of all folders began
         # The registered skills by URI. A change replaces the dict.
         self._registered: dict[str, _RegisteredSkill] = {}
         self._access_options: dict[SkillFolder, dict[str, Any]] = {}
@@ -70,7 +70,7 @@ class SkillResources:
             registry.declared_capabilities = replace(declared, resources=ResourcesCapability())
 
     def add_folder(self, folder: "SkillFolder", scopes: Collection[str], visible_to: "Predicate | None") -> None:
-        """Serve the skills of a folder. If one of them cannot be registered, serve none of them."""
+        """Serve the skills of a folder. If one skill cannot be registered, serve no skill of the folder."""
         access: dict[str, Any] = {"scopes": scopes, "visible_to": visible_to}
         registered: dict[str, _RegisteredSkill] = {}
         with self._lock:
@@ -225,7 +225,7 @@ class SkillResources:
         return build_contents(resource, data)
 
     def _update_list(self, folder: "SkillFolder", uri: str, data: bytes | None) -> None:
-        # If this change of the file was seen before, no scan is needed.
+        # Scan only if this change of the file is new.
         digest = None if data is None else compute_digest(data)
         if self._mismatches.get(uri, "") == digest:
             return
@@ -234,7 +234,7 @@ class SkillResources:
         if data is not None and folder.is_listed(uri, data):
             self._mismatches.pop(uri, None)
 
-    # The methods of `SkillCollection`.
+    # The following methods implement `SkillCollection`.
 
     @property
     def has_folders(self) -> bool:
@@ -243,7 +243,7 @@ class SkillResources:
     def refresh(self, max_age: float = 0.0) -> None:
         requested_at = time.monotonic()
         with self._refresh_lock:
-            # A scan that began after this call is new enough.
+            # Another thread may have scanned the folders since this call. Then no scan is needed.
             if self._refreshed_at > requested_at:
                 return
             started_at = time.monotonic()
@@ -266,7 +266,7 @@ class SkillResources:
         return None
 
     def _is_visible(self, uri: str, record: _RegisteredSkill, principal: Principal | None) -> bool:
-        # If another resource has this URI by now, its access rules do not apply to the skill.
+        # Another resource may have this URI by now. Its access rules do not apply to the skill.
         return (
             self._visibility.is_listed("resource", uri, principal)
             and self._registry.resources.get(uri) is record.resource
@@ -303,7 +303,7 @@ class SkillResources:
                         if record is None:
                             after[uri] = self._register(folder, skill, self._access_options[folder])
                         elif record.folder is folder:
-                            after[uri] = record  # The old record stays if the next line raises an exception.
+                            after[uri] = record  # If the next line raises an exception, the old entry stays.
                             after[uri] = self._change(record, skill)
                         else:
                             raise ValueError("another folder or function has a skill with this URI")
@@ -323,7 +323,7 @@ class SkillResources:
             self._remove_item("resource template", _get_template(uri))
 
     def _remove_item(self, kind: str, name: str) -> None:
-        with suppress(ValueError):  # The author may have removed the item.
+        with suppress(ValueError):  # The author of the server may have removed the resource.
             self._registry.remove(kind, name)
 
     def _change(self, record: _RegisteredSkill, skill: ServedSkill) -> _RegisteredSkill:

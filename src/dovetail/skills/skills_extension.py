@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _MAX_AGE_S: Final = 1.0  # A request scans a large folder again if the last scan is older than this.
 _WATCH_INTERVAL_S: Final = 2.0
-_MAX_WATCH_SHARE: Final = 0.02  # The task may spend at most this share of its time on scans.
+_MAX_WATCH_SHARE: Final = 0.02  # The task that looks for changes may spend at most this share of its time on scans.
 _MAX_FUNCTION_S: Final = 5.0  # the maximum time for each skill's function while skills are listed
 MAX_SKILLS_PER_PAGE: Final = 100
 _MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so a page has room for three skills.
@@ -59,7 +59,7 @@ class SkillCollection(Protocol):
         ...
 
     def refresh(self, max_age: float = 0.0) -> None:
-        """Check the folders for changes, and notify the clients. This method reads files, so call it in a thread.
+        """Check the folders for changes, and notify clients. This method reads files, so call it in a thread.
 
         Large folders are not scanned again if that happened less than `max_age` seconds ago.
         """
@@ -94,7 +94,7 @@ class SkillsExtension:
         self._skills = skills
         self._limits = limits
         self._page_size = page_size
-        # One warning for each skill, so that clients cannot fill the log.
+        # Each skill has one throttled warning, so that clients cannot fill the log.
         self._warnings: defaultdict[str, ThrottledLog] = defaultdict(lambda: ThrottledLog(logging.ERROR))
         self.extension.lifespan(self._watch)
 
@@ -128,7 +128,7 @@ class SkillsExtension:
     async def read_directory(self, params: ReadDirectoryParams, exchange: Exchange) -> ReadDirectoryResult:
         self._check_uri(params.uri)
         await self._refresh_soon()
-        # Leave out the skills from functions that cannot contain the URI, so that their functions do not run.
+        # Leave out the generated skills that cannot contain the URI, so that their functions do not run.
         sources = {
             uri: source
             for uri, source in self._skills.list_visible(exchange.caller.principal).items()
@@ -186,7 +186,7 @@ class SkillsExtension:
             yield
         finally:
             task.cancel()
-            # `await task` would raise CancelledError here, as if this coroutine had been cancelled.
+            # Do not use `await task`. It would raise CancelledError, as if this coroutine had been cancelled.
             await asyncio.wait([task])
 
     async def _watch_folders(self) -> None:

@@ -90,7 +90,7 @@ class ClientTasks:
         extension = Extension(TASKS_EXTENSION)
         extension.add_result_type(CALL_TOOL.name, TASK_RESULT_TYPE, CreateTaskResult, self._complete_call)
         own = session.extensions or ClientExtensions({}, {}, [], {})
-        # the client's extensions, including tasks
+        # the extensions of the client, which always include tasks
         self.extensions = replace(
             own,
             result_types=own.result_types | get_parts(extension).result_types,
@@ -150,11 +150,11 @@ class ClientTasks:
                 raise
             raise NotSupported("the server does not accept subscriptions to tasks") from None
         finally:
-            # Only this stream is removed, because a new connection may already use the same ID for another stream.
+            # Remove only this stream, because a new connection may already use the same ID for another stream.
             if self._streams.get(id) is stream:
                 self._streams.pop(id, None)
 
-    # The session calls the following methods.
+    # The client session calls the following methods.
 
     def handle_acknowledged(self, params: Any) -> None:
         """Handle the acknowledgement of a subscription. Ignore it if the subscription is not for a task."""
@@ -190,7 +190,7 @@ class ClientTasks:
             task.wake()
 
     def abandon(self) -> None:
-        """Forget everything that belongs to a closed event loop."""
+        """Remove all streams and waiting tasks of an event loop that is closed."""
         self._waiting.clear()
         self._streams.clear()
         self._cancel_tasks.clear()
@@ -316,7 +316,7 @@ class ClientTasks:
             ) from exc
         result = self._read_result(state)
         if report.count:
-            # Wait until the handlers have seen all progress.
+            # Wait until the progress handler has received all messages.
             await self._session.callbacks.flush(client.total_timeout)
         return result
 
@@ -456,7 +456,7 @@ class _LocalCall:
 
 
 class CallTimeout:
-    """The timeouts of a call that became a task.
+    """The timeouts of a call that has become a task.
 
     Without an idle timeout, only the total timeout applies.
     """

@@ -22,7 +22,7 @@ from dovetail.log import log
 from dovetail.tasks.task_store import RunTask, StopSignal
 
 _FUNCTION: Final = "run_task"
-_OPEN_TIMEOUT_S: Final = 2.0  # how long `submit` waits for the connection of a starting server
+_OPEN_TIMEOUT_S: Final = 2.0  # `submit` waits this long for the connection while the server starts.
 _REDELIVERY_S: Final = 30.0  # Docket delivers the IDs of a lost worker again after this time.
 _RECONNECT_DELAY_S: Final = 1.0
 _SCHEDULE_INTERVAL_S: Final = 3600.0  # how often Docket looks for tasks with a start time, which dovetail does not use
@@ -116,7 +116,8 @@ class DocketEngine:
         docket.register(run_task, names=[_FUNCTION])
         worker = self._library.Worker(
             docket,
-            name=os.urandom(8).hex(),  # The default name is not unique, because containers often have the same one.
+            # Docket's default name is not unique, because several containers may have the same name.
+            name=os.urandom(8).hex(),
             concurrency=self._max_concurrency,
             redelivery_timeout=timedelta(seconds=_REDELIVERY_S),
             reconnection_delay=timedelta(seconds=_RECONNECT_DELAY_S),
@@ -142,7 +143,7 @@ class DocketEngine:
             raise exc
 
 
-# Whether the code that runs now belongs to an engine. A program may use Docket for other purposes, too.
+# True while the running code belongs to an engine. A program may also use Docket for other purposes.
 _reads_plain_values: Final[ContextVar[bool]] = ContextVar("_reads_plain_values", default=False)
 
 
@@ -176,7 +177,7 @@ class _Queue:
 
 
 async def _ignore_task(id: str) -> None:
-    """Stand for the function in processes that only submit tasks."""
+    """Do nothing. Docket needs a function with this name in processes that only submit tasks."""
 
 
 async def _wait_for(stop: StopSignal) -> None:

@@ -74,5 +74,5 @@ async def _run_safely(run: RunTask, id: str) -> None:
     try:
         await run(id)
     except Exception:
-        # The task is due again when its lease has expired.
+        # When the lease of the task has expired, the task is due again.
         log.exception("a task could not be run")

@@ -8,7 +8,7 @@ from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.tasks.task_record import TaskEncrypted, TaskRecord, decode_record, encode_record
 
 _ID_PLACE: Final = b"task-id"
-_SEALED_START: Final = b"\x01"  # Encrypted data starts with this byte. No other record or ID does.
+_SEALED_START: Final = b"\x01"  # Only encrypted data starts with this byte.
 
 
 class RecordCodec:
@@ -23,15 +23,15 @@ class RecordCodec:
         return data if self._sealer is None else self._sealer.seal(data, record.id.encode())
 
     def encode_id(self, id: str) -> bytes:
-        """Return a task ID as bytes."""
+        """Return a task ID as bytes. With secret keys, the bytes are encrypted."""
         return id.encode() if self._sealer is None else self._sealer.seal(id.encode(), _ID_PLACE)
 
     def decode_id(self, data: bytes) -> str:
-        """Return a task ID. Raise TaskEncrypted if the keys do not fit the data."""
+        """Return a task ID. Raise TaskEncrypted if the data was encrypted with a different key."""
         return self._open(data, _ID_PLACE).decode()
 
     def decode(self, id: str, data: bytes) -> TaskRecord:
-        """Return the record of a task. Raise TaskEncrypted if the keys do not fit the data."""
+        """Return the record of a task. Raise TaskEncrypted if the data was encrypted with a different key."""
         return decode_record(self._open(data, id.encode()))
 
     def _open(self, data: bytes, place: bytes) -> bytes:

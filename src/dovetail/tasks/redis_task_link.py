@@ -28,7 +28,8 @@ from dovetail.tasks.task_record import TaskStoreUnavailable, TaskUnreadable
 from dovetail.tasks.task_store import TaskStoreFull
 
 _MAX_COMMANDS: Final = 500  # At most this many commands wait for a reply. Other commands wait for their turn.
-_REOPEN_DELAY_S: Final = 0.2  # While Redis is away, commands fail at once between two attempts to connect.
+# If Redis cannot be reached, commands fail for this long without a new attempt to connect.
+_REOPEN_DELAY_S: Final = 0.2
 _RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0  # how long one read waits for a message
@@ -65,7 +66,7 @@ class RedisTaskLink:
             return await channel.evaluate(script, self._prefix, *args)
 
     async def execute(self, *words: Any) -> Any:
-        """Run a command. Raise the same errors as `run`."""
+        """Run a Redis command. Raise the same errors as `run`."""
         async with self._use_channel() as channel:
             return await channel.send(*words)
 
@@ -139,7 +140,7 @@ class _ChangeListener:
         self._channel_start = f"{prefix}changed:"
         self._report = report
         self._watch_counts: Counter[str] = Counter()
-        self._ids: dict[str, str] = {}  # maps the name of each watched task to its ID
+        self._ids: dict[str, str] = {}  # Maps the name of each watched task to the task's ID.
         self._subscribed_names: set[str] = set()
         self._pubsub: Any = None
         self._listen_task: asyncio.Task[None] | None = None
@@ -165,7 +166,7 @@ class _ChangeListener:
         self._listen_task = self._subscribe_task = None
         self._has_news.set()
         if self._pubsub is not None:
-            # A read of redis-py may ignore that its task is cancelled. It ends when its connection closes.
+            # In redis-py, a read may ignore the cancellation of its task. Closing the connection ends the read.
             with log_and_suppress(Exception):
                 await self._pubsub.connection.disconnect(nowait=True)
         for task in tasks:
@@ -181,13 +182,13 @@ class _ChangeListener:
         self._has_news.set()
 
     async def _listen(self) -> None:
-        """Read changes, and connect again after an error."""
+        """Read the changes of watched tasks. After an error, connect again."""
         failures, task = 0, asyncio.current_task()
         while task is self._listen_task:
             try:
                 async with self._client.pubsub() as pubsub:
                     self._subscribed_names.clear()
-                    # One channel without messages keeps the connection in the mode for subscriptions.
+                    # A connection must always have a subscription, so subscribe to a channel without messages.
                     await pubsub.subscribe(self._channel_start)
                     self._pubsub = pubsub
                     self._has_news.set()
@@ -224,7 +225,7 @@ class _ChangeListener:
                 continue
             added, removed = wanted_names - self._subscribed_names, self._subscribed_names - wanted_names
             self._subscribed_names = wanted_names
-            # If the connection is lost, the listener notices it and subscribes again.
+            # If the connection is lost, the listener connects and subscribes again.
             with log_and_suppress(Exception):
                 if added:
                     await pubsub.subscribe(*(self._channel_start + name for name in added))

@@ -195,7 +195,7 @@ class RedisTaskStore:
     @property
     def _link(self) -> RedisTaskLink:
         if self._process_id != os.getpid():
-            # A forked process must not use the connections of its parent. It also must not close them.
+            # A forked process must neither use nor close the connections of its parent.
             self._inherited = getattr(self, "_links", None)
             self._links: dict[asyncio.AbstractEventLoop, RedisTaskLink] = {}
             self._watchers = TaskWatchers(self._start_poll, _POLL_INTERVAL_S)
@@ -230,7 +230,7 @@ class RedisTaskStore:
         return stored
 
     async def _delay(self, name: str, now: float, exc: TaskStoreUnavailable) -> None:
-        """Let a task wait that this process cannot read. Another process may have its key."""
+        """Postpone a task that this process cannot read, because another process may have its key."""
         self._unreadable_warning.log("cannot run a task: %s", exc)
         await self._link.run(scripts.DELAY, name, now + _UNREADABLE_DELAY_S)
 
@@ -261,7 +261,7 @@ class RedisTaskStore:
 
 
 def _list_fields(record: TaskRecord) -> list[Any]:
-    """Return the fields of a record that the scripts need. An empty text is a missing value."""
+    """Return the fields of a record that the scripts need. An empty text stands for a missing value."""
     lease = record.lease
     values = (
         record.version,

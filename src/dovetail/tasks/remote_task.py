@@ -95,7 +95,7 @@ class RemoteTask:
         self._fingerprints: dict[str, bytes] = {}  # Maps the key of each question to its digest.
         self._answered_keys: set[str] = set()
         self._round_count = 0
-        self._poll_count = 0  # how often the task was polled since the last change
+        self._poll_count = 0  # the number of polls since the last change of the task
         self._notified_state: DetailedTask | None = None
         self._is_subscribed = False
         self._wakeup = asyncio.Event()
@@ -103,7 +103,7 @@ class RemoteTask:
             self._check(task)
 
     async def wait(self, on_change: OnChange) -> DetailedTask:
-        """Wait until the task has ended, and answer its questions. Call `on_change` after each change.
+        """Wait until the task has ended, and answer its questions meanwhile. Call `on_change` after each change.
 
         Raises:
             TaskLost: the server does not know the task.
@@ -112,7 +112,7 @@ class RemoteTask:
         """
         listener: asyncio.Task[None] | None = None
         self._poll_count = 0
-        self._wakeup = asyncio.Event()  # A second call may run in another event loop.
+        self._wakeup = asyncio.Event()  # Another call of this method may run in another event loop.
         try:
             while True:
                 state = self.state
@@ -154,7 +154,7 @@ class RemoteTask:
         self._wakeup.set()
 
     def wake(self) -> None:
-        """Poll now instead of later, for example to notice that the client was closed."""
+        """Poll the server now and not later, for example to notice that the client was closed."""
         self._wakeup.set()
 
     async def _wait_for_state(self) -> DetailedTask:
@@ -177,7 +177,7 @@ class RemoteTask:
         if self._is_subscribed:
             return _SUBSCRIBED_POLL_S
         interval_ms = self.state.poll_interval_ms
-        # JSON integers can be too large for a float.
+        # A JSON integer may be too large for a float.
         interval = _DEFAULT_POLL_S if interval_ms is None else min(interval_ms, _MAX_POLL_S * 1000) / 1000
         return max(_MIN_POLL_S, compute_backoff(_FIRST_POLL_S, self._poll_count, interval))
 

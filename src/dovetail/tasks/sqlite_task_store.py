@@ -35,7 +35,7 @@ _VERSION_BATCH: Final = 500
 _MAX_UNSUMMED_BYTES: Final = 64 * 1024 * 1024  # After this many new bytes, the store counts all bytes again.
 _MAX_UNCOUNTED: Final = 1_000  # The store counts its tasks again after this many new tasks.
 _UNREADABLE_DELAY_S: Final = 60.0  # the delay before a worker reads an unreadable record again
-_MAX_NAME_CHARS: Final = 150  # Longer server names are shortened, because a file name has at most 255 bytes.
+_MAX_NAME_CHARS: Final = 150  # Server names are shortened to this length, because a file name has at most 255 bytes.
 
 # The columns contain the fields of a record that SQL statements need.
 # Read `version`, the lease and `expires_at` only from the columns, because their values in `record` may be outdated.
@@ -227,7 +227,7 @@ class SQLiteTaskStore:
         """Create the store's thread. A forked process needs a new one, because threads are not copied."""
         if self._process_id == os.getpid():
             return
-        with self._process_lock:  # Event loops in several threads may use the store for the first time at once.
+        with self._process_lock:  # Several event loops may use the store for the first time at the same moment.
             if self._process_id == os.getpid():
                 return
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="dovetail-tasks")
@@ -238,7 +238,7 @@ class SQLiteTaskStore:
             self._bytes_until_sum = 0
             self._process_id = os.getpid()
 
-    # The methods below run in the store's thread.
+    # The following methods run in the thread of the store.
 
     def _write_pending(self) -> None:
         """Run the waiting changes in one transaction. Do nothing if an earlier call has already run them."""
@@ -250,7 +250,7 @@ class SQLiteTaskStore:
             with self._database.change() as database:
                 outcomes += [self._apply(database, change) for change in changes]
         except Exception as exc:
-            # Nothing was stored, because the transaction failed.
+            # The transaction failed, so nothing was stored.
             outcomes = [(None, self._translate_error(exc))] * len(changes)
         for change, (result, error) in zip(changes, outcomes, strict=True):
             change.resolve(result, error)
@@ -354,7 +354,7 @@ class SQLiteTaskStore:
         try:
             current = self._select(database, id)
         except TaskUnreadable as exc:
-            # Another process may have the key for this task. The delay keeps this process from trying it all the time.
+            # Another process may have the key for this task, so this process waits before it tries the task again.
             self._unreadable_warning.log("cannot run a task: %s", exc)
             database.execute(_DELAY, (now + _UNREADABLE_DELAY_S, id))
             return None

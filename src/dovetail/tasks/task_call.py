@@ -20,7 +20,7 @@ from dovetail.wire.progress import ProgressParams
 
 _PROGRESS_INTERVAL_S: Final = 0.5  # The progress of a task is stored at most once in this time.
 _MAX_PROGRESS_INTERVAL_S: Final = 5.0
-_MIN_IDLE_FACTOR: Final = 20  # Storing the progress takes at most a twentieth of the time.
+_MIN_IDLE_FACTOR: Final = 20  # At most a twentieth of the time is spent on storing progress.
 _HEARTBEAT_INTERVAL_S: Final = 5.0
 _HEARTBEAT_STEP: Final = 1e-6  # This step is too small to change the progress that users see.
 
@@ -37,7 +37,7 @@ class TaskToolCall:
         self._run = run
         self.starts_in_foreground = run is None
         self.round_state: RequestState | None = None if run is None else _read_round_state(run.record)
-        self._progress: tuple[str, float, float | None] | None = None  # the progress that is not stored yet
+        self._progress: tuple[str, float, float | None] | None = None  # the newest progress, if it is not stored yet
         self._report_task: asyncio.Task[None] | None = None
         self._next_report_at = 0.0
 
@@ -52,7 +52,7 @@ class TaskToolCall:
     async def become_task(self, run: TaskRun) -> None:
         """Continue as a task. From now on, questions and steps are stored in the task record."""
         self._run = run
-        # Add the values of steps that ended while the record was stored.
+        # Some steps may have ended while the record was stored, so store their values, too.
         once_values = {} if self.round_state is None else dict(self.round_state.once_values)
         if once_values.keys() - run.record.once_values:
             await self._change(lambda record: replace(record, once_values=once_values | record.once_values))
@@ -100,7 +100,7 @@ class TaskToolCall:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         self._next_report_at = started_at + _PROGRESS_INTERVAL_S
-        # An error in a report must not stop the function. If the lease is lost, the worker stops the function.
+        # An error while progress is stored must not stop the function. If the lease is lost, the worker stops it.
         with contextlib.suppress(TaskStoreUnavailable, LeaseLost):
             await self._get_run().try_change(
                 lambda record: report_progress(record, time.time(), message=text, progress=progress, total=total)

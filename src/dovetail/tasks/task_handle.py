@@ -38,7 +38,7 @@ class TaskUpdate(Struct, frozen=True, kw_only=True):
 
 
 class TaskReference(Struct, frozen=True, kw_only=True):
-    """The content of `TaskHandle.reference`."""
+    """The data that `TaskHandle.reference` contains."""
 
     server: str | None
     tool: str
@@ -86,8 +86,8 @@ OnUpdate = Callable[[TaskUpdate], None]
 class TaskSource(Protocol):
     """A call that a handle waits for. All functions run in the event loop of the client."""
 
-    update: TaskUpdate  # the state when the handle is created
-    is_local: bool  # True if the call is not a task on the server. Such a call continues even if nobody waits.
+    update: TaskUpdate  # the state of the task when the handle is created
+    is_local: bool  # True if the call is not a task on the server. Such a call continues even if no caller waits.
 
     async def wait(self, on_update: OnUpdate) -> CallToolResult:
         """Wait for the result, and call `on_update` after each change."""
@@ -162,7 +162,7 @@ class TaskWatcher:
         watcher = self._watcher
         if self._waiter_count == 0 and not self.source.is_local and watcher is not None and not watcher.done():
             watcher.cancel()
-            self._watcher = None  # The next waiter must not wait for a watcher that is being cancelled.
+            self._watcher = None  # The next waiter needs a new watcher, because this one is being cancelled.
 
     async def next_update(self, seen_version: int | None) -> tuple[int, TaskUpdate] | None:
         """Return the next state and its version. Return None after the final state."""

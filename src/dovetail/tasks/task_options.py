@@ -17,7 +17,7 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     after: float | None = None
     # After the task has ended, clients can read its result for this time. Defaults to `TaskOptions.ttl`.
     ttl: float | None = None
-    # How often the function may start again if its worker is lost. Set it only if the tool may run twice.
+    # If a worker is lost, the function may start again this many times. Set it only if the tool may run twice.
     max_retries: int = 0
     # The maximum time of one run. Waiting for answers does not count. Defaults to the `timeout=` of the tool.
     timeout: float | None = None

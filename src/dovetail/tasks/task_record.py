@@ -59,9 +59,9 @@ class TaskError(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TaskLease(Struct, kw_only=True, frozen=True):
-    """The right of a worker to run a task. A worker gets a new holder name each time it claims a task."""
+    """The right of a worker to run a task until a given time. Each claim has a new holder name."""
 
-    holder: str  # a name for the worker and its claim
+    holder: str  # a name that identifies the worker and its claim
     expires_at: float  # when the worker counts as lost, in seconds since 1970
 
 
@@ -78,7 +78,7 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Everything that is stored about one task. Times are in seconds since 1970."""
 
     id: str  # a secret that only the caller knows
-    version: int = 1  # increases with each change
+    version: int = 1  # This number increases with each change of the record.
     server: str  # the name of the server that runs the task
     owner: str | None = None  # the principal that created the task, or None for an anonymous caller
     caller: TaskCaller  # the caller that created the task
@@ -103,11 +103,11 @@ class TaskRecord(Struct, kw_only=True, frozen=True, omit_defaults=True):
     author_state: str | None = None  # the state that the server's author stored
     result: dict[str, Any] | None = None  # the result of the call, if the task is completed
     error: TaskError | None = None  # the error of the call, if the task has failed
-    is_cancel_requested: bool = False  # whether the worker should cancel the function
-    phase: TaskPhase = "queued"  # what the function does now
+    is_cancel_requested: bool = False  # True if the worker should cancel the function
+    phase: TaskPhase = "queued"  # whether the function has started, runs or waits for answers
     lease: TaskLease | None = None  # the lease of the worker that runs the task, or None
-    attempt: int = 0  # the number of starts. A continuation after an answer does not count
-    max_retries: int = 0  # how often the function may start again if its worker is lost
+    attempt: int = 0  # The number of times the function has started. A continuation after an answer does not count.
+    max_retries: int = 0  # the number of times the function may start again after its worker is lost
 
 
 def create_task_id() -> str:

@@ -75,7 +75,7 @@ def claim_task(record: TaskRecord, holder: str, now: float, lease_seconds: float
         now: The present time in seconds since 1970.
         lease_seconds: The duration of the lease.
     """
-    # A task without a lease is due. Its time is not checked, because the clocks of workers may differ.
+    # A task without a lease is due at once, whatever its time says, because the clocks of workers may differ.
     if compute_due_at(record) is None or has_valid_lease(record, now):
         return None
     if record.is_cancel_requested:

@@ -29,7 +29,7 @@ class TaskConflict(Exception):
 
 
 class TaskLimits(Struct, kw_only=True, frozen=True):
-    """How many tasks a store may have. Tasks of anonymous callers count only toward the total."""
+    """The maximum number of tasks in a store. Tasks of anonymous callers count only toward the total."""
 
     max_tasks: int = 100_000  # the maximum number of tasks in the store
     max_tasks_per_owner: int = 1_000  # the maximum number of unfinished tasks of one owner
@@ -115,7 +115,7 @@ class StopSignal(Protocol):
         ...
 
 
-# Runs a task if it is due, and returns when the task has ended or waits for an answer.
+# A function that runs a task if it is due. It returns when the task has ended or waits for an answer.
 RunTask: TypeAlias = Callable[[str], Awaitable[None]]
 
 

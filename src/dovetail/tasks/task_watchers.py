@@ -14,8 +14,8 @@ from dovetail.log import log
 
 # Maps the ID of each task to its version. Deleted tasks are missing.
 Versions: TypeAlias = dict[str, int]
-# Reads the versions of tasks. The parameters are the marker from the last call, and the task IDs.
-# Returns a new marker and the versions. The versions are None if the store has not changed since the last call.
+# A function that reads the versions of tasks. Its parameters are the marker from its last call, and the task IDs.
+# The function returns a new marker and the versions, or None if the store has not changed since the last call.
 StartPoll: TypeAlias = Callable[[int | None, list[str]], "asyncio.Future[tuple[int, Versions | None]]"]
 
 
@@ -129,7 +129,7 @@ class _LoopWatchers:
             self._is_polling = False
             return
         ids, add_count = [*self._watchers], self._add_count
-        # A new watcher needs the versions of its tasks even if nothing has changed.
+        # A new watcher needs the versions of its tasks even if no task has changed.
         marker = self._marker if add_count == self._polled_add_count else None
         try:
             future = self._start_poll(marker, ids)

@@ -67,11 +67,11 @@ DEFAULT_OPTIONS: Final = WorkerOptions()
 
 
 class TaskRun:
-    """One run of a task in this process. The task's function changes the record through this object."""
+    """A run of a task in this process. The function of the task changes the record through this object."""
 
     def __init__(self, store: TaskStore, record: TaskRecord, options: WorkerOptions) -> None:
         assert record.lease is not None
-        self.record = record  # the newest version that this worker knows
+        self.record = record  # the newest version of the record that this worker knows
         self.holder = record.lease.holder
         self.stop_reason: StopReason | None = None
         self.keys: dict[str, str] = {}  # Maps the key that the function uses for a question to the key in the record.
@@ -131,7 +131,7 @@ class TaskRun:
                 await self._wait_for_answers(keys)
         except asyncio.CancelledError:
             if self.stop_reason is None and not self._is_parking and not self._is_cancelled():
-                # The function has given up, for example because of a timeout in its code.
+                # The function no longer waits for the answer, for example because of a timeout in its code.
                 await asyncio.shield(self._withdraw(keys))
             raise
         # Store that the task is running again before the function continues.
@@ -167,7 +167,7 @@ class TaskRun:
             self._waits.discard(wait)
 
     def park(self) -> None:
-        """Stop the function as soon as it waits for an answer. It may already be waiting."""
+        """Stop the function as soon as it waits for an answer, or now if it waits already."""
         self._is_parking = True
         for wait in self._waits:
             with contextlib.suppress(RuntimeError):  # The wait has just ended.
@@ -334,7 +334,7 @@ class TaskWorker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _ENGINE_RESTART_DELAY_S)
             else:
-                await stop.wait()  # `serve` may return at once if the engine runs no tasks in this process.
+                await stop.wait()  # If the engine runs no tasks in this process, `serve` may return at once.
 
     async def submit(self, id: str) -> bool:
         """Send a task to the engine. Return False if the engine fails. The worker then submits the task again later."""
@@ -375,7 +375,7 @@ class TaskWorker:
         self._delay_takeovers()
 
     def _delay_takeovers(self) -> None:
-        """Let the other workers first renew their leases and store their outcomes."""
+        """Take over no tasks for a while, so that other workers can renew their leases and store their outcomes."""
         self._take_over_from = time.time() + self._options.lease_seconds
 
     async def _wait_for_slots(self, id: str) -> Sequence[TaskSlots] | None:
@@ -421,8 +421,8 @@ class TaskWorker:
         while True:
             now = time.time()
             if now - last_tick > interval + self._options.lease_seconds / 2:
-                self._delay_takeovers()  # The machine was asleep or overloaded.
-            elif now < last_tick:  # The clock was set back, so the next times are too far in the future.
+                self._delay_takeovers()  # Much time has passed, so the machine was asleep or overloaded.
+            elif now < last_tick:  # The clock was set back, so the planned times are too far in the future.
                 next_renewal = next_expiry = self._take_over_from = 0.0
             last_tick = now
             try:

@@ -118,7 +118,7 @@ class TasksExtension:
         create_shared_store: Callable[[], TaskStore | None] = lambda: None,
     ) -> None:
         self.options = options
-        self._is_worker = False  # whether this process exists only to run tasks
+        self._is_worker = False  # True if this process only runs tasks and answers no clients
         self._server = server
         self._secret_keys = secret_keys
         self._keeps_tasks = keeps_tasks
@@ -180,7 +180,7 @@ class TasksExtension:
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
         except asyncio.CancelledError:
-            # The record may already be stored, but the caller never gets the ID.
+            # The record may be stored, but the caller never gets the ID, so cancel the task.
             await asyncio.shield(self.discard(record.id))
             raise
 
@@ -275,7 +275,7 @@ class TasksExtension:
         loop = asyncio.get_running_loop()
         drain_timeout_s = self._drain_timeout_s
         if self._keeps_tasks() is False:
-            # The client will soon kill the process, so the tasks must be released quickly.
+            # Release the tasks quickly, because the client will soon kill this process.
             drain_timeout_s = min(drain_timeout_s, _STDIO_DRAIN_TIMEOUT_S)
         engine = self.options.engine or LocalEngine(max_concurrency=_MAX_WAITING_TASKS, drain_timeout=drain_timeout_s)
         self._forget_memory()

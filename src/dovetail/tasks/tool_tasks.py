@@ -77,7 +77,7 @@ class ToolTask:
         worker = self._tasks.get_worker()
         if worker is None or self.config.after is not None:
             return None
-        # Check the arguments now, so that the caller gets an error at once.
+        # Check the arguments before the task is created, so that the caller gets an error at once.
         tool.signature.bind(arguments, None)
         round_state = open_round_state(exchange) if _continues_round(exchange) else None
         return await self._tasks.create(exchange, tool, self, arguments, round_state, worker)
@@ -186,7 +186,7 @@ class ToolTasks(ServerPart):
         self.extension = self._tasks.extension
         self.get_worker = self._tasks.get_worker
         # If no thread becomes free, a normal call fails, but a task keeps waiting.
-        # Calls that start in the foreground use a second pool, so that each task with a slot gets a thread.
+        # Calls that start in the foreground use another pool, so that they take no threads from tasks.
         pool_limits = replace(limits, max_thread_queue=_MAX_THREAD_QUEUE, thread_queue_timeout=_THREAD_QUEUE_TIMEOUT_S)
         self.thread_pool = ThreadPool(pool_limits)
         self.foreground_thread_pool = ThreadPool(pool_limits)
@@ -383,7 +383,7 @@ class ToolTasks(ServerPart):
 
 
 def _is_direct(exchange: IncomingExchange) -> bool:
-    """Return whether a stateless client sent this request directly to this server."""
+    """Return whether this request comes from a stateless client, and not through another server."""
     return exchange.caller.is_stateless and not exchange.is_forwarded and exchange.parent is None
 
 

@@ -54,7 +54,7 @@ def _parse_number(literal: str) -> float:
     return number if math.isfinite(number) else _reject_number(literal)
 
 
-_MAX_ALTERNATIVES: Final = 300  # A schema with more alternatives allows any type.
+_MAX_ALTERNATIVES: Final = 300  # If a schema has more alternatives than this, any type is allowed.
 _TRUE_WORDS = ("true", "yes", "y", "1")
 _FALSE_WORDS = ("false", "no", "n", "0")
 _TYPE_DESCRIPTIONS = {"boolean": "a boolean", "integer": "an integer", "number": "a number"}
@@ -172,7 +172,7 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
     if schema.get("description"):
         lines.write_quoted(output.escape_line(str(schema["description"])))
     for number, choice in enumerate(choices, 1):
-        # Values that are numbers would be confused with the numbers of a menu.
+        # If the values are numbers, a menu with numbers would be confusing.
         mark = "-" if _has_numbers(choices) else f"{number:>2}"
         title = f"  {output.escape_line(choice.title)}" if choice.title else ""
         lines.write_quoted(f"{mark} {output.escape_line(choice.text)}{title}")
@@ -217,7 +217,7 @@ def _is_boolean(schema: Mapping[str, Any]) -> bool:
 
 
 def _format_label(name: str, schema: Mapping[str, Any]) -> str:
-    # A server that asks for one value calls its field "value", which says nothing to a user.
+    # If a form has one field with the name "value", the name does not help a user.
     return output.escape_line(str(schema.get("title") or ("answer" if name == "value" else name)))
 
 
@@ -229,7 +229,7 @@ def _format_suffix(schema: Mapping[str, Any], choices: Sequence["Choice"], is_re
         return f"{note} [{letters}]"
     bounds = describe_bounds(schema)
     hint = f" ({output.escape_line(bounds)})" if bounds and not choices else ""
-    # An empty line sends the default value, so the whole value is shown.
+    # An empty line sends the default value, so do not shorten the value.
     return f"{hint}{note}" + (f" [{output.escape_full_line(_format_value(default))}]" if default is not None else "")
 
 
@@ -286,16 +286,16 @@ def _read_choices(schema: Mapping[str, Any]) -> list[Choice]:
 
 
 def list_choices(schema: Mapping[str, Any]) -> list[str]:
-    """Return the values that a field allows, as text. Return an empty list if it allows others, too."""
+    """Return the values that a field allows, as text. If it allows any value of a type, return an empty list."""
     return [choice.text for choice in _read_choices(schema)]
 
 
 def _find_problem(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Return why a value does not match the schema of its field, or None."""
+    """Return the reason why a value does not match the schema of its field, or None if it matches."""
     try:
         return compile_schema({**schema}).find_error(value) or _find_format_problem(schema, value)
     except UnusableSchema:
-        return None  # The server has to check the value.
+        return None  # The value cannot be checked here, so the server must check it.
 
 
 def _find_format_problem(schema: Mapping[str, Any], value: Any) -> str | None:

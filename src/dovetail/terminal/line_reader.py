@@ -78,7 +78,7 @@ class LineReader:
         self.write(prompt)
         line = self._read()
         if not line:
-            self.write("\n")  # The terminal does not show Ctrl-D.
+            self.write("\n")  # A terminal shows nothing for Ctrl-D, so write a line end.
             raise EOFError
         return line.strip()
 
@@ -107,7 +107,7 @@ class LineReader:
         """Wait for input with `select`, because a blocking read cannot be cancelled."""
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
-            # If the reader was closed, the input stays available for the next reader.
+            # If this reader was closed, leave the input to the next reader.
             if is_readable and not self._closed.is_set():
                 return os.read(descriptor, _MAX_READ_BYTES)
         return b""

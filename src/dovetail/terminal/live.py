@@ -29,7 +29,7 @@ _MIN_COLUMNS: Final = 20
 _MAX_MESSAGE_CHARS: Final = 300
 
 _lock = threading.RLock()
-_visible_displays: list["LiveDisplay"] = []  # the display on the screen, if any
+_visible_displays: list["LiveDisplay"] = []  # the display that is on the screen, or None
 
 
 def print_above(text: str) -> bool:
@@ -45,7 +45,7 @@ class LiveDisplay:
 
     def __init__(self, build: "Callable[[int], RenderableType]", *, is_kept: bool = False) -> None:
         self._build = build
-        self._is_kept = is_kept  # whether the last state stays on the screen
+        self._is_kept = is_kept  # True if the last frame stays on the screen at the end
         self._live: Live | None = None
 
     def show(self) -> None:

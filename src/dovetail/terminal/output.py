@@ -199,7 +199,7 @@ _JSON_PART_PATTERN: Final = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^\s"])+')
 
 
 def _break_json(word: str, columns: int) -> str:
-    """Break a quoted word between the values of its JSON, where a line break has no meaning."""
+    """Break a quoted word with JSON between two JSON values, because a line break there does not change the JSON."""
     is_json = re.match(r" *'[\w.-]+:=", word) is not None and "'\"'\"'" not in word
     if not is_json or get_text_width(f"{word} \\") <= columns:
         return word
@@ -246,11 +246,12 @@ _MAX_FORMATTED_CHARS: Final = 200_000
 _MARKDOWN_SIGNS: Final = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
-        r"^#{1,6} \S[^\n]*\n\n",  # a heading and an empty line
+        r"^#{1,6} \S[^\n]*\n\n",  # A heading, followed by an empty line.
         r"^(?:[-*+]|\d+\.) \S",  # a list
         r"^```",  # code
         r"\*\*\S[^*\n]*\*\*",  # bold text
-        r"\[[^\]\n]{1,200}\]\(https?://",  # a link. Without the limit, the search would be slow for some text.
+        # A link. Its length is limited, because the search would be slow for some texts.
+        r"\[[^\]\n]{1,200}\]\(https?://",
         r"^\|(?: *:?-+:? *\|)+ *$",  # a table
     )
 )
@@ -267,7 +268,7 @@ def format_content(text: str, mime_type: str | None = None) -> str:
             return format_json(json.loads(text))
         except (ValueError, RecursionError):
             pass
-    # Text with one sign of Markdown may be source code or a log, and the layout would join its lines.
+    # A text with only one sign of Markdown may be source code or a log. As Markdown, its lines would be joined.
     is_markdown = media_type == "text/markdown" or (
         not media_type and sum(sign.search(text) is not None for sign in _MARKDOWN_SIGNS) >= 2
     )

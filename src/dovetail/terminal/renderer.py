@@ -247,7 +247,7 @@ def _style_cell(cell: str, header: str, index: int) -> Text:
 
 
 def lay_out_page(title: str, subtitle: str, description: str, sections: Sequence[tuple[str, Any]]) -> RenderableType:
-    """Lay out a page about one item. A section is a text, a list of rows, or a mapping. A mapping becomes a tree."""
+    """Lay out a page about an item. A section is a text, a list of rows, or a mapping, which becomes a tree."""
     heading = Text.assemble(make_line(title, "name"), *([("  ", ""), make_line(subtitle, "bold")] if subtitle else []))
     parts: list[RenderableType] = [heading]
     if description:
@@ -318,7 +318,7 @@ def _stack_cells(row: Sequence[str]) -> Iterator[RenderableType]:
     if not cells:
         yield make_text(last)
         return
-    # Wrapped lines of the type and the note start to the right of the name. Otherwise they would look like a name.
+    # The type and the note may need several lines. Indent these lines, so that they do not look like names.
     grid = Table.grid(padding=(0, _GAP_COLUMNS, 0, 0))
     grid.add_column(overflow="fold")
     grid.add_column(overflow="fold")

@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Some bytes to forward. If they complete a message, `message` is the whole message."""
+    """Bytes to forward. If they end a message, `message` contains the whole message."""
 
     data: bytes
     message: bytes | None = None
@@ -36,10 +36,10 @@ class Piece(NamedTuple):
 class MessageSplitter(Protocol):
     """Splits one direction of a connection into messages."""
 
-    buffer: bytes  # The start of an incomplete message.
+    buffer: bytes  # The first bytes of a message that is not complete yet.
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Add bytes to the buffer, and yield a piece for each complete message."""
+        """Add bytes to the buffer, and yield a `Piece` for each complete message."""
         ...
 
 
@@ -60,7 +60,7 @@ class HTTPMessageSplitter:
 
     def __init__(self) -> None:
         self.buffer = b""
-        self._body = b""  # The part of a chunked body that was received so far.
+        self._body = b""  # The bytes of a chunked body that have been received so far.
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:

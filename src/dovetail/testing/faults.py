@@ -191,7 +191,7 @@ class Faults:
 
 
 def corrupt_message(data: bytes, message: bytes) -> bytes:
-    """Make a message in `data` invalid without changing the number of bytes."""
+    """Make a message in `data` invalid. The number of bytes stays the same."""
     start = data.rindex(message)
     middle = start + len(message) // 2
     return data[:start] + b"\xff" + data[start + 1 : middle] + b"\x00" + data[middle + 1 :]

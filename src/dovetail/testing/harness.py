@@ -126,7 +126,7 @@ async def serve(
     port: int = 0,
     fallback: ASGIApp | None = None,
 ) -> AsyncGenerator[Target]:
-    """Serve while the context is open, and yield a target for clients. The server is ready when the context opens.
+    """Serve while the context is open, and yield a target for clients. The server is ready when the block starts.
 
     The target is a URL, a command, an address or the server itself.
 

@@ -17,7 +17,7 @@ class ClientRequests:
 
     def __init__(self, create_id: Callable[[], RequestId] | None = None) -> None:
         self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests(create_id)
-        self._end_reason: str | None = None  # why the connection has ended. None while it is open
+        self._end_reason: str | None = None  # the reason why the connection has ended, or None while it is open
 
     @property
     def open_questions(self) -> int:

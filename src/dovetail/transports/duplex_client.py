@@ -26,7 +26,7 @@ class PendingRequest(Struct, eq=False):
 
     request: EncodedRequest
     response: RawMessage | MCPError | None = None
-    future: asyncio.Future[None] | None = None  # created by `wait` if there is no response yet
+    future: asyncio.Future[None] | None = None  # `wait` creates this future if there is no response yet.
 
     def settle(self, response: RawMessage | MCPError) -> None:
         """Set the response or the error of a request. A second call is ignored."""
@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of responses for which the client did not have to wait
+        self._immediate_count = 0  # the number of consecutive responses that arrived without a wait
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -132,10 +132,10 @@ class DuplexClient:
         await self.drain()
 
     async def complete_handshake(self, revision: str) -> None:
-        """Do nothing. This transport works the same before and after the handshake."""
+        """Do nothing, because this transport does not change after the handshake."""
 
     async def wait_until_listening(self) -> bool:
-        """Return True. On this connection, the server can send messages at any time."""
+        """Return True, because the server can send messages at any time on this connection."""
         return True
 
     async def close(self) -> None:

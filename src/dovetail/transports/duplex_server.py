@@ -72,7 +72,7 @@ class DuplexServer:
         self._drain = drain
         self._principal = None if principal is None else as_principal(principal)
         self._opening_principal = self._principal  # the caller that opened the connection
-        self.origin: str | None = self._principal  # Calls with the same origin count toward the same limits.
+        self.origin: str | None = self._principal  # All calls with the same origin count toward the same limits.
         self.client_address: str | None = None  # the IP address of the client over HTTP+SSE
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
@@ -144,7 +144,7 @@ class DuplexServer:
         self._client_requests.close("The client closed the connection")
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # Without this call, a subscription would never end.
+                exchange.end("gone")  # This call ends the subscriptions.
         introductions = tuple(self._introductions)
         tasks = [*introductions, *(exchange.task for exchange, _ in self._running.values())]
         if tasks and grace:
@@ -156,7 +156,7 @@ class DuplexServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # A task that was cancelled before it started has not removed its entry.
+        self._running.clear()  # If the task was cancelled before it started, it has not removed its entry.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Handle one message. Return True if its response will be sent later."""
@@ -347,14 +347,14 @@ class DuplexServer:
             if (cancellation := self._client_requests.abandon(id)) is not None:
                 self._write(cancellation)
 
-    # Clients with a handshake protocol version receive change notifications on the connection itself.
+    # Clients of the handshake era receive change notifications without a stream, on the connection itself.
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Return whether the client has subscribed to a change."""
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. While the client does not read, the same change is queued only once."""
+        """Notify the client of a change. If the client does not read, the same change is queued only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             if self._can_receive(subscribed_uri):
                 self._pending_changes[method, subscribed_uri] = None

@@ -35,14 +35,14 @@ class LineProtocol(asyncio.Protocol):
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        # Lines that wait until the client has read earlier responses.
+        # These lines wait until the client has read the responses to earlier lines.
         self._pending_lines: deque[bytes | OversizedMessage] = deque()
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # the number of bytes in `_out`
         # True while `_take_lines` handles lines. Responses are queued in the meantime.
         self._is_taking_lines = False
-        self._is_continuing = False  # True if the next loop iteration handles more lines
+        self._is_continuing = False  # True if the next iteration of the event loop handles more lines
         self._is_reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -101,7 +101,7 @@ class LineProtocol(asyncio.Protocol):
                 if self._queued_bytes > SLICE_BYTES:
                     self.flush()
         except BaseException:
-            self.abort()  # If the transport stayed paused, the client would wait forever.
+            self.abort()  # Without this call, the transport would stay paused and the client would wait forever.
             raise
         finally:
             self._is_taking_lines = False
@@ -187,7 +187,7 @@ class LineProtocol(asyncio.Protocol):
         self._out.append(data)
         self._queued_bytes += len(data)
         if self._queued_bytes > SLICE_BYTES and not self._is_taking_lines:
-            self.flush()  # Large messages wait in the disk buffer, so that they do not fill the memory.
+            self.flush()  # Large messages wait in a buffer on disk, so that they do not fill the memory.
 
     def flush(self) -> None:
         """Send the queued messages to the client."""
@@ -254,7 +254,7 @@ class LineProtocol(asyncio.Protocol):
         """Wait at most `grace` seconds for running requests, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # From here on, the transport buffers all remaining bytes.
+        self._writable.set()  # The transport now has all remaining bytes in its buffer.
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:

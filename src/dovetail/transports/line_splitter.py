@@ -5,7 +5,7 @@ from typing import final
 from dovetail.wire.base import Struct
 
 _PREFIX_BYTES = 256
-MIN_PIECE_BYTES = 4096  # the size below which chunks of a line are joined
+MIN_PIECE_BYTES = 4096  # Chunks of a line below this size are joined.
 
 
 @final
@@ -23,7 +23,7 @@ class LineSplitter:
 
     def __init__(self, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes | bytearray] = []  # the chunks of the line that is not complete yet
+        self._pieces: list[bytes | bytearray] = []  # the chunks of an incomplete line
         self._held_bytes = 0
         self._is_skipping = False
 

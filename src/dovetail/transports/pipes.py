@@ -14,7 +14,7 @@ import threading
 from typing import IO, Any, cast
 
 _CHUNK_BYTES = 65536
-_MAX_CHUNKS_AHEAD = 4  # the number of chunks that the thread may read ahead
+_MAX_CHUNKS_AHEAD = 4  # The thread reads at most this many chunks ahead of the event loop.
 _HIGH_WATER_BYTES = 65536
 
 
@@ -122,7 +122,7 @@ class ThreadReader(asyncio.ReadTransport):
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Continue to pass data to the protocol. Data that arrived during the pause comes first."""
+        """Pass data to the protocol again. Data that arrived during the pause comes first."""
         self._is_paused = False
         pending, self._pending = self._pending, []
         for data in pending:

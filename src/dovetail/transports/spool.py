@@ -23,7 +23,7 @@ SLICE_BYTES = 64 * 1024
 MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
 # Results wait only while their total size is below this multiple of the memory limit.
 _MAX_WAITING_RESULTS = 64
-_DISK_RETRY_S = 1.0  # the seconds for which the disk is not used after a failed write
+_DISK_RETRY_S = 1.0  # After a failed write, the disk is not used for this many seconds.
 # Above this multiple of the memory limit, the event loop writes to disk, instead of a thread.
 # The disk thread may be too slow if many large results arrive at once.
 _MAX_WAITING_FOR_DISK = 4
@@ -52,10 +52,11 @@ class MemoryBudget:
         self.used_bytes = 0
         self.open_spools = 0
         self.retry_disk_at = 0.0
-        # True if further results must wait for a later loop iteration.
+        # True if more results must wait for a later iteration of the event loop.
         self.is_crowded = False
-        self._iteration_bytes = 0  # bytes of large responses that were encoded in this loop iteration
-        self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
+        self._iteration_bytes = 0  # the bytes of large responses that were encoded in this iteration of the event loop
+        # The event loop that will call `_start_iteration`.
+        self._scheduled_loop: asyncio.AbstractEventLoop | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._waiting_bytes = 0  # The total size of the waiting results.
         self._disk_warning = ThrottledLog(logging.ERROR)
@@ -183,7 +184,7 @@ class Spool:
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         budget.open_spools += 1
-        self._pieces: list[bytes] = []  # the newest bytes, which are not in the file
+        self._pieces: list[bytes] = []  # the newest bytes, which are not in the file yet
         self.is_single_message = True
         self.is_disk_full = False
         # A function that disconnects a slow client if disk and memory are full.

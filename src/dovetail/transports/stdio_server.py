@@ -28,7 +28,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    sys.stdout.flush()  # Earlier output that is still in the buffer also goes to stderr.
+    sys.stdout.flush()  # Output that is still in the buffer of stdout also goes to stderr.
     sys.stdout = sys.stderr
     try:
         yield source, sink

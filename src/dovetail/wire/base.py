@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# Any value that JSON can express.
+# any JSON value
 JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
 
 

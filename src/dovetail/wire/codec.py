@@ -21,7 +21,7 @@ MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
 _MAX_REASON_CHARS: Final = 512  # Error messages are cut, because they may contain a long invalid value.
-# If members are at least this long on average, counting them is faster than encoding the message again.
+# If the members are at least this long on average, it is faster to count them than to encode the message again.
 _MIN_BYTES_PER_MEMBER: Final = 1024
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
@@ -53,7 +53,7 @@ _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
 as_raw: Final = msgspec.Raw  # `as_raw` wraps JSON that is already encoded.
-# `encode_canonical` encodes equal values as equal bytes.
+# `encode_canonical` creates the same bytes for equal values.
 encode_canonical: Final = msgspec.json.Encoder(enc_hook=_encode_text, order="deterministic").encode
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def decode(data: bytes) -> Any:
     """Decode one JSON value. Raise ParseError if the JSON is invalid."""
     is_large = len(data) > MAX_MEMBERS
     separators = _count_separators(data) if is_large else 0
-    # Members are counted before decoding, because small members take thirty times their size in memory.
+    # Count the members before the message is decoded, because small members take thirty times their size in memory.
     if separators >= MAX_MEMBERS:
         _refuse_members(data)
     try:

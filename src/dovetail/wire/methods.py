@@ -56,7 +56,7 @@ class Method(WireStruct):
     since: str = R_2024_11_05
     until: str | None = None
     only_revision: str | None = None
-    name_parameter: str | None = None  # the parameter that is repeated in the Mcp-Name header
+    name_parameter: str | None = None  # the parameter whose value the Mcp-Name header repeats
     may_require_input: bool = False  # True if the result may be an InputRequiredResult
     is_cacheable: bool = False
     extension: str | None = None  # the identifier of the extension that adds the method, or None

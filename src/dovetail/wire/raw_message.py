@@ -144,7 +144,7 @@ def _exceeds_members(data: bytes) -> bool:
     in_string = False
     # Each member adds at most four quotes: two for the name and two for a string value.
     while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:
-        # A slice must not end between a backslash and the character after it.
+        # A slice must not separate a backslash from the character after it.
         boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)
         end = boundary.end() if boundary is not None else len(data)
         pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -194,7 +194,7 @@ def decode_input_required(raw: Any, method: str) -> InputRequiredResult | None:
 
 
 def drop_repeated_members(raw: bytes) -> bytes:
-    """Keep one member for each name in an encoded JSON object, because parsers treat repeated names differently."""
+    """Remove repeated names from an encoded JSON object, because parsers treat repeated names differently."""
     try:
         return msgspec.json.encode(_members_decoder.decode(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

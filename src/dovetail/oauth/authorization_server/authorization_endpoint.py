@@ -336,7 +336,7 @@ class AuthorizationEndpoints:
         return tuple(scope for scope in requested if not supported or scope in supported)
 
     def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> HTTPResponse:
-        """Redirect to the client with an error, but only if the redirect URI is on the user's machine.
+        """Send an error to the client with a redirect, but only if the redirect URI is on the user's machine.
 
         Otherwise show the error to the user, because anyone can register a client with a malicious site.
 
@@ -385,7 +385,8 @@ class AuthorizationEndpoints:
             return _error_page("This form came from another page", "Start again from the application.", status=403)
         username = fields.get("username", "")[:128]
         is_known_browser = self._is_known_browser(request, username, now)
-        # A known browser has its own limit, so that strangers with the same address cannot lock the user out.
+        # A browser that has logged in before has a separate limit, so that other users of its address cannot lock it
+        # out.
         source = build_limiter_key("known browser", username.casefold()) if is_known_browser else request.address
         if (yield from self._decision_limiter.take(source, now)):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
@@ -461,7 +462,7 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a page of this server sent the form. Some browsers send the origin `null` for such a page."""
+        """Return whether the form comes from a page of this server. Some browsers send the origin `null` for it."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
@@ -597,7 +598,7 @@ class AuthorizationEndpoints:
         return grant, self._open(grant.upstream, family, Token, now)
 
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
-        """Renew the provider's token. Only one process at a time may do this.
+        """Renew the provider's token. Only one process at a time may renew it.
 
         Some providers treat a second use of the refresh token as theft.
         """

@@ -181,7 +181,7 @@ class ClientAuthenticator:
             self._assertion_limiter.take(key, now)
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> Flow[None]:
-        # An assertion must have only one audience. Otherwise one audience could use the assertion at another audience.
+        # An assertion must have only one audience. If it had two, one of them could use the assertion at the other.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
                 "the assertion's issuer and subject must be the client ID, and its only audience must be this server"
@@ -200,7 +200,7 @@ class ClientAuthenticator:
                 raise TokenRejected("the assertion was issued too long ago, or in the future")
         self._take_share(client, address, now)
         assertion_hash = hash_secret(build_key(client.client_id, assertion_id))
-        # Without an issue time, the assertion can be as old as its expiry allows.
+        # An assertion without an issue time may be used until it expires.
         since = (expires_at - _MAX_ASSERTION_AGE_S if issued_at is None else issued_at) - _LEEWAY_S
         if not (yield from wait_for(self._store.use_once("assertion", assertion_hash, since, expires_at, now))):
             raise TokenRejected("the assertion was already used")

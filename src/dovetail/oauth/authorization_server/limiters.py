@@ -7,7 +7,7 @@ from dovetail.oauth.authorization_server.store import AuthorizationStore
 from dovetail.oauth.flow import Flow, wait_for
 from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter
 
-# A store with this method counts the events of all workers. See `SharedStateStore.count_event`.
+# If the store has this method, it counts the events of all workers. See `SharedStateStore.count_event`.
 _COUNT_METHOD: Final = "count_event"
 
 CountEvent = Callable[[str, float, float, float], Awaitable[float]]

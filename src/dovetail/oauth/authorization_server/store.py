@@ -70,7 +70,8 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
-        self._next_expiry: dict[str, float] = {}  # maps each full kind to its earliest expiry time
+        # Maps each kind without free space to the earliest expiry time of its entries.
+        self._next_expiry: dict[str, float] = {}
 
     async def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
@@ -124,7 +125,8 @@ class InMemoryStore:
 class UserIndex(Struct, frozen=True, kw_only=True):
     """The codes and token families of one user. The index may name records that do not exist any more."""
 
-    entries: dict[str, float] = field(default_factory=dict[str, float])  # maps "kind key" to the expiry time
+    # The keys have the form "kind key", and the values are expiry times.
+    entries: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
@@ -203,7 +205,7 @@ class AuthorizationCode(Struct, frozen=True, kw_only=True):
 
 
 def encode_record(value: Struct, stored: bytes | None = None) -> bytes:
-    """Encode a value. If it replaces a stored value, keep the members that this release does not know."""
+    """Encode a value. If it replaces a stored value, keep the members of that value that this release does not know."""
     data = encode(value)
     previous = decode_record(stored, type(value))
     if stored is None or previous is None:
@@ -222,7 +224,7 @@ def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
 
 
 def add_stored_value(client: ClientRecord, stored_value: bytes | None) -> ClientRecord:
-    """Return a client with its stored value, so that the value can be stored again with a later expiry time."""
+    """Return a client with its stored value. The value is needed to store the client again with a later expiry time."""
     if stored_value is None:
         return client
     return RegisteredClient(

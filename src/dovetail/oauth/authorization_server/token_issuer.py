@@ -67,7 +67,7 @@ class OAuthTokenIssuer:
         return isinstance(self._store, InMemoryStore)
 
     def get_signing_key(self, now: float) -> Flow[Any]:
-        """Return the stored signing key. If there is none, create a key."""
+        """Return the stored signing key. If the store has none, create a signing key."""
         if self._signing_key is None:
             from joserfc.jwk import ECKey
 
@@ -83,7 +83,7 @@ class OAuthTokenIssuer:
         try:
             return to_plain(self._sealer.open_text(stored.decode(), _KEY_SEAL_CONTEXT, now))
         except UnsealError as exc:
-            # The key stays in the store, because other workers may have the right secret.
+            # The key stays in the store, because other workers may have the right secret key.
             raise WrongSecretKey(
                 f"the signing key in the store cannot be read with this secret_key ({exc}). Pass the secret_key with "
                 "which the store was created. If it is lost, pass a new store, so that all users log in again"
@@ -115,7 +115,7 @@ class OAuthTokenIssuer:
 
     def _add_to_index(self, subject: str, kind: str, key: str, until: float, now: float) -> Flow[None]:
         """Add a record to the index of a user. Call this before the record is stored, so that no record is missing."""
-        if not subject:  # Programs without a user cannot be revoked by user.
+        if not subject:  # The grant of a program without a user is not in the index of any user.
             return
         name, entry = hash_secret(subject), f"{kind} {key}"
         while True:
@@ -137,7 +137,8 @@ class OAuthTokenIssuer:
         until = self._family_expires_at(family, now)
         if until <= family.indexed_until:
             return family
-        indexed_until = until + self._refresh_token_ttl  # The longer time saves a write for most renewals.
+        # With more time than needed, most renewals do not have to write the index.
+        indexed_until = until + self._refresh_token_ttl
         yield from self._add_to_index(family.grant.subject, "family", family.grant.family, indexed_until, now)
         return replace(family, indexed_until=indexed_until)
 

@@ -68,7 +68,7 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
 
 
 def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return the time in a claim, or None if the claim is missing. Raise TokenRejected if the value is not a time."""
+    """Return the value of a claim for a time, or None without the claim. Raise TokenRejected if it is invalid."""
     value = claims.get(name)
     if value is None:
         return None

@@ -88,7 +88,7 @@ class DPoPChecker:
         now: float,
         token_claims: Mapping[str, Any] | None = None,
     ) -> Flow[str]:
-        """Check a DPoP proof as `check` does. No worker of the cluster accepts the same proof again.
+        """Check a DPoP proof like `check`. After this call, no worker of the cluster accepts the same proof.
 
         Raises:
             NonceRequired: the back end has lost its records, so the client must create a new proof.
@@ -189,7 +189,7 @@ def _compute_cluster_nonce(key: bytes, time_text: str, epoch: str) -> str:
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:
-    """Check that a token and its DPoP proof belong together. RFC 9449, section 7.1
+    """Raise TokenRejected unless a token and a DPoP proof belong together. RFC 9449, section 7.1
 
     A token that is bound to a key needs a proof of this key. Any other token must come without a proof.
     """

@@ -200,7 +200,7 @@ class CredentialChecker:
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return the scopes to request for a new token: the guard's scopes, `needed`, and `granted`."""
+        """Return the scopes that a new token needs: the scopes of the guard, `needed` and `granted`."""
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
@@ -280,7 +280,7 @@ def _check_verifier(verifier: Any) -> None:
     if isinstance(verifier, type):
         description = f"the class {verifier.__name__} itself"
     else:
-        # With the module, because other libraries have classes of the same names.
+        # The name includes the module, because other libraries have classes with the same names.
         module, name = type(verifier).__module__, type(verifier).__qualname__
         description = name if module == "builtins" else f"{module}.{name}"
     if isinstance(verifier, str | Mapping):
@@ -342,7 +342,7 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """Derive the URLs of a server from the URL of a request. `host` must not contain a port."""
+    """Derive the URLs of a server from the URL of a request. The argument `host` must not contain a port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)

@@ -125,7 +125,7 @@ class JWTVerifier(BuiltInVerifier):
         self._fetched_keys: PublicKeys = []
         self._fetched_at: float | None = None
         self._fetch_tried_at: float | None = None
-        self._fetch_failure: str | None = None  # The reason why the keys could not be fetched last time.
+        self._fetch_failure: str | None = None  # The error of the last fetch of the keys.
         self._verified_tokens = _TokenCache[Principal]()
 
     def _may_accept(self, token: str) -> bool:
@@ -159,7 +159,7 @@ class JWTVerifier(BuiltInVerifier):
             return keys
         is_fetch_due = self._fetch_tried_at is None or now >= self._fetch_tried_at + _KEY_FETCH_INTERVAL_S
         if keys and not is_fetch_due:
-            # Another request has fetched the keys, or is fetching the keys now.
+            # Another request has fetched the keys in the meantime, or is fetching them now.
             return keys
         if keys:
             self._fetch_tried_at = now

@@ -145,7 +145,7 @@ def _register(
     granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
     if not isinstance(granted_method, str):
         granted_method = choose_auth_method(server, True) if secret else "none"
-    # The server may replace metadata of the client, so the response must be checked. RFC 7591, section 3.2.1
+    # The server may register other metadata than the client sent, so check the response. RFC 7591, section 3.2.1
     if granted_method not in _AUTH_METHODS or (granted_method != "none" and not isinstance(secret, str)):
         raise add_context(
             LoginFailed(

@@ -62,7 +62,7 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: 
 def discover(
     server_url: str, challenge: Challenge, saved_login: SavedLogin | None, preferred_issuer: str | None
 ) -> Flow[tuple[ProtectedResourceMetadata | None, AuthorizationServerMetadata]]:
-    """Find the resource metadata and the authorization server of an MCP server."""
+    """Fetch the resource metadata of an MCP server and the metadata of its authorization server."""
     document = yield from fetch_resource_metadata(server_url, challenge.resource_metadata)
     if document is None:
         return None, (yield from discover_fallback_server(server_url))
@@ -108,7 +108,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: the scopes that the server asks for, and the scopes of earlier requests.
+    """Choose the scopes to request: those that the server asks for, and those that earlier logins requested.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """

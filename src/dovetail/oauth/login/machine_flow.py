@@ -175,7 +175,7 @@ def _poll_for_token(
 
 
 def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, issuer: str | None, option: str) -> None:
-    """Raise LoginFailed if `issuer=` is not set and the issuer's origin is not the origin of the MCP server."""
+    """Raise LoginFailed if the user did not pass `issuer=`, and the issuer has another origin than the MCP server."""
     server_parts, issuer_parts = urlsplit(server_url), urlsplit(server.issuer)
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):

@@ -25,12 +25,12 @@ class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     issuer: str
     client_id: str
     client_secret: str | None = None
-    method: str = "none"  # how the client authenticates at the token endpoint
+    method: str = "none"  # the method by which the client authenticates at the token endpoint
     redirect_uris: list[str] = field(default_factory=list)
     # The scopes that the client may request. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
     given: bool = False  # True if the user passed the client ID
-    refused: bool = False  # True if the server rejects the client, for example because the client was deleted
+    refused: bool = False  # True if the server rejected the client, for example because it has deleted the client
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ class MessageReceiver(Protocol):
         ...
 
     def record_invalid_message(self, text: str) -> None:
-        """Record that the server sent something that is not a valid message."""
+        """Record that the server sent an invalid message."""
         ...
 
     def record_gap(self) -> None:
@@ -95,7 +95,7 @@ class Authorizer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the authorizer. Other transports can continue to use the same authorizer."""
+        """Stop using this authorizer. Other transports can continue to use it."""
         ...
 
 

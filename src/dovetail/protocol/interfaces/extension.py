@@ -63,7 +63,7 @@ class ExtensionMethod(Generic[P, R]):
 
 
 class ExtensionClient(Protocol):
-    """The parts of `Client` that an `on_client` function can use."""
+    """The interface of `Client` for `on_client` functions."""
 
     @property
     def timeout(self) -> float | None:
@@ -153,7 +153,7 @@ class SubscriptionFunction(Struct, frozen=True):
 
 
 class ExtensionParts(Struct):
-    """Everything that was registered on an extension."""
+    """All methods, handlers, hooks and other objects that were registered on an extension."""
 
     methods: dict[str, RequestFunction]
     notifications: dict[str, NotificationFunction]
@@ -484,7 +484,7 @@ def check_new_extension(
 
 
 def freeze_extension(extension: Extension) -> None:
-    """Refuse all later additions to an extension, because a server or a client uses it now."""
+    """From now on, refuse additions to this extension, because a server or a client uses it."""
     extension._is_used = True  # pyright: ignore[reportPrivateUsage]
 
 

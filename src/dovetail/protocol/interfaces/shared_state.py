@@ -89,7 +89,7 @@ class StreamPart(Struct, frozen=True):
 
 
 class StreamLimits(Struct, frozen=True, kw_only=True):
-    """How much of a stream is stored, and for how long."""
+    """The limits for stored streams: how many events and bytes are stored, and for how long."""
 
     max_events: int = 1000
     max_bytes: int = 10 * MiB
@@ -138,7 +138,7 @@ class SharedStateListener(Protocol):
         ...
 
     def handle_gap(self) -> None:
-        """Handle a gap in the change log: assume that everything has changed, and store important data again."""
+        """Handle a gap in the change log: assume that all data has changed, and store important data again."""
         ...
 
 
@@ -155,7 +155,7 @@ async def use_with_retry(state: "SharedState", name: str, valid_from: float, ttl
 
 
 class SharedStateSource(Protocol):
-    """Options from which back ends are created, such as `Cluster`."""
+    """The options of a shared state, such as `Cluster`. They create the back end."""
 
     @property
     def is_local(self) -> bool:
@@ -261,7 +261,7 @@ class SharedState(Protocol):
         ...
 
     async def release(self, name: str, holder: str) -> None:
-        """Free the place of a holder."""
+        """Free the place that `acquire` gave to a holder."""
         ...
 
     # Messages.
@@ -379,7 +379,7 @@ class EventLimiter(Protocol):
 
 
 class SharedWorker(SharedStateListener, Protocol):
-    """This process as one of the workers of a server, and what it shares with the other workers.
+    """One worker of a server, and the state that it shares with the other workers.
 
     Call all methods in the event loop that started the worker.
     """
@@ -400,7 +400,7 @@ class SharedWorker(SharedStateListener, Protocol):
     def is_started(self) -> bool: ...
     @property
     def parts(self) -> dict[type[Any], Any]:
-        """Objects of other packages that exist once for each worker."""
+        """Objects that other packages store here. Each object exists once for each worker."""
         ...
 
     def create_sessions(self, *args: Any, **options: Any) -> Any:
@@ -432,7 +432,7 @@ class SharedWorker(SharedStateListener, Protocol):
         ...
 
     async def close(self) -> None:
-        """Call the close handlers and leave the other workers."""
+        """Call the close handlers, and leave the cluster."""
         ...
 
     def add_handler(self, kind: str, handler: Callable[[Message], None]) -> Callable[[], None]:
@@ -440,9 +440,9 @@ class SharedWorker(SharedStateListener, Protocol):
         ...
 
     def add_gap_handler(self, handler: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after a gap in the change log. Return a function that removes it."""
+        """Call a function after each gap in the change log. Return a function that removes the callback."""
         ...
 
     def add_close_handler(self, handler: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-        """Call a function before this worker leaves the other workers. Return a function that removes it."""
+        """Call a function before this worker leaves the cluster. Return a function that removes the callback."""
         ...

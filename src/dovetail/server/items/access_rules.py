@@ -36,11 +36,12 @@ class AccessRules:
         self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
         self._template_starts: tuple[str, ...] = ()
-        # Two indexes by normalized URI. The first one contains the names of rules, the second one those of resources.
+        # Two indexes by normalized URI.
+        # The first index contains the names in rules, and the second the names of resources.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # True if `warn_unused` must check new names
-        self._show_locked = show_locked  # True if lists also show items for which the caller lacks scopes
+        self.has_unchecked_names = False  # True if there are new names that `warn_unused` must check
+        self._show_locked = show_locked  # True if lists also contain items for which the caller lacks scopes
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
         """Add a rule for one item. If an item has several rules, all of them apply."""
@@ -210,7 +211,7 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return a cache key, and the names of the items that are hidden from this caller.
+        """Return a key for caching lists, and the names of the items that are hidden from this caller.
 
         Callers with the same key see the same items.
         """

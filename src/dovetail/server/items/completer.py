@@ -45,7 +45,7 @@ def build_completion(result: Completion | Sequence[str] | None) -> Completion:
 
 
 def find_matching(choices: Sequence[str], value: str) -> list[str]:
-    """Return the choices that start with `value`. If none does, return the choices that contain `value`."""
+    """Return the choices that start with a text. If there are none, return the choices that contain the text."""
     folded = value.casefold()
     prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
     return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

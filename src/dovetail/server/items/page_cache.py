@@ -18,7 +18,7 @@ ResultFactory = Callable[..., Result]
 
 # If all cached pages together are larger than this, the oldest pages are removed.
 _MAX_CACHE_BYTES = 16 * 2**20
-_KEY_OVERHEAD_BYTES = 1024  # Estimated memory for one cache key.
+_KEY_OVERHEAD_BYTES = 1024  # Estimated memory for the key of one cached page, in bytes.
 
 
 class CachedPages:
@@ -48,7 +48,7 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Callers must read `current` before the registry. Otherwise they could cache outdated items after a change.
+        # Read `current` before the registry. Otherwise a change in between could lead to outdated items in the cache.
         self.current = CachedPages()
 
     def clear(self) -> None:

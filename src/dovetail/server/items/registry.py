@@ -98,7 +98,7 @@ class Registry:
         self._wrap_results = wrap_results
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self.access_rules: AccessRules | None = None  # None if all callers may use all items
+        self.access_rules: AccessRules | None = None  # The rules for callers. None if all callers may use all items.
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
     def add_tool(
@@ -306,7 +306,7 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # The rule is removed after the item. Otherwise anyone could use the item for a moment.
+                # Remove the item before its rule. Otherwise every caller could use the item for a moment.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
@@ -317,7 +317,7 @@ class Registry:
         self.notify_list_changed("resources")
 
     def get_template_name(self, name: str) -> str:
-        """Return the template as it was registered. If no template or several templates match, return `name`."""
+        """Return the registered spelling of a template. If no template or several templates match, return `name`."""
         templates = self.templates
         if name in templates or not templates:
             return name
@@ -389,7 +389,7 @@ class Registry:
         self.subscriptions.publish(method, uri)
 
     def join_cluster(self, cluster: "SharedWorker") -> None:
-        """Share changes with the other workers of a cluster, until `leave_cluster` is called."""
+        """Send each change to the other workers of a cluster, until `leave_cluster` is called."""
         from dovetail.cluster.cluster_changes import ClusterChanges
 
         if self.subscriptions.cluster_changes is None:
@@ -397,7 +397,7 @@ class Registry:
         self.subscriptions.cluster_changes.start()
 
     async def leave_cluster(self) -> None:
-        """Send the last changes to the other workers, and stop sharing changes."""
+        """Send the remaining changes to the other workers of the cluster. After this call, send no more changes."""
         if self.subscriptions.cluster_changes is not None:
             await self.subscriptions.cluster_changes.close()
 

@@ -239,7 +239,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # Text after a variable that may contain slashes is not part of the host, so its case matters.
+        # If a variable may contain slashes, the text after it is not part of the host, so its case matters.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -250,7 +250,7 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Return the positions of the literals in a text. At least one character must separate two literals.
+    """Return the positions of the literals in a URI. Between two literals, there must be at least one character.
 
     The first position is always enough. Either the next slot can contain the characters of later positions, or the
     literal has only one position. Therefore no backtracking is necessary.

@@ -101,7 +101,7 @@ class Visibility:
                 self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the cached pages, the enabled items and the visibility snapshot, all from the same moment."""
+        """Return the cached pages, the enabled items and a snapshot of the rules, without changes in between."""
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()
@@ -124,7 +124,7 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # `remove` deletes the item first and then its rule, so the rule must be checked before the name.
+        # `remove` deletes an item before its rule, so check the rule before the name.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(
@@ -271,7 +271,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by normalized URI. The value is None if several resources have the same normalized URI."""
+    """Return an index of resources by normalized URI. If several resources have the same key, the value is None."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource

@@ -83,11 +83,11 @@ def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data that `convert_with_hook` rejected. This function is slower, but accepts more values.
+    """Convert JSON data that `convert_with_hook` has rejected. This function is slower, but accepts more values.
 
     Raise the errors of msgspec.
     """
-    # In JSON, every key is a string, and 3.0 may be an integer.
+    # The keys of a JSON object are strings, and an integer may be written as 3.0.
     return msgspec.convert(_normalize_integers(value), annotation, strict=strict, str_keys=True, dec_hook=decode_hook)
 
 
@@ -101,7 +101,7 @@ def to_json(value: Any) -> tuple[Any, bytes]:
     try:
         data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_hook)
         text = encode(data)
-        # msgspec writes NaN and infinity as null, so a text without null needs no check.
+        # msgspec writes NaN and infinity as null, so JSON without null needs no check.
         if b"null" in text and type(data) in _FLOAT_CONTAINER_TYPES and (problem := _find_non_finite(data)):
             raise ValueError(f"not JSON: {problem}")
     except RecursionError:
@@ -196,7 +196,7 @@ def is_table_type(type_: Any) -> bool:
 
 
 def _table_to_json(value: Any) -> Any:
-    # In this format, missing values become null.
+    # Data frames are converted through JSON, because missing values then become null.
     if hasattr(value, "iloc"):
         return msgspec.json.decode(value.to_json(orient="records", date_format="iso"))
     if hasattr(value, "write_json"):

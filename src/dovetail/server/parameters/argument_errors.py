@@ -30,7 +30,8 @@ _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
 _MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
-_MAX_STEPS: Final = 250_000  # enough for a message with 50,000 members, which need several steps each
+# This limit is enough for a message with 50,000 members, because each member needs several steps.
+_MAX_STEPS: Final = 250_000
 _REF_PREFIX: Final = "#/$defs/"
 
 _FORMAT_EXAMPLES: Final = {
@@ -81,9 +82,9 @@ class _Location(NamedTuple):
     schema: Schema
     definitions: Schema
     path: str
-    steps: _SchemaSteps | None = None  # an optional limit for the number of steps
+    steps: _SchemaSteps | None = None  # the limit for the number of steps, or None
     depth: int = 0
-    branches: int = 0  # the number of unions on this path for which several alternatives match
+    branches: int = 0  # The number of unions around this value for which several alternatives match.
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -114,7 +115,7 @@ def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) 
 
 
 def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
-    """Return a message for each boolean that should be a number."""
+    """Return a message for each boolean in a place where the schema requires a number."""
     messages = find_mismatches(schema, value, _get_object(schema, "$defs"), "")
     return [message for message in messages if isinstance(message, BooleanMessage)]
 
@@ -122,7 +123,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 def merge_mismatches(
     mismatches: Iterable[Mismatch], schema_messages: Sequence[ArgumentMessage], root: str
 ) -> Iterator[ArgumentMessage]:
-    """Yield one message for each problem of an argument. Prefer the messages of the schema check.
+    """Yield one message for each problem of an argument. If the schema check reports a problem, use its message.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
@@ -207,7 +208,7 @@ def _repair_members(location: _Location, value: dict[str, Any] | list[Any]) -> A
 
 
 def _is_omitted(location: _Location, name: str) -> bool:
-    """Return whether null means that a field is missing. Some models write null for every field that they omit."""
+    """Return whether null stands for a missing field. Some models write null for each field that they leave out."""
     properties, required = _get_object(location.schema, "properties"), location.schema.get("required", ())
     if location.steps is not None and isinstance(required, (list, tuple)):
         location.steps.use(len(required))
@@ -352,7 +353,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the schemas that allow the type of a value. For an object, prefer schemas whose tag matches the object."""
+    """Return the schemas that allow the type of a value. For a tagged object, return the schemas with the same tag."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [

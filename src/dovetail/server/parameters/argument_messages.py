@@ -16,7 +16,7 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(Struct, frozen=True):
-    """A rejected part of a value, with its path and the reason.
+    """A part of a value that the type does not allow, with its path and the reason.
 
     `branch` is the path of the union around it, or None.
     """

@@ -87,6 +87,6 @@ def _constrain(type_: Any, meta: dict[str, Any]) -> Any:
         annotated = Annotated[type_, msgspec.Meta(**meta)]
         msgspec.inspect.type_info(annotated)
     except TypeError:
-        # msgspec rejects some constraints, such as limits for a Decimal.
+        # msgspec does not support some constraints, such as limits for a Decimal.
         raise InexpressibleConstraint(", ".join(meta)) from None
     return annotated

@@ -21,7 +21,7 @@ ClassInfos = Mapping[type, _ClassInfo]
 
 
 def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return a function that fills in default values of dataclass fields. If no type needs it, return None."""
+    """Return a function that sets the default values of dataclass fields, or None if no type needs it."""
     incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
     if not incomplete_names:
         return None
@@ -57,7 +57,7 @@ def _inspect_class(class_type: type) -> _ClassInfo:
 
 
 def _get_defaults(class_type: Any) -> dict[str, Any]:
-    # For classes with slots, msgspec already sets the defaults on the objects.
+    # If a class has slots, msgspec already sets the default values.
     if not hasattr(class_type, "__dataclass_fields__") or not class_type.__dictoffset__:
         return {}
     # The user's code has already imported dataclasses, so this import takes no time.

@@ -134,7 +134,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     preset_values: dict[str, Any] = {}
     for name, member in full_schema.get("properties", {}).items():
         if name not in hints:
-            # The tag of a struct has only one possible value, so the form does not ask for the tag.
+            # A form does not ask for the tag of a struct, because the tag has only one possible value.
             preset_values[name] = member["enum"][0]
             continue
         schema, is_optional = _strip_null(member)

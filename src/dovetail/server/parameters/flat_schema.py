@@ -26,7 +26,7 @@ def flatten_schema(schema: Schema) -> Schema:
 
 
 def extract_schema(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Return a part of a schema with the definitions that it needs. The root of the result is not a reference."""
+    """Return a part of a schema, with the definitions that the part needs. The root is never a reference."""
     if (name := _get_reference_name(schema)) in definitions:
         schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
     reachable = _find_reachable_names(schema, definitions)

@@ -44,7 +44,8 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # names for recursive types, and for types whose schemas are not finished yet
+        # The names of recursive types, and of types whose schemas are not complete yet.
+        self._names: dict[Any, str] = {}
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
@@ -175,7 +176,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # Arguments must not have unknown fields. A later version of the tool may add fields to its results.
+        # Arguments must not have unknown fields. Results may have them, because a new version of a tool may add fields.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 

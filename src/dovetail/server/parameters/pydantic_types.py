@@ -26,7 +26,7 @@ from dovetail.server.parameters.json_schema import get_own_docstring
 from dovetail.server.parameters.type_hints import rewrite_annotation
 from dovetail.wire.codec import encode
 
-UNKNOWN_DEFAULT: Final = object()  # marks a default that a factory creates in each call
+UNKNOWN_DEFAULT: Final = object()  # This object marks a default value that a factory creates in each call.
 _ARGUMENT_CONFIG: Final = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 
 
@@ -92,7 +92,7 @@ class PydanticArguments:
 
     def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
         self._names = types.keys()
-        # No parameter can be called `**`, so this key is free for additional arguments.
+        # This key contains the additional arguments. No parameter can have the name `**`.
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
@@ -203,7 +203,7 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
         if location[-1:] == ("[key]",):
             location, reason = location[:-1], f"invalid key: {reason}"
         path, branch = _resolve_location(location, value, is_missing=is_missing)
-        # For a wrong union tag, pydantic's message contains the value, which may be secret.
+        # If the tag of a union is wrong, pydantic's message contains the value, which may be secret.
         is_tag_wrong = error["type"].startswith("union_tag_")
         yield Mismatch(path, reason, path if is_tag_wrong else branch)
 

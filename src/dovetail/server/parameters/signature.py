@@ -117,7 +117,7 @@ class InvalidArguments(ToolError):
         messages = find_messages(rename)
         texts = (f"{message}." for message in messages)
         super().__init__(truncate(" ".join(("Invalid arguments.", *texts))) if messages else "")
-        # The path of the first invalid argument, such as `lines[0].sku`. None if no message has a path.
+        # The path of the first invalid argument, such as `lines[0].sku`, or None if no message has a path.
         self.field = next((message.path for message in messages if message.path), None)
         self._find_messages = find_messages
         self._rename = rename
@@ -212,11 +212,12 @@ class Signature:
             return self._read_repaired(raw_arguments)
 
     def _read_repaired(self, raw_arguments: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
-        """Repair the arguments and convert them. Return the repaired and the converted arguments.
+        """Repair the arguments and convert them to their types. Return the repaired and the converted arguments.
 
         For example, a model may write an integer as 3.0, or an object as a string.
         """
-        from dovetail.server.parameters.argument_errors import repair_arguments  # Only invalid calls need this module.
+        # This import is here because only invalid calls need the module.
+        from dovetail.server.parameters.argument_errors import repair_arguments
 
         raw_arguments = repair_arguments(self.schema, raw_arguments)
         try:
@@ -256,7 +257,7 @@ class Signature:
 
     def _read_extra_arguments(self, raw_arguments: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in raw_arguments if name not in self._layout.types]
-        # Callers must not pass parameters that the server sets.
+        # The server sets these parameters, so callers must not pass them.
         if not self._layout.reserved_names.isdisjoint(names):
             raise self._make_error(raw_arguments)
         try:
@@ -359,12 +360,12 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Rename all names with `rename`. Leave out a name if `rename` returns None."""
+    """Replace each name with the result of `rename`. If `rename` returns None, leave out the name."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
 class ContextSignature(Signature):
-    """A signature that passes the context as the first argument."""
+    """The signature of a function that gets the context as its first argument."""
 
     __slots__ = ()
 

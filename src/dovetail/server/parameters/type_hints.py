@@ -52,7 +52,7 @@ def rewrite_annotation(annotation: Any, rewrite: Callable[[Any], Any], aliases: 
         return rewrite(annotation if rewritten is inner else Annotated[(rewritten, *annotation.__metadata__)])
     if inner is not annotation:
         if any(alias is annotation for alias in aliases):
-            return annotation  # This alias contains itself.
+            return annotation  # The alias is recursive.
         rewritten = rewrite_annotation(inner, rewrite, (*aliases, annotation))
         return annotation if rewritten is inner and type(annotation).__module__ == "typing" else rewritten
     if origin is not typing.Literal and arguments:
@@ -91,7 +91,8 @@ def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | 
     The fields of pydantic classes are not included.
     """
     pending: list[tuple[Any, tuple[type, str] | None]] = [(annotation, None)]
-    seen: dict[tuple[int, bool], Any] = {}  # The dict keeps the annotations alive, so that their IDs are not reused.
+    # The dict keeps a reference to each annotation, so that the IDs are not reused.
+    seen: dict[tuple[int, bool], Any] = {}
     while pending:
         part, field = pending.pop(0)
         if (key := (id(part), field is None)) in seen:

@@ -17,7 +17,7 @@ _REF_PREFIX: Final = "#/$defs/"
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
     """Create a check for unknown fields in the arguments. If no argument needs the check, return None."""
-    # Only the fields inside arguments are checked here. Other code rejects unknown arguments.
+    # This code checks only fields inside of arguments. Other code rejects unknown arguments.
     extra_schema = schema.get("additionalProperties")
     open_schema = {**schema, "additionalProperties": extra_schema if isinstance(extra_schema, dict) else True}
     return _CheckCompiler(schema.get("$defs", {})).compile_object(open_schema)
@@ -70,7 +70,8 @@ class _CheckCompiler:
         ]
         if not all("type" in schema for schema in resolved):
             return None
-        from dovetail.server.parameters.argument_errors import select_matching  # Few signatures need this module.
+        # This import is here because few signatures need the module.
+        from dovetail.server.parameters.argument_errors import select_matching
 
         check_by_id = {id(schema): check for schema, check in zip(resolved, checks, strict=True)}
         return lambda value: _any_passes(

@@ -14,7 +14,7 @@ from dovetail.transports.http_client.http1_connection import COOKIE_SEPARATOR
 from dovetail.transports.http_client.http_client import parse_url
 
 MAX_COOKIES: Final = 20
-MAX_TOTAL_BYTES: Final = 4096  # the maximum size of all names, values and paths
+MAX_TOTAL_BYTES: Final = 4096  # The names, values and paths of all cookies together have at most this size.
 _NAME_PATTERN: Final = re.compile(FIELD_NAME.encode())
 _VALUE_PATTERN: Final = re.compile(rb"[\x20-\x7e]*")  # A value ends at a semicolon, and cannot end the header.
 _MAX_AGE_PATTERN: Final = re.compile(rb"(-?)0*(\d{1,10})")
@@ -28,10 +28,11 @@ class Cookie(NamedTuple):
 
 
 class CookieJar:
-    """The cookies of one origin. If the jar is full, new cookies are ignored, so that a balancer's first one stays."""
+    """The cookies of one origin. If the jar is full, new cookies are ignored, so that those of a load balancer stay."""
 
     def __init__(self) -> None:
-        self.cookies: dict[tuple[bytes, bytes], Cookie] = {}  # by name and path, in the order in which they were added
+        # The keys are the name and the path. The oldest cookie is first.
+        self.cookies: dict[tuple[bytes, bytes], Cookie] = {}
 
     def store(self, headers: bytes, url: str) -> None:
         """Store the cookies in the Set-Cookie headers of a response from this URL. Ignore invalid cookies."""

@@ -47,7 +47,7 @@ class Decompressor:
     def feed(self, piece: bytes) -> None:
         """Add compressed data. Call `feed` only after `read` has returned no bytes."""
         if self._stream is None:
-            # Some servers send deflate data without the zlib header.
+            # Some servers send deflate data without a zlib header.
             # The low four bits of the first byte are 8 only if the data has a zlib header.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
@@ -506,7 +506,7 @@ class HTTP1Connection(asyncio.Protocol):
 
 
 def _find_idle_limit(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return for how long an idle connection is safe to use, or None if the server does not say when it closes it.
+    """Return how long the server keeps an idle connection open, less a margin. Return None if it does not say this.
 
     The last two seconds are left out, because a request needs time to arrive. The server must also name the header in
     Connection. Otherwise, a proxy may have forwarded the header of another connection. RFC 9110, section 7.6.1

@@ -56,7 +56,7 @@ RESERVED_HEADERS = {
 # The number of idle connections to an origin that stay open for as long as the server promises.
 _MAX_LONG_IDLE_CONNECTIONS = 8
 _MAX_IDLE_TIMEOUT_S = 300.0
-# This clock includes the time during which the machine is suspended. After that, servers have closed their connections.
+# This clock also runs while the machine is suspended, because servers close idle connections in the meantime.
 _get_time: Callable[[], float] = (
     partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     if sys.platform != "win32"
@@ -110,7 +110,8 @@ class HTTPClient:
         trusts_keep_alive: bool = True,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
+        # A function that returns whether an address is allowed.
+        # It is not called for proxies, because the user chose them.
         | None = None,
     ) -> None:
         self._tls = tls

@@ -73,7 +73,7 @@ class RemoteServer:
         self.url = url
         self.receiver: MessageReceiver | None = None
         self._authorizer = authorizer
-        self._has_answered = False  # True if the server has sent an HTTP response.
+        self._has_answered = False  # True after the server has sent an HTTP response.
         self._login_tasks: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         names = {name for name, _ in self._headers}
@@ -305,7 +305,7 @@ _HINTS_BY_VERIFY_CODE: Final = {
     9: "the certificate of the server is not valid yet. Check the clock of this machine",
     10: "the certificate of the server has expired. Its operator must renew it. Also check the clock of this machine",
     62: _NAME_HINT,
-    64: _NAME_HINT,  # the host of the URL is an IP address
+    64: _NAME_HINT,  # The host of the URL is an IP address, not a name.
 }
 _PLAIN_HTTP_HINT: Final = "the server does not use TLS. Did you mean http:// instead of https://?"
 _TLS_HINT: Final = "does the server use TLS? Then use https:// instead of http://"

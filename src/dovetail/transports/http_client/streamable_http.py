@@ -93,7 +93,7 @@ class StreamableHTTPClient:
         self._close_timeout = timeouts.close
         self._listen_settled = asyncio.Event()  # set when the GET stream is open or has failed
         self._has_no_stream = False  # True if the server does not offer a GET stream
-        self._unsolicited_count = 0  # the number of messages on the GET stream
+        self._unsolicited_count = 0  # the number of messages that arrived on the GET stream
 
     async def open(self, receiver: MessageReceiver) -> None:
         """Store the object that receives messages from the server. The first request opens the connection."""
@@ -179,7 +179,7 @@ class StreamableHTTPClient:
         return await read_body(response, self._remote.url)
 
     def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
-        """Find the response to a request in a list of messages. Pass all other messages to the receiver."""
+        """Return the response to a request from a list of messages. Pass all other messages to the receiver."""
         answer = None
         for message in messages:
             if message.is_response:
@@ -229,7 +229,7 @@ class StreamableHTTPClient:
             except TransportError as exc:
                 error = exc if isinstance(exc, ConnectionLost) else ConnectionLost(exc.args[0])
                 error.maybe_sent = True
-                # A proxy or another worker may answer the next attempt.
+                # The next attempt may reach another proxy or another worker.
                 if exc.status_code is not None and exc.status_code not in _TRANSIENT_RESUME_CODES:
                     break
             failed_attempts += 1
@@ -307,7 +307,7 @@ class StreamableHTTPClient:
                     return
             finally:
                 self._listen_settled.set()
-            # A stream that was open for a while has not failed, because proxies close idle streams.
+            # If a stream was open for a while, its end does not count as a failure, because proxies close idle streams.
             was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
@@ -370,7 +370,7 @@ class StreamableHTTPClient:
                 if isinstance(refused_message, MCPError):
                     raise refused_message
                 reason = clip(refused_message.error.message if refused_message.error else "")
-                if response.status == 503:  # The server asks to send the message again.
+                if response.status == 503:  # The server asks the client to send the message again.
                     raise add_context(
                         HTTPStatusError(f"the server answered with status 503: {reason}"), status_code=503
                     )

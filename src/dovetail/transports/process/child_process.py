@@ -37,7 +37,7 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # how long the output is still read after the process has exited
+_DRAIN_TIMEOUT_S = 0.25  # After the process has exited, its output is read for this long.
 
 
 class ChildProcess:
@@ -116,7 +116,7 @@ class ChildProcess:
         self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        # A transport closes its pipe, even if opening the transport fails.
+        # A transport closes its pipe, even if the transport could not be opened.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
             self._group.start_watching(

@@ -26,7 +26,7 @@ class PosixProcessGroup:
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
         else:
             # On macOS, os.waitid exists only since Python 3.13.
-            # Without os.waitid, the system could reuse the group ID just before the clean-up.
+            # Without os.waitid, the system could reuse the group ID before the group is killed.
             self._process.wait()
 
     def terminate(self) -> None:

@@ -87,7 +87,7 @@ class Reaper:
         self._groups.clear()
         if process is not None:
             _get_stdin(process).close()
-            process.returncode = 0  # The helper belongs to the parent process, so this process cannot wait for it.
+            process.returncode = 0  # The helper is a child of the parent process, so this process cannot wait for it.
 
     def _start(self) -> None:
         self._stop()
