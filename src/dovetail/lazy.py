@@ -40,9 +40,9 @@ class Deprecation(NamedTuple):
     removed_in: str
 
 
-# A key is a module and an old name, such as "dovetail.host.Terms". The new name is in the same module.
+# Each key is a module and an old name, such as "dovetail.host.Terms". The new name is in the same module.
 DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
-# A key is a function and an old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
+# Each key is a function and the old name of its parameter, such as "Client.timeouts".
 DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}
 
 

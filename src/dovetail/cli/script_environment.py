@@ -28,7 +28,8 @@ from dovetail.wire.base import Struct
 _DISTRIBUTION: Final = "dovetail-mcp"
 _BLOCK_START: Final = "# /// script"
 _BLOCK_END: Final = "# ///"
-# This variable contains the environment folder and the target. It tells a process that the environment is active.
+# If this variable is set, the process runs in the environment.
+# The value contains the environment folder and the target.
 _ENVIRONMENT_VARIABLE: Final = "_DOVETAIL_ENVIRONMENT"
 _COMPLETE_FILE: Final = "dovetail-complete"  # This file shows that all packages were installed.
 _LOCK_TIMEOUT_S: Final = 600.0

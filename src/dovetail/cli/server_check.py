@@ -72,7 +72,8 @@ def _check_http_options(app: Any, http_options: Mapping[str, Any] | None) -> Ite
     from dovetail.server.server_options import ASGIOptions, check_run_options
     from dovetail.transports.http1.forwarded_addresses import read_trusted_proxies
 
-    certificate = http_options.get("ssl_certfile")  # The command has loaded the certificate already.
+    # The command has already loaded the certificate. Check only its dates here.
+    certificate = http_options.get("ssl_certfile")
     if certificate is not None:
         from dovetail.transports.http1.tls_context import describe_validity_problem
 

@@ -133,7 +133,7 @@ INPUT_OPTION = click.option(
 )
 
 
-# The client needs these options to connect. `_SESSION_OPTIONS` contains the options for requests.
+# The client needs these options to connect. `_SESSION_OPTIONS` contains the options that only affect requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -473,7 +473,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    # If the user passes an Authorization header, saved logins are not used.
+    # Do not use a saved login if the user passes an Authorization header.
     if options.auth is None and (url is None or has_auth_header):
         return None
     from dovetail.cli.logins import create_auth
@@ -498,7 +498,7 @@ def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str,
     for item in values:
         name, actual_separator, value = item.partition(separator)
         if not actual_separator or not name:
-            # The value may be a secret, so the error does not contain it.
+            # The value may be a secret, so the error message does not contain the value.
             raise click.UsageError(f"{option} must be NAME{separator}VALUE. NAME and {separator!r} are required")
         result[name.strip()] = value.strip() if separator == ":" else value
     return result

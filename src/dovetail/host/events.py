@@ -88,7 +88,7 @@ class EventEmitter:
 
     def has_listeners(self, kind: EventKind) -> bool:
         """Return whether a listener receives events of this kind."""
-        # This method runs for every request, so the usual case avoids a function call.
+        # This method runs for every request, so avoid a function call in the usual case.
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 

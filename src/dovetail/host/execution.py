@@ -213,7 +213,7 @@ def find_denial(
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
     if _depends_on_call(request, decision.rule):
-        # This rule may deny only some calls. Check whether another rule denies every call.
+        # This rule may deny only some calls of the tool. Check whether another rule denies every call.
         decision = decide_without(authorizer.policy, request, partial(_depends_on_call, request))
     if decision.action in ("hide", "deny"):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)

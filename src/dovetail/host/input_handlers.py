@@ -64,7 +64,7 @@ class HostInputHandlers:
         self._is_trusted = is_trusted
         self._server_identity = server_identity
         self._check_rate = check_rate  # a function that applies the server's rate limit
-        self._user_lock = asyncio.Lock()  # A server can ask the user only one question at a time.
+        self._user_lock = asyncio.Lock()  # This lock lets a server ask the user only one question at a time.
 
     def client_options(self) -> dict[str, Any]:
         """Return the handlers for input requests, as options of a client.

@@ -69,7 +69,7 @@ class ListCache:
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, version: ListVersion) -> None:
         """Store a list. `fetched_at` and `version` are the time and the list version before the request."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if version == self.get_version(kind):  # A list is current only if it did not change during the request.
+        if version == self.get_version(kind):  # The list is current only if no change was reported during the request.
             self.fetched_at[kind] = fetched_at
         change_count = version[1]
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count

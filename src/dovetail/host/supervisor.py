@@ -382,7 +382,7 @@ class ServerSupervisor:
         try:
             async with asyncio.timeout(0 if self._is_slow else max_wait_s):
                 return await self.listed(kind)
-        except MCPError:  # The server may have taken longer than `list_timeout`.
+        except MCPError:  # The list may have arrived after `list_timeout`.
             pass
         except TimeoutError:
             self._is_slow = True
@@ -419,7 +419,7 @@ class ServerSupervisor:
         if self.get_fresh(kind) is None:
             for _ in range(_MAX_LIST_ATTEMPTS):
                 await self._fetch_list(kind)
-                if kind in self._list_cache.fetched_at:  # The list did not change during the request.
+                if kind in self._list_cache.fetched_at:  # No change of the list was reported during the request.
                     break
         return self.known[kind]
 

@@ -62,7 +62,7 @@ class Retry:
                     return result
             except self._retry_on:
                 pass
-            # Do not retry a call that the server has stopped.
+            # The server has stopped this call, so do not try again.
             if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
             # A random delay spreads the retries of callers that failed at the same time.

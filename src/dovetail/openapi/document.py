@@ -16,7 +16,7 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-# If an operation's schemas have more nodes than this, further references are not expanded.
+# If the schemas of an operation have more nodes than this, no more references are expanded.
 _MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
@@ -89,7 +89,7 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
             url = url.replace("{" + name + "}", str(variable.get("default", "")))
         if url.startswith(("http://", "https://")):
             return (client_base_url or url).rstrip("/")
-        # The URL is only a path, without scheme or host.
+        # The URL is only a path, without a scheme and a host.
         if client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2]):
             return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
     return client_base_url
@@ -303,7 +303,7 @@ class _SchemaResolver:
 
     def _lookup(self, ref: str) -> Any:
         if not ref.startswith("#/"):
-            return {}  # Other documents are not fetched.
+            return {}  # References to other documents are not fetched.
         node: Any = self._document
         for step in ref[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")

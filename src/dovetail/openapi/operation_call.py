@@ -217,7 +217,7 @@ def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> byte
         else:
             data = _to_text(value).encode()
         if _BOUNDARY.encode() in data:
-            raise ToolError("Invalid arguments. A field contains the multipart boundary.")
+            raise ToolError("Invalid arguments. The value of a field contains the boundary of the multipart form.")
         parts.append(f"--{_BOUNDARY}\r\n{part_header}\r\n\r\n".encode() + data + b"\r\n")
     return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
 

@@ -115,7 +115,7 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
         schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not is_stateless(revision):
-        from secrets import token_urlsafe  # Few servers need the secrets module.
+        from secrets import token_urlsafe  # This import is here because few servers need the module.
 
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params

@@ -125,7 +125,7 @@ class HostFilter:
         for origin in self._origins:
             _check_no_pattern("allowed_origins", origin)
         if public_url is not None:
-            from urllib.parse import urlsplit  # Servers on stdio do not need the urllib.parse module.
+            from urllib.parse import urlsplit  # This import is here because servers on stdio do not need the module.
 
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:

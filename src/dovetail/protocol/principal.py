@@ -263,7 +263,7 @@ def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
     """
     if issuer is None and subject and "#" not in subject:
         return subject
-    from urllib.parse import quote  # Few servers need the urllib.parse module.
+    from urllib.parse import quote  # This import is here because few servers need the module.
 
     name = quote(subject, safe="") if subject else f"#{quote(client_id, safe='')}"
     return f"{issuer or ''}#{name}"

@@ -90,7 +90,7 @@ class Sealer:
         import hashlib
         import hmac
 
-        # The cryptography library is slow to import, and few servers need it.
+        # This import is here because the library is slow to import, and few servers need it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         keys = [hmac.digest(secret, b"dovetail " + self._purpose, "sha256") for secret in self._secrets]

@@ -31,7 +31,7 @@ def uri_key(uri: str) -> str:
         return uri
     text = uri
     if not is_ascii:
-        from urllib.parse import quote  # Few servers need the urllib.parse module.
+        from urllib.parse import quote  # This import is here because few servers need the module.
 
         text = re.sub(r"[^\x00-\x7f]+", lambda match: quote(match[0], safe="", errors="surrogatepass"), uri)
     if "%" not in text:

@@ -265,7 +265,7 @@ def nfc(text: str) -> str:
     """Return a text in Unicode normal form C."""
     if text.isascii():
         return text
-    from unicodedata import normalize  # Only text that is not ASCII needs the unicodedata module.
+    from unicodedata import normalize  # This import is here because only text that is not ASCII needs the module.
 
     return normalize("NFC", text)
 

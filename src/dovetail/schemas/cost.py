@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # The states of members and items that have their own subschemas, by name or index.
+        # The states of the members and items with separate subschemas. The keys are names and indexes.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:

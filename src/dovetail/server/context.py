@@ -212,7 +212,8 @@ class Context(Generic[State]):
     @property
     def headers(self) -> Mapping[str, str]:
         """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
-        from dovetail.protocol.interfaces.http_types import Headers  # Servers on stdio do not need this module.
+        # This import is here because servers on stdio do not need the module.
+        from dovetail.protocol.interfaces.http_types import Headers
 
         return Headers(self._exchange.headers or {})
 

@@ -382,7 +382,7 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        # This message is dropped, because no child can answer it.
+        # Drop this message, because no child can answer it.
         if child is None or read_task is None or read_task.done():
             if request_id in self._pending:
                 self._refuse(request_id)

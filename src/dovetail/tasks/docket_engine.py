@@ -82,7 +82,7 @@ class DocketEngine:
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncGenerator[Any]:
         loop = asyncio.get_running_loop()
-        # All tasks of Docket start in this context.
+        # All tasks of Docket run in copies of this context.
         _reads_plain_values.set(True)
         docket = self._library.Docket(
             name=self._name,

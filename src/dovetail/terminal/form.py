@@ -217,7 +217,7 @@ def _is_boolean(schema: Mapping[str, Any]) -> bool:
 
 
 def _format_label(name: str, schema: Mapping[str, Any]) -> str:
-    # If a form has one field with the name "value", the name does not help a user.
+    # The name "value" tells a user nothing, so replace it with "answer".
     return output.escape_line(str(schema.get("title") or ("answer" if name == "value" else name)))
 
 

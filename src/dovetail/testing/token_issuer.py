@@ -19,7 +19,7 @@ class TokenIssuer:
     """
 
     def __init__(self, issuer: str = "https://issuer.example", *, audience: str = "https://server.example") -> None:
-        from joserfc.jwk import ECKey  # The library is slow to import.
+        from joserfc.jwk import ECKey  # This import is here because the library is slow to import.
 
         self.issuer = issuer
         self.audience = audience

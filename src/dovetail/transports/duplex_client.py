@@ -55,7 +55,7 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # the number of consecutive responses that arrived without a wait
+        self._immediate_count = 0  # the number of responses that arrived before the client had to wait for them
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 

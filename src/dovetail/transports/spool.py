@@ -125,7 +125,7 @@ class _SpoolFile:
     __slots__ = ("_file", "_lock")
 
     def __init__(self) -> None:
-        import tempfile  # The tempfile module is rarely needed and slow to import.
+        import tempfile  # This import is here because the module is slow to import and rarely needed.
 
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dovetail-", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
@@ -325,7 +325,8 @@ _disk_thread: Executor | None = None
 def _get_disk_thread() -> Executor:
     global _disk_thread
     if _disk_thread is None:
-        from concurrent.futures import ThreadPoolExecutor  # The thread pool is rarely needed.
+        # This import is here because the thread pool is rarely needed.
+        from concurrent.futures import ThreadPoolExecutor
 
         _disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-spool")
     return _disk_thread

@@ -65,7 +65,7 @@ class CallToolResult(Result):
     @property
     def text(self) -> str:
         """The text of all text blocks, separated by newlines."""
-        from dovetail.wire.tool_value import join_texts  # Servers do not need this module.
+        from dovetail.wire.tool_value import join_texts  # This import is here because servers do not need the module.
 
         return join_texts(self.content)
 

@@ -33,7 +33,7 @@ from dovetail.protocol.redaction import mask_secrets, mask_text
 from dovetail.terminal import output
 
 _ARROWS: Final = {"server": "→", "client": "←"}
-_MAX_INVALID_BYTES: Final = 4096  # at most this many bytes of an invalid line are printed
+_MAX_INVALID_BYTES: Final = 4096  # Only this many bytes of an invalid line are printed.
 
 
 @click.command("dev")

@@ -303,7 +303,7 @@ class Rewriter(cst.CSTTransformer):
             assert isinstance(method, cst.FunctionDef)
             context = get_context_name(method)
             if context is not None:
-                # The exchange of a hook and the context of a tool may have the same variable name.
+                # The same variable name may be used for the exchange of a hook and for the context of a tool.
                 for attribute in matchers.findall(method, matchers.Attribute(matchers.Name(context))):
                     self._unknown_attributes.pop(attribute, None)
         return updated_node

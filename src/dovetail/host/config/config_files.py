@@ -253,7 +253,7 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
         if isinstance(section, dict):
             yield from ((str(name), entry) for name, entry in section.items())
             break
-        if isinstance(section, list):  # In Continue, this section is a list of entries, each with a name.
+        if isinstance(section, list):  # In the files of Continue, this section is a list of entries with names.
             for number, entry in enumerate(section):
                 yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
             break

@@ -115,7 +115,7 @@ _UNCHANGEABLE_MESSAGE: Final = "the file has a form that cannot be edited withou
 
 
 def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
-    if parsed is None and suffix == ".yaml":  # A YAML file with only comments parses as None.
+    if parsed is None and suffix == ".yaml":  # The value of a YAML file that contains only comments is None.
         return {}
     if not isinstance(parsed, dict):
         raise ValueError("the file must contain a JSON object")

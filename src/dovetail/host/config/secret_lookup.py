@@ -36,10 +36,10 @@ _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
 _MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
-_MIN_CUT_CHARS: Final = 8  # A shorter part of a secret is not recognized.
+_MIN_CUT_CHARS: Final = 8  # A part of a secret that is shorter than this is not recognized.
 _MAX_MASKED_CHARS: Final = 64 * 1024  # Texts above this length are shortened before masking.
 _MAX_SECRET_CHARS: Final = 8 * 1024
-_COMMAND_TIMEOUT_S: Final = 30.0  # Leaves time for the user to type a password.
+_COMMAND_TIMEOUT_S: Final = 30.0  # This timeout leaves time for the user to type a password.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
 # Environment variables that contain ordinary words and paths. The values of all other variables are masked.
@@ -123,7 +123,7 @@ def get_input_variable(input_id: str) -> str:
 class SecretLookup:
     """Replaces references to secrets, and masks the secrets in later output."""
 
-    version: ClassVar[object] = object()  # This object is replaced whenever a lookup learns a new secret.
+    version: ClassVar[object] = object()  # A new object replaces this one whenever there is a new secret.
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class SecretLookup:
         self._env = os.environ if env is None else env
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
-        self._values: set[str] = set()  # the known secrets, in all spellings
+        self._values: set[str] = set()  # the known secrets, in all encodings in which they may appear
         self._longest_first: list[str] = []
         self._encoded_values: set[bytes] = set()  # the known secrets, escaped as in JSON text
         self._lock = threading.Lock()

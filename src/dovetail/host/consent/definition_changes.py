@@ -32,7 +32,7 @@ _ADDRESS_WORDS: Final = frozenset(
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-# The end of a URL or an email address. `_find_addresses` then looks for the start of the address.
+# This pattern matches the end of a URL or an email address. `_find_addresses` then looks for the start.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
@@ -95,7 +95,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
 class _GradedDifference(NamedTuple):
     severity: ChangeSeverity
     difference: Difference
-    new_strings: set[str]  # strings that were not in the old definition
+    new_strings: set[str]  # the strings that were not in the old definition
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
@@ -274,7 +274,7 @@ def describe_changes(changes: Sequence[DefinitionChange], definition: object) ->
     The text contains the changes. If they do not show all new text, it also contains the new definition.
     """
     text = format_changes(changes)
-    # The changes are complete if nothing was omitted and each change has a path.
+    # The list of changes is complete if no change was omitted and each change has a path.
     is_complete = "…" not in text and len(changes) < _MAX_REPORTED_CHANGES and all(change.path for change in changes)
     if is_complete:
         return {"changes": text}

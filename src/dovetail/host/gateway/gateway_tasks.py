@@ -79,8 +79,8 @@ _REJECTED: Final = "The policy rejected a question of the task, and the task is 
 class Review(Struct, frozen=True):
     """The decision about the result of a task, from the policy or a user."""
 
-    edited_result: CallToolResult | None = None  # the result after a user has edited it
-    denial: str = ""  # why the result is not allowed
+    edited_result: CallToolResult | None = None  # The result that a user has edited, or None.
+    denial: str = ""  # the reason why the result is not allowed
     is_hidden: bool = False
 
 

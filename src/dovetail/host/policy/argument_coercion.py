@@ -242,7 +242,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # The text is neither a number nor a JSON value.
+        # Such a text is neither a number nor a JSON value.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):

@@ -172,7 +172,7 @@ class Policy:
 
     def decide(self, request: PolicyRequest) -> Decision:
         """Return the decision about a request."""
-        if len(request.tool) > MAX_URI_CHARS:  # Comparing a longer name would take too long.
+        if len(request.tool) > MAX_URI_CHARS:  # It would take too long to compare a longer name with the globs.
             return _TOO_LONG_DECISION
         hints = request.annotations
         key = (

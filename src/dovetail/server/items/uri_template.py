@@ -362,7 +362,7 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
     if others:
         raise _make_error(
             text,
-            f"'{variable.name}' and '{others[0].name}' cannot be separated, because their values may contain a comma",
+            f"'{variable.name}' and '{others[0].name}' cannot be told apart, because their values may contain a comma",
         )
     return variable
 
@@ -387,7 +387,7 @@ def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], 
             if slots and not literals[-1]:
                 raise _make_error(
                     text,
-                    f"'{slots[-1].name}' and '{variable.name}' cannot be separated: no text is between them",
+                    f"'{slots[-1].name}' and '{variable.name}' cannot be told apart, because no text separates them",
                 )
             if "?" in literals[-1]:
                 forbidden = "/?#&"
@@ -414,7 +414,7 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
     spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
         names = " and ".join(f"'{slots[index].name}'" for index in spanning[:2])
-        raise _make_error(text, f"{names} cannot be separated, because their values may contain '/'")
+        raise _make_error(text, f"{names} cannot be told apart, because their values may contain '/'")
     middle = spanning[0] if spanning else max(len(slots) - 1, 0)
     _check_lists(text, literals, slots, middle)
     folded = _fold_literals(literals, slots)
@@ -432,7 +432,7 @@ def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], mid
         on_left = index < middle and literals[index + 1].startswith(slot.separator)
         on_right = index > middle and literals[index].endswith(slot.separator)
         if on_left or on_right:
-            raise _make_error(text, f"'{slot.name}' is ambiguous, because it is unclear where the list ends")
+            raise _make_error(text, f"'{slot.name}' is ambiguous, because the end of the list cannot be found")
 
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:

@@ -59,7 +59,7 @@ class Visibility:
         except ResourceNotFound:
             return False
         if resource is not None:
-            # If a resource is hidden from this caller, a matching template must not make it visible.
+            # If a resource is hidden from this caller, a template for its URI must not make the resource visible.
             return self.is_listed(*get_item_key(resource), principal)
         access_rules = self._registry.access_rules
         if self._is_disabled(name) or not (
@@ -83,7 +83,8 @@ class Visibility:
         disabled_uris = self._registry.disabled_uris
         if not disabled_uris:
             return False
-        from dovetail.protocol.uri_readings import uri_readings  # Few servers need this module.
+        # This import is here because few servers need the module.
+        from dovetail.protocol.uri_readings import uri_readings
 
         return not disabled_uris.isdisjoint(uri_readings(uri))
 

@@ -54,7 +54,7 @@ class CustomSchemaSignature:
             arguments = repair_arguments(self.schema, arguments)
             self._check_arguments(arguments)
         # The function gets a copy of the arguments, because it may change them.
-        # The original arguments are still needed for the encryption of requestState.
+        # The requestState of the call still needs the original arguments.
         copied_arguments = deepcopy(arguments)
         kwargs: dict[str, Any] = (
             copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}
@@ -144,7 +144,7 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        # A recursive reference counts as 0. Validation does not follow it deeper than the value is nested.
+        # A recursive reference costs nothing here, because validation follows it only as deep as the value is nested.
         count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0

@@ -78,7 +78,7 @@ def _find_expiry(attributes: dict[bytes, bytes]) -> float:
     """Return the time at which a cookie ends, or infinity. Max-Age is more important than Expires."""
     if match := _MAX_AGE_PATTERN.fullmatch(attributes.get(b"max-age", b"")):
         return -inf if match[1] else time.time() + int(match[2])
-    from email.utils import mktime_tz, parsedate_tz  # Few cookies need this module.
+    from email.utils import mktime_tz, parsedate_tz  # This import is here because few cookies need the module.
 
     try:
         date = parsedate_tz(attributes.get(b"expires", b"").decode("ascii"))

@@ -68,7 +68,7 @@ async def _connect(address: Address) -> socket.socket:
 
 
 def _enable_probes(sock: socket.socket) -> None:
-    """Let the system probe an idle connection, so that no router forgets it, and a lost one is noticed."""
+    """Let the system probe an idle connection, so that routers remember it and a lost connection is noticed."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBE_OPTIONS.items():
         if hasattr(socket, name):

@@ -506,7 +506,7 @@ class HTTP1Connection(asyncio.Protocol):
 
 
 def _find_idle_limit(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return how long the server keeps an idle connection open, less a margin. Return None if it does not say this.
+    """Return the seconds for which an idle connection is safe to use, or None if the server does not promise a time.
 
     The last two seconds are left out, because a request needs time to arrive. The server must also name the header in
     Connection. Otherwise, a proxy may have forwarded the header of another connection. RFC 9110, section 7.6.1
