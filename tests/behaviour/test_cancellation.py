@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from dovetail import Context
+from dovetail import Context, ServerLimits
 from dovetail.errors import ConnectionLost
 from support.controlled_server import ControlledServer, call_params, expect_error, text
 from support.driver import CLIENT, DRAFT, STATELESS, Peer, Pending, connect
@@ -291,7 +291,7 @@ async def test_the_draft_answers_a_cancelled_request(transport: str) -> None:
 
 @requirement("cancel.connection")
 async def test_a_closed_connection_stops_everything_on_it(revision: str, transport: str) -> None:
-    stage = ControlledServer()
+    stage = ControlledServer(limits=ServerLimits(drain_timeout=0.1))
     async with connect(stage.app, transport, revision) as peer:
         for name in ("a", "b"):
             peer.start("tools/call", call_params("wait", name=name))
