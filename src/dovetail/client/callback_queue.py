@@ -37,10 +37,6 @@ class CallbackQueue:
         """Return the number of handler calls that have not started yet."""
         return len(self._pending)
 
-    @property
-    def is_running(self) -> bool:
-        return self._task is not None and not self._task.done()
-
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
         """Queue a call of a handler. Only the first exception of a handler is logged."""
         try:

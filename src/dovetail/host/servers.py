@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,24 +104,8 @@ class ManagedServers:
             }
             for value in (resolved_target, client_options):
                 self._register_secrets(value)
-            monitored_target = set_stderr_handler(resolved_target, emit_stderr)
-            return Client(monitored_target, name=name, log_handler=emit_log, **client_options)
-
-        def emit_log(message: LoggingMessageNotificationParams) -> None:
-            if not self._events.has_listeners("server.log"):
-                return  # Without listeners, avoid the slow masking.
-            mask = self._secrets.mask
-            text = message.data if isinstance(message.data, str) else encode(message.data).decode()
-            masked = replace(
-                message,
-                data=mask_data(message.data, mask),
-                logger=mask_data(message.logger, mask),
-                meta=mask_data(message.meta, mask),
-            )
-            self._events.emit(HostEvent(kind="server.log", server=name, message=mask_start(text, mask), details=masked))
-
-        def emit_stderr(line: str) -> None:
-            self._events.emit(HostEvent(kind="server.stderr", server=name, message=self._secrets.mask(line)))
+            monitored_target = set_stderr_handler(resolved_target, partial(self._emit_stderr, name))
+            return Client(monitored_target, name=name, log_handler=partial(self._emit_log, name), **client_options)
 
         async def authorize_start() -> None:
             request = PolicyRequest(
@@ -158,6 +143,22 @@ class ManagedServers:
         if self.is_open and settings.start == "eager":
             self.start_in_background(supervisor)
         return view
+
+    def _emit_log(self, server: str, message: LoggingMessageNotificationParams) -> None:
+        if not self._events.has_listeners("server.log"):
+            return  # Without listeners, avoid the slow masking.
+        mask = self._secrets.mask
+        text = message.data if isinstance(message.data, str) else encode(message.data).decode()
+        masked = replace(
+            message,
+            data=mask_data(message.data, mask),
+            logger=mask_data(message.logger, mask),
+            meta=mask_data(message.meta, mask),
+        )
+        self._events.emit(HostEvent(kind="server.log", server=server, message=mask_start(text, mask), details=masked))
+
+    def _emit_stderr(self, server: str, line: str) -> None:
+        self._events.emit(HostEvent(kind="server.stderr", server=server, message=self._secrets.mask(line)))
 
     def _register_secrets(self, settings: Any) -> None:
         for key in ("env", "headers"):

@@ -9,7 +9,8 @@ import asyncio
 import contextvars
 import secrets
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -274,6 +275,15 @@ class AbandonedCalls:
         self._last_caller, self._is_last_unknown = exchange.caller, _is_unknown(exchange)
         self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
 
+    @contextmanager
+    def watching(self, exchange: IncomingExchange) -> Generator[None]:
+        """Remember the caller if the call is cancelled or times out within this context."""
+        try:
+            yield
+        except (asyncio.CancelledError, RequestTimeout):
+            self.add(exchange)
+            raise
+
     def are_only_of(self, exchange: IncomingExchange) -> bool:
         """Return whether this request has the same caller as all recently abandoned calls.
 
@@ -296,6 +306,80 @@ InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | 
 
 # The reference is weak, because timers and tasks keep the context in which they were created.
 _current_exchange: ContextVar["weakref.ref[IncomingExchange] | None"] = ContextVar("dovetail_forwarded", default=None)
+
+
+class ServerChanges:
+    """The changes that the server of a mounted client reports, and the functions that are called for each change."""
+
+    def __init__(self, client: Any, max_reconnect_delay: float) -> None:
+        self.callbacks: dict[object, ChangeCallback] = {}
+        self.tool_change_count = 0  # the number of times that the server has reported a change of its tools
+        self._client = client
+        self._max_reconnect_delay = max_reconnect_delay
+        self._context = contextvars.copy_context()  # A request may start to listen, but must not pass on its context.
+        self._task: asyncio.Task[None] | None = None
+        self._is_unsupported = False  # True if the server does not report changes
+        self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
+
+    def reset(self) -> None:
+        """Allow the next attempt to listen, because the client has a new connection."""
+        self._is_unsupported, self._listen_again_at = False, 0.0
+
+    def listen(self) -> None:
+        """Start to listen for changes of lists, unless a task already listens.
+
+        Each attempt after the first one reports all lists as changed.
+        """
+        loop, previous_task = asyncio.get_running_loop(), self._task
+        if not self._is_unsupported and (
+            previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at)
+        ):
+            self._task = loop.create_task(
+                self._watch_lists(is_repeated=previous_task is not None), context=self._context.copy()
+            )
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def watch_resources(self, uris: list[str]) -> ResourceWatch:
+        """Listen for updates of resources. Raise MCPError if the server refuses all of them."""
+        subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
+        await subscription.__aenter__()
+        accepted_filter = subscription.acknowledged_filter
+        accepted_uris = (accepted_filter.resource_subscriptions if accepted_filter is not None else None) or ()
+        if not accepted_uris:
+            await subscription.aclose()
+            raise NotSupported("the server refused the subscription to these resources")
+        task = asyncio.get_running_loop().create_task(self._forward(subscription), context=self._context.copy())
+        return ResourceWatch(accepted_uris, task.cancel)  # pyright: ignore[reportArgumentType]
+
+    async def _watch_lists(self, *, is_repeated: bool) -> None:
+        self._is_unsupported = not await self._forward(
+            self._client.listen(),
+            (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED) if is_repeated else (),
+        )
+        self._listen_again_at = asyncio.get_running_loop().time() + self._max_reconnect_delay
+
+    async def _forward(self, changes: Any, missed: Sequence[str] = ()) -> bool:
+        try:
+            async with changes:
+                for notice in missed:
+                    self._report(notice, None)
+                async for change in changes:
+                    self._report(CHANGE_METHODS[change.kind], change.uri)
+        except NotSupported:
+            return False
+        except Exception as exc:
+            log.warning("the subscription to changes of %s ended: %s", self._client.name, exc)
+        return True
+
+    def _report(self, method: str, uri: str | None) -> None:
+        if method == TOOLS_LIST_CHANGED:
+            self.tool_change_count += 1
+        call_all(self.callbacks, method, uri)
 
 
 class MountedClient:
@@ -334,14 +418,9 @@ class MountedClient:
         # before the connection refuses a new input request.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
-        self._change_callbacks: dict[object, ChangeCallback] = {}
-        self._listen_task: asyncio.Task[None] | None = None
-        self._context = contextvars.copy_context()  # A request may start to listen, but must not pass on its context.
-        self._has_no_changes = False
-        self._tool_change_count = 0  # the number of times that the server has reported a change of its tools
+        self._changes = ServerChanges(client, session.limits.max_reconnect_delay)
         self._listed_change_count = 0  # the number of changes before the tools were listed for `find_header_paths`
         self._list_again_at = 0.0  # the earliest time to list the tools because of an unknown name
-        self._listen_again_at = 0.0  # the earliest time for the next attempt to listen
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
@@ -389,27 +468,13 @@ class MountedClient:
         """Connect if necessary, and listen for changes."""
         if not self._client.is_connected:
             await self._client.connect()
-            self._has_no_changes, self._listen_again_at = False, 0.0
-        if self._change_callbacks and not self._has_no_changes:
-            self._start_listening()
-
-    def _start_listening(self) -> None:
-        """Start to listen for changes, unless a task already listens.
-
-        Each attempt after the first one reports all lists as changed.
-        """
-        loop, previous_task = asyncio.get_running_loop(), self._listen_task
-        if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
-            self._listen_task = loop.create_task(
-                self._watch_lists(is_repeated=previous_task is not None), context=self._context.copy()
-            )
+            self._changes.reset()
+        if self._changes.callbacks:
+            self._changes.listen()
 
     async def stop(self) -> None:
         self._parked_calls.clear()
-        listen_task, self._listen_task = self._listen_task, None
-        if listen_task is not None:
-            listen_task.cancel()
-            await asyncio.wait([listen_task])
+        await self._changes.stop()
         await self._client.close()
 
     def capabilities(self) -> ServerCapabilities:
@@ -427,7 +492,7 @@ class MountedClient:
 
     async def find_header_paths(self, name: str, exchange: IncomingExchange) -> Sequence[HeaderPath]:
         """Return the headers that repeat arguments of a tool. List the tools if the definition may be outdated."""
-        index, change_count = self._request_sender.tool_index, self._tool_change_count
+        index, change_count = self._request_sender.tool_index, self._changes.tool_change_count
         if (
             not index.is_complete
             or change_count != self._listed_change_count
@@ -445,7 +510,7 @@ class MountedClient:
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Call `callback` for each change while the client is connected. Return a function to stop the calls."""
-        return add_callback(self._change_callbacks, callback)
+        return add_callback(self._changes.callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Return True, because only the remote server can check who may receive updates."""
@@ -454,40 +519,7 @@ class MountedClient:
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
         """Listen for updates of additional resources. Raise MCPError if the server refuses all of them."""
         await self.start()
-        subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
-        await subscription.__aenter__()
-        accepted_filter = subscription.acknowledged_filter
-        accepted_uris = (accepted_filter.resource_subscriptions if accepted_filter is not None else None) or ()
-        if not accepted_uris:
-            await subscription.aclose()
-            raise NotSupported("the server refused the subscription to these resources")
-        task = asyncio.get_running_loop().create_task(self._forward_changes(subscription), context=self._context.copy())
-        return ResourceWatch(accepted_uris, task.cancel)  # pyright: ignore[reportArgumentType]
-
-    async def _watch_lists(self, *, is_repeated: bool) -> None:
-        self._has_no_changes = not await self._forward_changes(
-            self._client.listen(),
-            (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED) if is_repeated else (),
-        )
-        self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
-
-    async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
-        try:
-            async with changes:
-                for notice in missed:
-                    self._report_change(notice, None)
-                async for change in changes:
-                    self._report_change(CHANGE_METHODS[change.kind], change.uri)
-        except NotSupported:
-            return False
-        except Exception as exc:
-            log.warning("the subscription to changes of %s ended: %s", self.name, exc)
-        return True
-
-    def _report_change(self, method: str, uri: str | None) -> None:
-        if method == TOOLS_LIST_CHANGED:
-            self._tool_change_count += 1
-        call_all(self._change_callbacks, method, uri)
+        return await self._changes.watch_resources(uris)
 
     async def handle(
         self, exchange: IncomingExchange, timeout: float | None = None, *, accepts_task: bool = False
@@ -500,7 +532,6 @@ class MountedClient:
         """
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(weakref.ref(exchange))
-        is_open = False  # True while the server may be working on the request
         self._active_exchanges.append(exchange)
         if exchange.origin is None and self._other_caller is None:
             self._has_local_callers = True
@@ -508,62 +539,73 @@ class MountedClient:
             self._note_caller(exchange)
         try:
             encoder = self._reconnector.encoder
-            if encoder is None or self._change_callbacks:
+            if encoder is None or self._changes.callbacks:
                 await self.start()
                 encoder = self._reconnector.encoder
             is_stateless_server = encoder is not None and encoder.is_stateless
             if (
                 exchange.caller.is_stateless
-                and METHODS[exchange.method].may_require_input
-                and (not is_stateless_server or ("requestState" in exchange.params and self._has_ticket(exchange)))
+                and (not is_stateless_server or "requestState" in exchange.params)
+                and self._must_park(exchange, is_stateless_server=is_stateless_server)
             ):
-                is_open = True
-                if self._router is not None and (worker := self._find_other_worker(exchange)) is not None:
-                    return await self._router.continue_elsewhere(
-                        worker, exchange, _compute_binding(exchange), self._mount
-                    )
-                result = await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
+                result = await self._run_parked(exchange, timeout)
             else:
-                params = exchange.params
-                if "_meta" in params:
-                    params = {name: value for name, value in params.items() if name != "_meta"}
                 wants_progress = exchange.progress_token is not None
-                options = self._build_options(
-                    exchange, timeout, wants_progress=wants_progress, accepts_task=accepts_task
+                params, options = self._build_request(
+                    exchange, exchange.params, timeout, wants_progress=wants_progress, accepts_task=accepts_task
                 )
-                row = METHODS[exchange.method]
-                is_open = True
                 try:
-                    result = ForwardedResult(await self._request_sender.forward(row, params, options))
+                    result = ForwardedResult(
+                        await self._request_sender.forward(METHODS[exchange.method], params, options)
+                    )
+                except (asyncio.CancelledError, RequestTimeout):
+                    self._abandoned_calls.add(exchange)
+                    raise
                 except RemoteError as exc:
                     if exc.code != MissingClientCapability.code or accepts_task:
                         raise
                     result = await self._wait_for_required_task(exc, exchange, params, timeout)
-                is_open = False
-                if self._callbacks.is_running:
-                    # All notifications must be sent before the response.
-                    await self._callbacks.flush(self._call_timeout)
-                if is_stateless_server and type(result) is ForwardedResult and may_ask_for_input(result):
-                    result = await self._send_until_complete(
-                        exchange, params, result, timeout, accepts_task=accepts_task
-                    )
-                if accepts_task and isinstance(result, bytes) and (task := _decode_task(result)) is not None:
-                    return task
+                result = await self._finish_forwarding(exchange, params, result, timeout, accepts_task=accepts_task)
             encoder = self._reconnector.encoder
             if encoder is not None and exchange.caller.protocol_version == encoder.revision:
                 return result
             return self._convert_result(exchange, result)
-        except asyncio.CancelledError:
-            if is_open:
-                self._abandoned_calls.add(exchange)
-            raise
         except MCPError as exc:
-            if is_open and isinstance(exc, RequestTimeout):
-                self._abandoned_calls.add(exchange)
             raise self._convert_error(exc, exchange) from None
         finally:
             self._active_exchanges.remove(exchange)
             _current_exchange.reset(token)
+
+    def _must_park(self, exchange: IncomingExchange, *, is_stateless_server: bool) -> bool:
+        """Return whether a call must stay open at the server while its caller sends the request again with answers."""
+        return METHODS[exchange.method].may_require_input and (not is_stateless_server or self._has_ticket(exchange))
+
+    async def _run_parked(self, exchange: IncomingExchange, timeout: float) -> Any:
+        """Start or continue a call that waits for answers of its caller, at the worker that holds the call."""
+        with self._abandoned_calls.watching(exchange):
+            if self._router is not None and (worker := self._find_other_worker(exchange)) is not None:
+                return await self._router.continue_elsewhere(worker, exchange, _compute_binding(exchange), self._mount)
+            return await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
+
+    async def _finish_forwarding(
+        self,
+        exchange: IncomingExchange,
+        params: dict[str, Any],
+        result: Any,
+        timeout: float,
+        *,
+        accepts_task: bool,
+    ) -> Any:
+        """Wait for notifications, and answer the input requests in a result. Return the final result, or its task."""
+        # All notifications must be sent before the response.
+        await self._callbacks.flush(self._call_timeout)
+        encoder = self._reconnector.encoder
+        is_stateless = encoder is not None and encoder.is_stateless
+        if is_stateless and type(result) is ForwardedResult and may_ask_for_input(result):
+            result = await self._send_until_complete(exchange, params, result, timeout, accepts_task=accepts_task)
+        if accepts_task and isinstance(result, bytes) and (task := _decode_task(result)) is not None:
+            return task
+        return result
 
     def _has_ticket(self, exchange: IncomingExchange) -> bool:
         return self._parked_calls.has_ticket(exchange) or self._find_other_worker(exchange) is not None
@@ -579,12 +621,11 @@ class MountedClient:
         self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float, accepts_task: bool = False
     ) -> ForwardedResult:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
-        options = self._build_options(exchange, timeout, wants_progress=wants_progress, accepts_task=accepts_task)
-        try:
+        params, options = self._build_request(
+            exchange, params, timeout, wants_progress=wants_progress, accepts_task=accepts_task
+        )
+        with self._abandoned_calls.watching(exchange):
             result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
-        except (asyncio.CancelledError, RequestTimeout):
-            self._abandoned_calls.add(exchange)
-            raise
         # All notifications must be sent before the response.
         await self._callbacks.flush(self._call_timeout)
         return result
@@ -635,9 +676,10 @@ class MountedClient:
 
         if not requires_tasks(error):
             raise error
-        if exchange.caller.is_stateless:
-            return await self._parked_calls.run(exchange, partial(self._run_task, timeout=timeout))
-        return await self._run_task(exchange, params, timeout=timeout)
+        with self._abandoned_calls.watching(exchange):
+            if exchange.caller.is_stateless:
+                return await self._parked_calls.run(exchange, partial(self._run_task, timeout=timeout))
+            return await self._run_task(exchange, params, timeout=timeout)
 
     async def _run_task(
         self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float
@@ -669,13 +711,21 @@ class MountedClient:
             )
         return responses or None
 
-    def _build_options(
-        self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool, accepts_task: bool
-    ) -> RequestOptions:
-        """Return the options for a forwarded request, with the caller's `_meta`.
+    def _build_request(
+        self,
+        exchange: IncomingExchange,
+        params: dict[str, Any],
+        timeout: float,
+        *,
+        wants_progress: bool,
+        accepts_task: bool,
+    ) -> tuple[dict[str, Any], RequestOptions]:
+        """Return the parameters and the options for a forwarded request. The options have the caller's `_meta`.
 
         In protocol versions without a handshake, they also contain the caller's identity.
         """
+        if "_meta" in params:
+            params = {name: value for name, value in params.items() if name != "_meta"}
         meta = {
             name: value for name, value in exchange.meta.items() if name not in _REPLACED_META and not is_reserved(name)
         }
@@ -694,11 +744,8 @@ class MountedClient:
                 meta[CLIENT_INFO] = caller.client_info
             if caller.log_level is not None:
                 meta[LOG_LEVEL] = LEVELS[caller.log_level]
-        return RequestOptions(
-            progress_handler=self._create_progress_handler(exchange) if wants_progress else None,
-            meta=meta,
-            total_timeout=timeout,
-        )
+        progress_handler = self._create_progress_handler(exchange) if wants_progress else None
+        return params, RequestOptions(progress_handler=progress_handler, meta=meta, total_timeout=timeout)
 
     def _convert_result(self, exchange: IncomingExchange, raw: Result | ForwardedResult) -> Result | bytes:
         if isinstance(raw, Result):

@@ -399,19 +399,13 @@ class MountedServers(ServerPart):
                 return await self._own_handlers["tools/call"](exchange)
         if arguments is not None and type(arguments) is not dict:
             raise make_type_error("arguments", "an object")
+        arguments = arguments or {}
         mount, transform = tool.mount, tool.transform
         skips_param_headers = exchange.skips_param_headers
-        if (
-            exchange.headers is not None
-            and exchange.caller.is_stateless
-            and not skips_param_headers
-            # A server in this process checks the headers itself, unless a transform changes the arguments.
-            and (mount.target.is_remote or transform.arguments)
-            and (paths := await mount.target.find_header_paths(tool.inner_name, exchange))
-        ):
-            check_headers(paths, transform, arguments or {}, exchange)
+        if exchange.headers is not None and exchange.caller.is_stateless and not skips_param_headers:
+            await _check_param_headers(tool, arguments, exchange)
         try:
-            inner_arguments = restore_arguments(transform, arguments or {}) if transform.arguments else arguments or {}
+            inner_arguments = restore_arguments(transform, arguments) if transform.arguments else arguments
         except MCPError as exc:
             return build_error_result(str(exc))
         if not mount.target.is_remote:
@@ -427,20 +421,25 @@ class MountedServers(ServerPart):
             exchange.skips_param_headers = skips_param_headers
             self._end_forwarding(mount, exchange, original_params)
         result = finish_result(result, exchange, mount, self._server)
-        if type(result) is ForwardedResult:
-            return result
+        return result if type(result) is ForwardedResult else await self._adapt_result(result, tool, exchange)
+
+    async def _adapt_result(
+        self, result: Result | bytes, tool: MountedTool, exchange: IncomingExchange
+    ) -> Result | bytes:
+        """Name arguments as this server names them in an error, and store the large parts of a result."""
+        transform = tool.transform
         if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
             exchange.exception = translated = _translate_error(error, transform, tool.name)
             if result == build_error_result(str(error)):
                 return build_error_result(str(translated))
-        store = self._server.registry.result_store
-        if store is not None and isinstance(result, CallToolResult):
-            has_structured_content = result.structured_content is not UNSET
-            output_schema = (
-                await self._find_output_schema(mount, tool.inner_name, exchange) if has_structured_content else {}
-            )
-            return await store.store_large_parts(result, exchange.caller.principal, output_schema)
-        return result
+        store = self._registry.result_store
+        if store is None or not isinstance(result, CallToolResult):
+            return result
+        has_structured_content = result.structured_content is not UNSET
+        output_schema = (
+            await self._find_output_schema(tool.mount, tool.inner_name, exchange) if has_structured_content else {}
+        )
+        return await store.store_large_parts(result, exchange.caller.principal, output_schema)
 
     async def _find_tool(self, name: Any, exchange: IncomingExchange) -> MountedTool | None:
         """Find the mounted server that has a tool. Return None if this server itself has the tool.
@@ -612,6 +611,15 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
         "argument": {"name": get_inner_argument(transform, argument.name), "value": argument.value},
         "context": {"arguments": inner_arguments},
     }
+
+
+async def _check_param_headers(tool: MountedTool, arguments: dict[str, Any], exchange: IncomingExchange) -> None:
+    """Check the headers that repeat arguments. A server in this process checks them itself, unless they are renamed."""
+    target, transform = tool.mount.target, tool.transform
+    if (target.is_remote or transform.arguments) and (
+        paths := await target.find_header_paths(tool.inner_name, exchange)
+    ):
+        check_headers(paths, transform, arguments, exchange)
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:

@@ -172,40 +172,44 @@ class Upstream:
             arguments = authorization.request.arguments if completion is None else None
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = await consent_round.build_params(arguments)
-            accepts_task = False
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
                 if self._cluster is not None:
                     forwarder.join_cluster(*self._cluster)
-                if (
+                accepts_task = (
                     exchange.caller.client_capabilities.extensions is not None
-                    and supervisor.may_have_tasks
                     and self._task_ids is not None
-                ):
-                    accepts_task = supervisor.check_tasks() and _accepts_task(exchange, authorization)
+                    and supervisor.may_have_tasks
+                    and supervisor.check_tasks()
+                    and _accepts_task(exchange, authorization)
+                )
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout, accepts_task=accepts_task)
             if accepts_task and isinstance(use.result, CreateTaskResult):
                 return self._wrap_task(use.result, exchange, supervisor, authorization)
-            if authorization.record is None:
-                return consent_round.wrap_result(use.result)
-            # A result that asks for input goes to the stateless caller. The policy checks all other results.
-            if isinstance(use.result, InputRequiredResult) and exchange.caller.is_stateless:
+            # A result that asks for input goes to the stateless caller. The policy checks all other results of tools.
+            if authorization.record is None or (
+                isinstance(use.result, InputRequiredResult) and exchange.caller.is_stateless
+            ):
                 return consent_round.wrap_result(use.result)
             return await self._executor.review(
                 authorization, use.result, partial(self._ask_later, consent_round=consent_round)
             )
         except ConsentRequired as needed:
             return needed.result
-        except PolicyError as exc:
-            return _to_denial_result(exchange, exc)
-        except ProtocolError:
-            raise
-        except ToolError:
-            raise  # The server answered, so it is available.
-        except (NotFound, NotSupported):
-            raise _not_found(exchange) from None
         except MCPError as exc:
-            raise self._report_unavailable(supervisor, exc) from None
+            return self._answer_error(exc, exchange, supervisor)
+
+    def _answer_error(self, exc: MCPError, exchange: IncomingExchange, supervisor: ServerSupervisor) -> Result:
+        """Return the result for a denied tool call. Otherwise raise the error that the caller may see."""
+        match exc:
+            case PolicyError():
+                return _to_denial_result(exchange, exc)
+            case ProtocolError() | ToolError():
+                raise exc  # The server answered, so it is available.
+            case NotFound() | NotSupported():
+                raise _not_found(exchange) from None
+            case _:
+                raise self._report_unavailable(supervisor, exc) from None
 
     def _wrap_task(
         self,
