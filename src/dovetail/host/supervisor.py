@@ -41,6 +41,39 @@ class ResourceSubscription:
         self.task: asyncio.Task[Any]
 
 
+class StartDelay:
+    """The time until a server may start again. It grows with each failure."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.failure_count = 0
+        self._settings = settings
+        self._retry_at = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        """Return the seconds until the next start is allowed. Without failures, the server may start at once."""
+        return self._retry_at - asyncio.get_running_loop().time() if self.failure_count else 0.0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether the server has failed as often as its settings allow."""
+        return self.failure_count >= self._settings.max_restarts
+
+    def add_failure(self, *, was_connected: bool) -> None:
+        """Count a failure. After a lost connection, the first delay is 0."""
+        self.failure_count += 1
+        first_delay, max_delay = self._settings.restart_delay, self._settings.max_restart_delay
+        doublings = self.failure_count - 1 - (1 if was_connected else 0)
+        delay = (
+            max_delay if self.is_exhausted else min(first_delay * 2**doublings, max_delay) if doublings >= 0 else 0.0
+        )
+        self._retry_at = asyncio.get_running_loop().time() + delay
+
+    def reset(self) -> None:
+        """Forget all failures, and allow a start at once."""
+        self.failure_count, self._retry_at = 0, 0.0
+
+
 class ServerSupervisor:
     """Starts, watches and restarts one server of a host. Users see a `ManagedServer`."""
 
@@ -92,8 +125,7 @@ class ServerSupervisor:
         self._subscriptions: list[ResourceSubscription] = []
         self.use_count = 0  # the number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._failure_count = 0
-        self._retry_at = 0.0
+        self._start_delay = StartDelay(settings)
         # The kinds of items for which the server sends change notifications.
         self._announced_kinds: frozenset[ItemKind] = frozenset()
 
@@ -178,12 +210,13 @@ class ServerSupervisor:
             raise add_context(ProcessStartError(obstacle), server=self.name)
         if self.state == "disabled":
             raise add_context(ProcessStartError("the server is disabled"), server=self.name)
-        wait = self._retry_at - asyncio.get_running_loop().time()
-        if self._failure_count and wait > 0:
+        wait = self._start_delay.remaining_s
+        if wait > 0:
             obstacle = f": {self.last_error.args[0]}" if self.last_error is not None and self.last_error.args else ""
             raise add_context(
                 ProcessStartError(
-                    f"the server failed {self._failure_count} times. The next attempt is in {wait:.0f} s{obstacle}"
+                    f"the server failed {self._start_delay.failure_count} times. "
+                    f"The next attempt is in {wait:.0f} s{obstacle}"
                 ),
                 server=self.name,
                 stderr=None if self.last_error is None else self.last_error.stderr,
@@ -247,21 +280,7 @@ class ServerSupervisor:
                 )
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
-        """Count a failure and schedule the next start.
-
-        The delay grows with each failure. After a lost connection, the first delay is 0.
-        """
-        self._failure_count += 1
-        first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
-        doublings = self._failure_count - 1 - (1 if was_connected else 0)
-        delay = (
-            max_delay
-            if self._failure_count >= self.settings.max_restarts
-            else min(first_delay * 2**doublings, max_delay)
-            if doublings >= 0
-            else 0.0
-        )
-        self._retry_at = asyncio.get_running_loop().time() + delay
+        self._start_delay.add_failure(was_connected=was_connected)
         self._set_state("unauthorized" if isinstance(exc, AuthError) else "failed", exc)
         return exc
 
@@ -283,7 +302,7 @@ class ServerSupervisor:
             self._set_state("ready")
             return
         self._record_failure(error, was_connected=True)
-        if self._failure_count >= self.settings.max_restarts:
+        if self._start_delay.is_exhausted:
             self._detach_client()
         else:
             self._set_state("degraded", error)
@@ -308,7 +327,7 @@ class ServerSupervisor:
         if client is None:
             pass  # The failed start was counted before.
         elif error is None:
-            self._failure_count = 0
+            self._start_delay.reset()
             if self.state in ("degraded", "unauthorized") and self.client is client:
                 self._set_state("ready")
         elif isinstance(error, AuthError):
@@ -509,7 +528,7 @@ class ServerSupervisor:
     async def restart(self) -> None:
         """Restart the server immediately, even if it has failed and its next start is scheduled for later."""
         await self.stop()
-        self._failure_count, self._retry_at = 0, 0.0
+        self._start_delay.reset()
         if self.state == "disabled":
             self._set_state("idle")
         await self.ready()

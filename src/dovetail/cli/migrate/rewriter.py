@@ -192,25 +192,8 @@ class Rewriter(cst.CSTTransformer):
         call = value if isinstance(value, cst.Call) else None
         name = None if call is None else self._get_peer_name(call.func)
         if call is not None and name is not None and name.rpartition(".")[2] in ("create_proxy", "as_proxy"):
-            return self._replace_proxy(target, line, statement)
+            return _replace_proxy(self.edits, target, line, statement)
         return self._append_statements(line)
-
-    def _replace_proxy(self, target: cst.BaseExpression, line: cst.SimpleStatementLine, statement: cst.Assign) -> Any:
-        assert isinstance(statement.value, cst.Call)
-        arguments = CallArguments(statement.value)
-        backend = arguments.pop("backend", 0) or arguments.pop("target", 0)
-        name = arguments.get("name") or cst.SimpleString('"proxy"')
-        if backend is None:
-            return line
-        server = self.edits.import_expression("dovetail.Server")
-        code = get_code(target)
-        backend_code = get_code(backend)
-        if not self.usage.is_kind(backend_code, "server", "client"):
-            client = self.edits.import_name("dovetail.Client")
-            backend_code = f"{client}({backend_code})"
-        assignment = statement.with_changes(value=cst.Call(server, [cst.Arg(name)]))
-        mount = cst.parse_statement(f"{code}.mount({backend_code})")
-        return cst.FlattenSentinel([line.with_changes(body=[assignment]), mount])
 
     def _append_statements(self, line: cst.SimpleStatementLine) -> Any:
         if not self._extra_statements:
@@ -388,18 +371,9 @@ class Rewriter(cst.CSTTransformer):
         owner, attribute = get_object_code(original.value), original.attr.value
         if self._is_request_context(original):
             return cst.Call(self.edits.import_expression("dovetail.get_context"))
-        if attribute == "fn" and owner in self.usage.item_functions:
-            return updated.value
-        # fastmcp 2 and mcp use `result[0].content`. Later versions of fastmcp use `result.contents[0].content`.
-        items = original.value.value if isinstance(original.value, cst.Subscript) else None
-        is_resource = items is not None and get_code(items).removesuffix(".contents") in self.usage.resources
-        if attribute == "content" and is_resource:
-            return updated.with_changes(attr=cst.Name("text"))
-        if attribute == "text" and owner in self.usage.samples:
-            content = cst.Attribute(updated.value, cst.Name("content"))
-            return cst.Attribute(content, cst.Name("text"))
-        if attribute in _LIST_FIELDS and (owner in self.usage.lists or self._is_list_call(original.value)):
-            return updated.value
+        translated = self._translate_value_attribute(original, updated)
+        if translated is not None:
+            return translated
         if self._is_context(original.value):
             return self._translate_context_attribute(original, updated)
         inner = original.value
@@ -419,6 +393,23 @@ class Rewriter(cst.CSTTransformer):
         if kind == "server" and attribute == "completion":
             self._note_attribute(original, kind, "completion_handler")
         return updated
+
+    def _translate_value_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression | None:
+        """Translate an attribute of an item or a result. Return None for all other attributes."""
+        owner, attribute = get_object_code(original.value), original.attr.value
+        if attribute == "fn" and owner in self.usage.item_functions:
+            return updated.value
+        # fastmcp 2 and mcp use `result[0].content`. Later versions of fastmcp use `result.contents[0].content`.
+        items = original.value.value if isinstance(original.value, cst.Subscript) else None
+        is_resource = items is not None and get_code(items).removesuffix(".contents") in self.usage.resources
+        if attribute == "content" and is_resource:
+            return updated.with_changes(attr=cst.Name("text"))
+        if attribute == "text" and owner in self.usage.samples:
+            content = cst.Attribute(updated.value, cst.Name("content"))
+            return cst.Attribute(content, cst.Name("text"))
+        if attribute in _LIST_FIELDS and (owner in self.usage.lists or self._is_list_call(original.value)):
+            return updated.value
+        return None
 
     def _is_list_call(self, node: cst.BaseExpression) -> bool:
         call = strip_await(node)
@@ -597,6 +588,26 @@ def _get_managed_server(node: cst.BaseExpression) -> str | None:
     """Return the server in an expression such as `mcp.session_manager.run()`."""
     code = get_code(node)
     return code.removesuffix(".session_manager.run()") if code.endswith(".session_manager.run()") else None
+
+
+def _replace_proxy(
+    edits: Edits, target: cst.BaseExpression, line: cst.SimpleStatementLine, statement: cst.Assign
+) -> Any:
+    assert isinstance(statement.value, cst.Call)
+    arguments = CallArguments(statement.value)
+    backend = arguments.pop("backend", 0) or arguments.pop("target", 0)
+    name = arguments.get("name") or cst.SimpleString('"proxy"')
+    if backend is None:
+        return line
+    server = edits.import_expression("dovetail.Server")
+    code = get_code(target)
+    backend_code = get_code(backend)
+    if not edits.usage.is_kind(backend_code, "server", "client"):
+        client = edits.import_name("dovetail.Client")
+        backend_code = f"{client}({backend_code})"
+    assignment = statement.with_changes(value=cst.Call(server, [cst.Arg(name)]))
+    mount = cst.parse_statement(f"{code}.mount({backend_code})")
+    return cst.FlattenSentinel([line.with_changes(body=[assignment]), mount])
 
 
 def _is_peer_import(node: cst.Import | cst.ImportFrom) -> bool:
