@@ -6,8 +6,8 @@ from typing import Any, Final, Literal, TypeAlias
 from dovetail.agent.models.provider_messages import format_content, get_blocks
 from dovetail.error_context import add_context
 from dovetail.errors import ModelError
-from dovetail.host.catalog_item import BYTES_PER_TOKEN
 from dovetail.protocol.interfaces.language_model import Model, ModelReply, Usage
+from dovetail.protocol.limits import BYTES_PER_TOKEN
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent

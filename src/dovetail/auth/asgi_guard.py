@@ -9,7 +9,6 @@ from dovetail.errors import AuthError
 from dovetail.log import ThrottledLog, log
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
-    RESOURCE_METADATA_PATH,
     CredentialChecker,
     Guard,
     RequestHead,
@@ -21,6 +20,7 @@ from dovetail.oauth.guard.guard import (
     parse_host_name,
 )
 from dovetail.oauth.guard.verifiers import TokenVerifier
+from dovetail.oauth.metadata import RESOURCE_METADATA_PATH
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.interfaces.http_types import HTTPRequest

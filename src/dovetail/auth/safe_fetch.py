@@ -20,6 +20,7 @@ from dovetail.error_context import clip
 from dovetail.errors import TransportError
 from dovetail.oauth.flow import FetchResponse, FetchUntrusted
 from dovetail.oauth.metadata import get_origin, is_secure_url, parse_web_url
+from dovetail.protocol.http_checks import NAT64_NETWORK
 from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
@@ -42,7 +43,7 @@ _LOCAL_SUFFIXES: Final = (
 )  # fmt: skip
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
 _HOST_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_NAT64: Final = ipaddress.ip_network(NAT64_NETWORK)
 
 
 class SafeFetcher:

@@ -60,7 +60,8 @@ _MAX_PENDING_REPLIES = 256
 _MAX_REPLY_ATTEMPTS: Final = 8
 _REPLY_RETRY_DELAY_S: Final = 0.1
 _MAX_REPLY_RETRY_DELAY_S: Final = 2.0
-_TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
+# A proxy or a busy server sends these status codes. The same request may succeed later.
+TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 
 # These methods for dialogs exist only in the draft version.
@@ -448,5 +449,5 @@ def _add_progress_token(params: Any, id: RequestId) -> Any:
 
 def _can_send_reply_again(exc: MCPError) -> bool:
     return isinstance(exc, ConnectionLost | ConnectError) or (
-        isinstance(exc, HTTPStatusError) and exc.status_code in _TRANSIENT_STATUS_CODES
+        isinstance(exc, HTTPStatusError) and exc.status_code in TRANSIENT_STATUS_CODES
     )

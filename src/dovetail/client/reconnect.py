@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.client.connection import Connection
+from dovetail.client.connection import TRANSIENT_STATUS_CODES, Connection
 from dovetail.client.deadlines import DeadlineTimer, ProgressHandler, RequestDeadline
 from dovetail.error_context import add_context
 from dovetail.errors import (
@@ -31,9 +31,6 @@ from dovetail.protocol.client_messages import RequestEncoder, create_unsupported
 from dovetail.protocol.interfaces.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
-
-# A proxy or a busy server sends these status codes. The same request may succeed later.
-TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0

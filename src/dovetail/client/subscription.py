@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import Any, Literal, Protocol, Self
 
-from dovetail.client.connection import Connection
+from dovetail.client.connection import TRANSIENT_STATUS_CODES, Connection
 from dovetail.client.deadlines import RequestDeadline
-from dovetail.client.reconnect import TRANSIENT_STATUS_CODES, Reconnector
+from dovetail.client.reconnect import Reconnector
 from dovetail.error_context import add_context
 from dovetail.errors import (
     ConnectError,

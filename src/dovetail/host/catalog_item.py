@@ -1,8 +1,9 @@
 """The tools, resources and prompts of one server, and the entries of a host's catalog."""
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
+from dovetail.protocol.limits import BYTES_PER_TOKEN
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.prompts import Prompt
@@ -11,7 +12,6 @@ from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
 
 # This number is an estimate for English text and JSON. Each model counts tokens differently.
-BYTES_PER_TOKEN: Final = 4
 
 Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 

@@ -17,7 +17,7 @@ from dovetail.oauth.flow import FetchResponse, Flow, fetch
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.wire.base import Struct, field, replace
 
-_RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 _OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 _OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
@@ -102,9 +102,9 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
     root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
     return (
-        [f"{root}{_RESOURCE_METADATA_PATH}{path}", f"{root}{_RESOURCE_METADATA_PATH}"]
+        [f"{root}{RESOURCE_METADATA_PATH}{path}", f"{root}{RESOURCE_METADATA_PATH}"]
         if path
-        else [f"{root}{_RESOURCE_METADATA_PATH}"]
+        else [f"{root}{RESOURCE_METADATA_PATH}"]
     )
 
 

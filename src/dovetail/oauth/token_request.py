@@ -1,20 +1,18 @@
 """Send requests to the token endpoint, and parse its responses."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
 from dovetail.oauth.flow import FetchResponse, Flow, Now, build_basic_auth, login_error, post_form
-from dovetail.oauth.login.login_settings import Signer
+from dovetail.oauth.login.login_settings import TOKEN_CHARACTERS, Signer
 from dovetail.oauth.login.saved_login import RENEW_MARGIN_S, ClientRegistration, SavedLogin, Token
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 from dovetail.wire.base import replace
 
 # An authorization server sends one of these errors if it does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
-_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
 _MAX_TTL_S: Final = 10 * 365 * 86400.0  # A token with a lifetime above this limit counts as a token that never expires.
 
 
@@ -119,7 +117,7 @@ def parse_token(response: FetchResponse, now: float) -> Token:
     """Return the token in a response. Raise LoginFailed if there is no valid token."""
     data = response.json() or {}
     access_token, token_type = data.get("access_token"), data.get("token_type", "Bearer")
-    if not isinstance(access_token, str) or not _TOKEN_PATTERN.fullmatch(access_token):
+    if not isinstance(access_token, str) or not TOKEN_CHARACTERS.fullmatch(access_token):
         raise LoginFailed("the token response contains no valid access token")
     if not isinstance(token_type, str) or token_type.lower() not in ("bearer", "dpop"):
         raise LoginFailed("the token has an unknown type")

@@ -17,6 +17,8 @@ from dovetail.wire.base import Struct
 
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
+SESSION_HEADER: Final = b"mcp-session-id"
+LAST_EVENT_HEADER: Final = b"last-event-id"
 
 # JavaScript represents integers up to this one exactly. spec: streamable-http#schema-extension
 MAX_SAFE_INTEGER: Final = 2**53 - 1

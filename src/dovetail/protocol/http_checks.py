@@ -16,6 +16,7 @@ from dovetail.protocol.limits import CallerBusy
 _URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 # The usual names of this machine. Checks that protect users accept only these: Host and Origin headers, and OAuth URLs.
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+NAT64_NETWORK: Final = "64:ff9b::/96"  # IPv6 addresses that contain an IPv4 address. RFC 6052
 
 # Each JSON-RPC error code has an HTTP status.
 # spec: streamable-http#protocol-version-header, streamable-http#server-validation

@@ -12,6 +12,9 @@ from dovetail.wire.base import Struct
 KiB = 1024
 MiB = 1024 * KiB
 
+# This ratio is an estimate for English text and JSON. Each model counts tokens differently.
+BYTES_PER_TOKEN = 4
+
 
 class ServerLimits(Struct, frozen=True, kw_only=True):
     """The limits of a server. Pass only the limits that you want to change: `Server(limits=ServerLimits(...))`.

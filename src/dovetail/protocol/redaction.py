@@ -42,7 +42,7 @@ _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the prot
 _MAX_NAME_CHARS: Final = 200
 _MIN_SECRET_NAME_CHARS: Final = 16  # Names shorter than this cannot contain credentials.
 _MAX_CACHED_BYTES: Final = 4096  # The names of members are cached only for JSON values up to this size.
-_REQUEST_STATE_KEY: Final = "requestState"
+REQUEST_STATE_KEY: Final = "requestState"
 
 # Server authors choose the member names in these objects.
 # In these objects, the value of a member called "password" is not always a secret.
@@ -264,7 +264,7 @@ class _Masker:
     def _is_secret(self, name: str, value: Any) -> bool:
         if value is None or isinstance(value, bool):
             return False
-        if name == _REQUEST_STATE_KEY:
+        if name == REQUEST_STATE_KEY:
             return isinstance(value, str) and not self._keep_request_state
         if not is_secret_name(name):
             return False

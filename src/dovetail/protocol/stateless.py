@@ -24,7 +24,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import as_raw, convert, decode, encode
-from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, RESPONSE_PREFIX, RequestId
 from dovetail.wire.lifecycle import TASKS_EXTENSION, ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, get_severity
 from dovetail.wire.meta import (
@@ -40,7 +40,6 @@ from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 
 COMPLETE_RESULT_TYPE: Final = "complete"
 
-_RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _MAX_CACHED_INFO_BYTES: Final = 1024  # Client info above this size is not cached.
 _TASKS_ONLY: Final[dict[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}
 
@@ -164,10 +163,10 @@ class StatelessProtocol:
 
     def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
         if len(body) == 2:
-            return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
+            return b"".join((RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
         # A memoryview avoids copying a large result. For a small result, a copy is faster.
         rest = memoryview(body)[1:] if len(body) > LARGE_RESULT_BYTES else body[1:]
-        return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
+        return b"".join((RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         """Encode the error response to a request."""

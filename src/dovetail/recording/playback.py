@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.errors import MethodNotFound
-from dovetail.protocol.redaction import MASK, mask_secrets
+from dovetail.protocol.redaction import MASK, REQUEST_STATE_KEY, mask_secrets
 from dovetail.recording.recording_format import Frame
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
@@ -29,7 +29,6 @@ IGNORED_METHODS: Final = (
     "subscriptions/listen",
 )
 _NOTIFICATION_METHODS: Final = ("notifications/progress", "notifications/message")
-_REQUEST_STATE_KEY: Final = "requestState"
 _NOT_RECORDED_CODE: Final = -32602
 
 
@@ -319,7 +318,7 @@ def _request_key(method: str, params: Mapping[str, Any]) -> str:
 
 
 def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name != _REQUEST_STATE_KEY and value not in ({}, None)}
+    return {name: value for name, value in params.items() if name != REQUEST_STATE_KEY and value not in ({}, None)}
 
 
 def matches_recording(recorded: Any, actual: Any) -> bool:

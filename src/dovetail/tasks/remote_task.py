@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from dovetail.client.connection import TRANSIENT_STATUS_CODES
 from dovetail.error_context import clip
 from dovetail.errors import (
     ConnectError,
@@ -45,7 +46,6 @@ _MAX_RETRY_DELAY_S: Final = 5.0
 
 # After one of these errors, the next attempt may succeed.
 _TRANSIENT_ERRORS: Final = (ConnectionLost, ConnectError, ProcessStartError, RequestTimeout, NotMCPServer, RateLimited)
-_TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 AnswerRequests = Callable[[Mapping[str, InputRequest]], Awaitable[dict[str, Any]]]
 OnChange = Callable[[Task], None]
@@ -283,7 +283,7 @@ def _is_transient(exc: MCPError) -> bool:
     # An internal error may be temporary. For example, the server cannot reach its database.
     return (
         isinstance(exc, _TRANSIENT_ERRORS)
-        or exc.status_code in _TRANSIENT_STATUS_CODES
+        or exc.status_code in TRANSIENT_STATUS_CODES
         or (isinstance(exc, RemoteError) and exc.code == InternalError.code)
     )
 

@@ -14,7 +14,7 @@ TASK_IDS_FIELD: Final = "taskIds"
 TASK_NOTIFICATION: Final = "notifications/tasks"
 
 _MAX_IDS: Final = 1000
-_MAX_ID_CHARS: Final = 6 * 1024  # Task IDs of a gateway are long, because they contain encrypted task IDs.
+MAX_ID_CHARS: Final = 6 * 1024  # The ID must fit into an HTTP header of 8 KiB. A gateway encrypts IDs into long ones.
 _MAX_TOTAL_CHARS: Final = 256 * 1024
 
 # Finds a task of the caller. Raises InvalidParams or InsufficientScope if the caller may not read the task.
@@ -50,7 +50,7 @@ def _read_ids(requested: Any) -> list[str]:
     if not isinstance(requested, list) or not all(isinstance(id, str) for id in requested):
         raise InvalidParams(f"Invalid params: {field} must be a list of strings", {"field": field})
     ids: list[str] = list(dict.fromkeys(requested))
-    if len(ids) > _MAX_IDS or sum(map(len, ids)) > _MAX_TOTAL_CHARS or any(len(id) > _MAX_ID_CHARS for id in ids):
-        limits = f"{_MAX_IDS} IDs and {_MAX_TOTAL_CHARS} characters, with {_MAX_ID_CHARS} characters in one ID"
+    if len(ids) > _MAX_IDS or sum(map(len, ids)) > _MAX_TOTAL_CHARS or any(len(id) > MAX_ID_CHARS for id in ids):
+        limits = f"{_MAX_IDS} IDs and {_MAX_TOTAL_CHARS} characters, with {MAX_ID_CHARS} characters in one ID"
         raise InvalidParams(f"Invalid params: {field} can have at most {limits}", {"field": field})
     return ids

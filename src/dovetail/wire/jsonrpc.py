@@ -16,7 +16,7 @@ MAX_ID_BYTES: Final = 256
 MAX_METHOD_CHARS: Final = 128
 
 _NOTIFICATION_PREFIX: Final = b'{"jsonrpc":"2.0","method":'
-_RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
+RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 
 
 class Response(Struct, tag_field="jsonrpc", tag="2.0"):
@@ -58,7 +58,7 @@ def read_id(message: Any) -> RequestId | None:
 
 def encode_request(id: RequestId, method: str, params: Any = None) -> bytes:
     """Encode a request."""
-    head = _RESPONSE_PREFIX + encode(id) + b',"method":' + encode(method)
+    head = RESPONSE_PREFIX + encode(id) + b',"method":' + encode(method)
     return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
 
 
@@ -70,7 +70,7 @@ def encode_notification(method: str, params: Any = None) -> bytes:
 
 def encode_result(id: RequestId, body: bytes) -> bytes:
     """Put an encoded result into a response."""
-    return b"".join((_RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
+    return b"".join((RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
 
 
 def encode_error(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:

@@ -16,11 +16,11 @@ from dovetail.cluster.sessions.stored_stream import StreamWriter, build_stream_k
 from dovetail.cluster.sessions.stream_readers import CLOSE_TIMEOUT_S, StreamReaders
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol.exchange import Service
+from dovetail.protocol.headers import LAST_EVENT_HEADER
 from dovetail.protocol.http_checks import Refusal, create_unavailable_refusal
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
-from dovetail.transports.http_server.sessions.handshake_sessions import LAST_EVENT_HEADER
 from dovetail.transports.http_server.streams.http_response import ResponseTimers
 from dovetail.transports.spool import MemoryBudget
 from dovetail.wire.jsonrpc import RequestId

@@ -12,10 +12,10 @@ from dovetail.errors import InvalidParams
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.protocol.versioned_codec import VersionedCodec
+from dovetail.tasks.task_subscription import MAX_ID_CHARS
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
-_MAX_ID_CHARS: Final = 6 * 1024  # The ID must fit into an HTTP header of 8 KiB.
 # A task ID contains the arguments of the call if a rule about results needs them. This is their maximum size.
 _MAX_ARGUMENT_BYTES: Final = 1024
 
@@ -65,7 +65,7 @@ class TaskIds:
     def open(self, id: str, principal: Principal | None) -> UpstreamTask:
         """Return the task with this ID. Raise InvalidParams if the ID is invalid or belongs to another principal."""
         try:
-            if len(id) > _MAX_ID_CHARS:
+            if len(id) > MAX_ID_CHARS:
                 raise UnsealError("the text is too long")
             task = _upstream_tasks.decode(self._sealer.open_text(id, _get_context(principal), time.time()))
         except UnsealError:

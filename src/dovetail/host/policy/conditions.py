@@ -28,6 +28,7 @@ from dovetail.host.policy.argument_coercion import (
     iter_readings,
     iter_values_at,
 )
+from dovetail.protocol.http_checks import NAT64_NETWORK
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode, encode_canonical
 
@@ -36,7 +37,7 @@ _PLAIN_URL: Final = re.compile(
 )
 # This matches the last part of an IPv4 address in any notation.
 _HOST_NUMBER: Final = re.compile(r"[0-9]*|0x[0-9a-f]*")
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_NAT64: Final = ipaddress.ip_network(NAT64_NETWORK)
 _MAX_EXACT_INTEGER: Final = 2**53  # Floats represent all integers up to 2**53 exactly.
 _MAX_DEPTH: Final = 64
 _JSON_TYPES: Final = (str, int, float, list, dict, type(None))

@@ -22,6 +22,7 @@ from dovetail.oauth.guard.verifiers import (
     run_verifier,
     select_verifiers,
 )
+from dovetail.oauth.metadata import RESOURCE_METADATA_PATH
 from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.principal import Principal, check_scope, replace_scopes
 from dovetail.wire.base import Struct
@@ -302,8 +303,6 @@ def validate_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
         check_scope(scope)
     return tuple(dict.fromkeys(scope_list))
 
-
-RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 

@@ -12,7 +12,7 @@ from dovetail.oauth.metadata import is_secure_url, parse_web_url
 from dovetail.protocol.http_checks import is_loopback_uri
 from dovetail.wire.base import Struct
 
-_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
+TOKEN_CHARACTERS: Final = re.compile(r"[\x21-\x7e]+")
 _PRIVATE_KEY_PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
@@ -50,7 +50,7 @@ class BearerAuth(RedactedStruct, frozen=True):
     token: str  # The access token.
 
     def __post_init__(self) -> None:
-        if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.token, str) or not TOKEN_CHARACTERS.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("BearerAuth requires only the token, without 'Bearer' before it and without spaces")
 
 

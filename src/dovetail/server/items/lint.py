@@ -5,9 +5,9 @@ This module only reports problems. Tools with problems are registered, too.
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from dovetail.log import log
+from dovetail.protocol.limits import BYTES_PER_TOKEN
 from dovetail.schemas.provider_rules import LONG_DESCRIPTION, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
 from dovetail.schemas.reader import as_object, get_mapping
 from dovetail.server.items.tool import Tool
@@ -15,9 +15,6 @@ from dovetail.server.parameters import docstrings
 from dovetail.wire import tools
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
-
-# This ratio is an estimate for English text and JSON. Each model counts tokens differently.
-_BYTES_PER_TOKEN: Final = 4
 
 
 class LintIssue(Struct, frozen=True):
@@ -73,7 +70,7 @@ def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintRe
 
 def estimate_tokens(definition: Mapping[str, object]) -> int:
     """Return the estimated number of tokens in a definition."""
-    return -(-len(encode(definition)) // _BYTES_PER_TOKEN)
+    return -(-len(encode(definition)) // BYTES_PER_TOKEN)
 
 
 def _check_descriptions(declaration: tools.Tool) -> Iterator[LintIssue]:

@@ -22,6 +22,7 @@ from dovetail.server.parameters.argument_messages import (
     Schema,
     format_path,
 )
+from dovetail.server.parameters.json_schema import REF_PREFIX
 from dovetail.wire.codec import decode
 
 _MAX_SUGGESTIONS: Final = 5  # Finding similar names is slow, so the number of suggestions is limited.
@@ -32,7 +33,6 @@ _MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
 # This limit is enough for a message with 50,000 members, because each member needs several steps.
 _MAX_STEPS: Final = 250_000
-_REF_PREFIX: Final = "#/$defs/"
 
 _FORMAT_EXAMPLES: Final = {
     "date-time": "a date and time such as `1999-12-31T09:30:00Z`",
@@ -336,7 +336,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
         if location.steps is not None:
             location.steps.use(1)
         if "$ref" in schema:
-            pending.insert(0, _get_object(location.definitions, str(schema["$ref"]).removeprefix(_REF_PREFIX)))
+            pending.insert(0, _get_object(location.definitions, str(schema["$ref"]).removeprefix(REF_PREFIX)))
         elif branches := schema.get("anyOf") or schema.get("oneOf"):
             if not isinstance(branches, list):
                 return []

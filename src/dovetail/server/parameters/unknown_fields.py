@@ -5,14 +5,13 @@ from the schema. A signature without nested objects has no check.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from dovetail.server.parameters.argument_messages import Schema
+from dovetail.server.parameters.json_schema import REF_PREFIX
 
 # A function that returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
-
-_REF_PREFIX: Final = "#/$defs/"
 
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
@@ -37,7 +36,7 @@ class _CheckCompiler:
             return None
         schema = cast("Schema", schema)
         if "$ref" in schema:
-            return self._compile_reference(str(schema["$ref"]).removeprefix(_REF_PREFIX))
+            return self._compile_reference(str(schema["$ref"]).removeprefix(REF_PREFIX))
         if alternatives := schema.get("anyOf") or schema.get("oneOf"):
             return self._compile_alternatives(alternatives)
         match schema.get("type"):
@@ -65,7 +64,7 @@ class _CheckCompiler:
         ):
             return present_checks[0]  # A union of one object and scalars needs only the check of the object.
         resolved = [
-            self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
+            self._definitions.get(str(schema["$ref"]).removeprefix(REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas
         ]
         if not all("type" in schema for schema in resolved):

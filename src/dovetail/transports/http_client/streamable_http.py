@@ -26,6 +26,7 @@ from dovetail.errors import (
 from dovetail.log import log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
+from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -44,9 +45,6 @@ from dovetail.transports.http_client.remote_server import (
 )
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
-
-SESSION_HEADER: Final = b"mcp-session-id"
-LAST_EVENT_HEADER: Final = b"last-event-id"
 
 _ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
 _ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)

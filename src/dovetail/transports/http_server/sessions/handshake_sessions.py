@@ -5,11 +5,12 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.protocol.exchange import IncomingExchange, Service
 from dovetail.protocol.handshake import HandshakeState
+from dovetail.protocol.headers import SESSION_HEADER
 from dovetail.protocol.http_checks import Refusal
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
@@ -17,9 +18,6 @@ from dovetail.transports.http_server.sessions.session_writer import SessionWrite
 from dovetail.wire.base import Result
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
-
-SESSION_HEADER: Final = b"mcp-session-id"
-LAST_EVENT_HEADER: Final = b"last-event-id"
 
 CreateWriter: TypeAlias = Callable[[EndpointRequest, HandshakeSession, Sequence[RequestId]], SessionWriter[Any, Any]]
 
