@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import StaticTokenVerifier
-from dovetail.server.runners import check_exposure
+from dovetail.server.runners import ExposedAddress, check_exposure
 from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, Transport
 
 ENTRY_POINTS = ("run", "serve")
@@ -59,7 +59,7 @@ def test_only_other_addresses_than_those_of_this_machine_need_authentication() -
         check_exposure(host, is_allowed=False)
     for host in ("", "0.0.0.0", "::", "10.0.0.1", "127.example", "localhost.example", "128.0.0.1", "::2"):
         check_exposure(host, is_allowed=True)
-        with pytest.raises(ValueError, match="allow_anonymous=True"):
+        with pytest.raises(ExposedAddress):
             check_exposure(host, is_allowed=False)
 
 

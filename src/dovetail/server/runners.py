@@ -471,12 +471,16 @@ def _check_no_loop(transport: str) -> None:
     )
 
 
+class ExposedAddress(ValueError):
+    """Other machines could call a server that does not authenticate callers."""
+
+
 def check_exposure(host: str, is_allowed: bool) -> None:
-    """Raise ValueError if other machines can reach the address and `is_allowed` is False."""
+    """Raise ExposedAddress if other machines can reach the address and `is_allowed` is False."""
     from dovetail.protocol.http_checks import is_on_this_machine
 
     if not is_allowed and not is_on_this_machine(host):
-        raise ValueError(
+        raise ExposedAddress(
             f"any machine that can reach {host} could call this server. Set auth= on the server, or pass "
             "allow_anonymous=True"
         )

@@ -97,7 +97,9 @@ def command(
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:
-        if "anonymous=True" in str(exc):
+        from dovetail.server.runners import ExposedAddress
+
+        if isinstance(exc, ExposedAddress):
             raise click.UsageError(
                 f"other machines can connect to {address} without authentication. Pass --allow-anonymous to allow this"
             ) from None

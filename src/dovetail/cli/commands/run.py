@@ -146,10 +146,11 @@ def _serve(app: Any, http_options: dict[str, Any] | None, *, reload: bool) -> No
         raise
     except Exception as exc:
         from dovetail.server.dispatch.lifespan import print_failure
+        from dovetail.server.runners import ExposedAddress
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
-        if isinstance(exc, ValueError) and http_options is not None and "anonymous=True" in str(exc):
+        if isinstance(exc, ExposedAddress) and http_options is not None:
             raise click.UsageError(
                 f"other machines can connect to {http_options['host']} without authentication. Add auth= to the "
                 "server, or pass --allow-anonymous"
