@@ -12,12 +12,12 @@ from dovetail import Policy, PolicyError, Server, rule
 from dovetail.auth import Principal
 from dovetail.host import argument
 from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.caller_pins import get_caller_id
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.gateway.caller_pins import get_caller_id
 from dovetail.host.host import Host
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.exchange import Caller

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConsentDeferred, PolicyError
+from dovetail.host.caller_pins import ANONYMOUS, SESSION_PREFIX, CallerPins
 from dovetail.host.consent.consent import (
     Allow,
     AllowWithChanges,
@@ -19,6 +20,7 @@ from dovetail.host.consent.consent import (
     ConsentAnswer,
     ConsentHandler,
     ConsentRequest,
+    build_consent_request,
     get_no_user_hint,
     is_interactive,
 )
@@ -31,7 +33,6 @@ from dovetail.host.consent.definition_changes import (
 from dovetail.host.consent.grants import Grant, GrantStore, on_revoke, peek_grant
 from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.gateway.caller_pins import ANONYMOUS, SESSION_PREFIX, CallerPins
 from dovetail.host.policy.argument_coercion import normalize
 from dovetail.host.policy.policy import (
     Decision,
@@ -42,7 +43,6 @@ from dovetail.host.policy.policy import (
     needs_arguments,
 )
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
-from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.headers import HeaderPath, read_header_paths
 from dovetail.protocol.interfaces.shared_state import SharedWorker
@@ -588,20 +588,3 @@ def _suggest_rule(request: PolicyRequest) -> str:
     fields = {"kind": request.kind, "server": request.server, "tool": request.tool}
     arguments = ", ".join(f'{name}="{clip(value)}"' for name, value in fields.items() if value)
     return f'rule("allow", {arguments})'
-
-
-def build_consent_request(
-    request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
-) -> ConsentRequest:
-    """Create a consent request, which asks the user whether a request is allowed."""
-    kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
-    return ConsentRequest(
-        kind=kind,
-        server=request.server,
-        tool=request.tool,
-        arguments=request.arguments,
-        details=details or {},
-        reason=reason,
-        trusted=request.trusted,
-        wait=wait,
-    )

@@ -19,8 +19,8 @@ from dovetail.errors import (
     ModelError,
     PolicyError,
 )
-from dovetail.host.authorization import RequestAuthorizer, build_consent_request
-from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny
+from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny, build_consent_request
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.client_messages import get_required_capabilities
 from dovetail.protocol.interfaces.language_model import Model, ModelReply

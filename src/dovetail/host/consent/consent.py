@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 
-from dovetail.host.policy.rules import ConsentKind
+from dovetail.host.policy.rules import ConsentKind, PolicyRequest
 from dovetail.protocol.safe_text import escape_line, quote_lines
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode, to_plain
@@ -116,6 +116,23 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
         values += [(name, value) for name, value in self.details.items() if name != "host"]
         # A long text from the server could push the arguments off the screen, so the arguments come last.
         return values if self.arguments is None else [*values, ("arguments", self.arguments)]
+
+
+def build_consent_request(
+    request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
+) -> ConsentRequest:
+    """Create a consent request, which asks the user whether a request is allowed."""
+    kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
+    return ConsentRequest(
+        kind=kind,
+        server=request.server,
+        tool=request.tool,
+        arguments=request.arguments,
+        details=details or {},
+        reason=reason,
+        trusted=request.trusted,
+        wait=wait,
+    )
 
 
 class Allow(Struct, frozen=True):

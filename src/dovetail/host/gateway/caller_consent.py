@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from dovetail.errors import InvalidParams, ServerBusy
+from dovetail.host.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
-from dovetail.host.gateway.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, SharedWorker, use_with_retry

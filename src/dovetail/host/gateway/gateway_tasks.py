@@ -28,8 +28,8 @@ from dovetail.errors import (
     ToolNotFound,
 )
 from dovetail.host.authorization import Authorization
+from dovetail.host.caller_pins import get_caller_id
 from dovetail.host.execution import build_task_outcome_event
-from dovetail.host.gateway.caller_pins import get_caller_id
 from dovetail.host.gateway.task_ids import TaskIds, UpstreamTask, create_unknown_error
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.background_work import repeat_until_available
+from dovetail.host.caller_pins import CallerPins
 from dovetail.host.consent.grants import Grant, GrantStore, list_session_grants, replace_session_grants
-from dovetail.host.gateway.caller_pins import CallerPins
 from dovetail.log import ThrottledLog, log
 from dovetail.protocol.interfaces.shared_state import CLOCK_MARGIN_S, SharedStateUnavailable, SharedWorker, StoredValue
 from dovetail.protocol.versioned_codec import VersionedCodec
