@@ -36,10 +36,10 @@ from dovetail.protocol.client_messages import (
     encode_initialize,
     find_unsupported_methods,
 )
+from dovetail.protocol.headers import VERSION_HEADER
 from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
-from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.lifecycle import (
     TASKS_EXTENSION,

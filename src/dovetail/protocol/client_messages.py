@@ -23,10 +23,9 @@ from dovetail.errors import (
     ToolError,
     Unauthorized,
 )
-from dovetail.protocol.headers import encode_value
+from dovetail.protocol.headers import METHOD_HEADER, NAME_HEADER, VERSION_HEADER, encode_value
 from dovetail.protocol.interfaces.client_transport import describe_request
 from dovetail.protocol.interfaces.shared_state import WORKER_LOST
-from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId

@@ -17,6 +17,9 @@ from dovetail.wire.base import Struct
 
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
+VERSION_HEADER: Final = b"mcp-protocol-version"
+METHOD_HEADER: Final = b"mcp-method"
+NAME_HEADER: Final = b"mcp-name"
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
 
@@ -247,3 +250,18 @@ def _format_value(name: str, value: Any) -> str:
             raise ValueError(f"the header {name} cannot contain an integer larger than 2^53 - 1")
         return str(int(value))
     raise ValueError(f"the header {name} can only contain a string, an integer or a boolean")
+
+
+def check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
+    """Raise HeaderMismatch if a header differs from the value in the body. spec: streamable-http#server-validation"""
+    header_value = headers.get(header)
+    # Usually, the header and the body contain the same plain text, which needs no decoding.
+    is_same = type(value) is str and header_value == value.encode()
+    if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
+        return
+    name = header.decode("ascii")
+    if header_value is None:
+        raise HeaderMismatch(f"Header mismatch: the header {name} is required")
+    text = decode_value(header_value, header=name) if header == NAME_HEADER else header_value.decode("latin-1")
+    if text != value:
+        raise HeaderMismatch(f"Header mismatch: {name} is '{clip(text, 64)}', but the body has a different value")

@@ -6,8 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dovetail.error_context import clip
-from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
+from dovetail.errors import InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
 from dovetail.protocol.downgrade import get_error_code
 from dovetail.protocol.exchange import (
     LARGE_RESULT_BYTES,
@@ -19,7 +18,7 @@ from dovetail.protocol.exchange import (
     create_long_token_error,
     make_type_error,
 )
-from dovetail.protocol.headers import decode_value
+from dovetail.protocol.headers import METHOD_HEADER, NAME_HEADER, VERSION_HEADER, check_mirrored_header
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result, replace
@@ -42,10 +41,6 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 
 _MAX_CACHED_INFO_BYTES: Final = 1024  # Client info above this size is not cached.
 _TASKS_ONLY: Final[dict[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}
-
-VERSION_HEADER: Final = b"mcp-protocol-version"
-METHOD_HEADER: Final = b"mcp-method"
-NAME_HEADER: Final = b"mcp-name"
 
 
 def is_stateless_message(message: dict[str, Any]) -> bool:
@@ -98,16 +93,16 @@ class StatelessProtocol:
         if type(revision) is not str:
             raise _make_meta_error(PROTOCOL_VERSION, f"_meta must contain {PROTOCOL_VERSION}")
         if headers is not None:
-            _check_mirrored_header(VERSION_HEADER, headers, revision)
+            check_mirrored_header(VERSION_HEADER, headers, revision)
         if revision not in self._served_revisions:
             raise UnsupportedProtocolVersion(revision, self._supported_revisions)
         method = message["method"]
         row = self._server.requests[revision].get(method)
         if headers is not None:
-            _check_mirrored_header(METHOD_HEADER, headers, method)
+            check_mirrored_header(METHOD_HEADER, headers, method)
             # The name header is optional for requests of extensions, because some clients do not send it.
             if row is not None and row.name_parameter is not None and (row.extension is None or NAME_HEADER in headers):
-                _check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
+                check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
         level = _read_log_level(meta) if LOG_LEVEL in meta else None
         client_info, cached = meta.get(CLIENT_INFO), self._cached_client
         client = cached[1] if client_info == cached[0] else self._read_client(client_info)
@@ -171,21 +166,6 @@ class StatelessProtocol:
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         """Encode the error response to a request."""
         return jsonrpc.encode_error(id, get_error_code(NEWEST_REVISION, exc), exc.message, exc.data)
-
-
-def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
-    """Raise HeaderMismatch if a header differs from the value in the body. spec: streamable-http#server-validation"""
-    header_value = headers.get(header)
-    # Usually, the header and the body contain the same plain text, which needs no decoding.
-    is_same = type(value) is str and header_value == value.encode()
-    if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
-        return
-    name = header.decode("ascii")
-    if header_value is None:
-        raise HeaderMismatch(f"Header mismatch: the header {name} is required")
-    text = decode_value(header_value, header=name) if header == NAME_HEADER else header_value.decode("latin-1")
-    if text != value:
-        raise HeaderMismatch(f"Header mismatch: {name} is '{clip(text, 64)}', but the body has a different value")
 
 
 def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:

@@ -30,10 +30,10 @@ from dovetail.cluster.sessions.session_record import SessionCopy, SessionRecord
 from dovetail.cluster.sessions.session_records import SessionRecords, apply_record
 from dovetail.protocol.exchange import Caller, IncomingExchange, Service
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL, EMPTY_RESULT, HandshakeState
+from dovetail.protocol.headers import VERSION_HEADER
 from dovetail.protocol.http_checks import create_unavailable_refusal
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.handshake_sessions import (

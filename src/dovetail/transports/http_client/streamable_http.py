@@ -26,13 +26,12 @@ from dovetail.errors import (
 from dovetail.log import log, log_and_suppress
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
-from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER
+from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER, VERSION_HEADER
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
 from dovetail.protocol.sse import EventTooLarge, ServerSentEvent, SSEParser
-from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.duplex_client import build_response_error
 from dovetail.transports.http_client.cookies import CookieJar
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken

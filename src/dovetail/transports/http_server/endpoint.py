@@ -26,6 +26,7 @@ from dovetail.errors import (
 from dovetail.log import log
 from dovetail.protocol import stateless
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
+from dovetail.protocol.headers import VERSION_HEADER
 from dovetail.protocol.http_checks import (
     JSON_MEDIA_TYPE,
     LOOPBACK,
@@ -235,7 +236,7 @@ class Endpoint:
                 if not await self._read_message(request):
                     return
                 if self._stateless_protocol.is_served and (
-                    headers.get(stateless.VERSION_HEADER) in _STATELESS_VERSIONS
+                    headers.get(VERSION_HEADER) in _STATELESS_VERSIONS
                     or (type(request.message) is dict and stateless.is_stateless_message(request.message))
                 ):
                     await self._handle_stateless(request)

@@ -22,9 +22,8 @@ from dovetail.log import log
 from dovetail.protocol import downgrade
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
-from dovetail.protocol.headers import SESSION_HEADER
+from dovetail.protocol.headers import SESSION_HEADER, VERSION_HEADER
 from dovetail.protocol.http_checks import Refusal, get_http_status, parse_accept
-from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.handshake_sessions import HandshakeSessions, SessionVersions

@@ -16,10 +16,9 @@ from dovetail.log import log
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import IncomingExchange, Service
 from dovetail.protocol.handshake import HandshakeState, create_implicit_session
-from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER
+from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER, VERSION_HEADER
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import STANDALONE_STREAM, HandshakeSession
 from dovetail.transports.http_server.sessions.handshake_sessions import (
