@@ -38,8 +38,8 @@ from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.guard.claims import VerificationUnavailable
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.sealer import Sealer
+from dovetail.transports.http1.asgi_lifespan import StartupFailed, run_lifespan
 from dovetail.transports.http_client.http_client import HTTPClient
-from dovetail.transports.http_server.asgi import StartupFailed, run_lifespan
 from dovetail.wire.codec import encode
 from support.fake_service import AsgiRequest
 from support.live_server import serve_app

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from dovetail import Server
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http1.asgi_lifespan import StartupFailed
 from dovetail.transports.http1.http_listener import HTTPServer, bind_socket
-from dovetail.transports.http_server.asgi import StartupFailed
 from support.fake_service import TIMEOUT_S
 
 

@@ -25,7 +25,8 @@ from dovetail.protocol.exchange import Service
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.interfaces.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
-from dovetail.transports.http_server.http_request import EndpointRequest, Scope
+from dovetail.transports.http1.server_request import Scope
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.wire.codec import encode
 
 

@@ -49,7 +49,7 @@ def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | N
     """Create the ASGI application for an endpoint. `fallback` handles the requests for other paths."""
     app: Any = endpoint
     if fallback is not None:
-        from dovetail.transports.http_server.asgi import FallbackRouter
+        from dovetail.transports.http_server.fallback_router import FallbackRouter
 
         app = FallbackRouter(endpoint, fallback)
     if service.recorder is not None:

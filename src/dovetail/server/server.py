@@ -700,7 +700,7 @@ class Server:
             base_url: The URL that the application sees in requests.
         """
         from dovetail.openapi.senders import create_app_sender, get_openapi_document
-        from dovetail.transports.http_server.asgi import run_lifespan
+        from dovetail.transports.http1.asgi_lifespan import run_lifespan
 
         state: dict[str, object] = {}  # the values that the lifespan of the application adds
         return cls.from_openapi(

@@ -16,7 +16,8 @@ from dovetail.protocol.handshake import encode_change
 from dovetail.protocol.interfaces.shared_state import Message, is_later_cursor
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import EVERYTHING, RESOURCE_UPDATED, get_declared_list_methods
-from dovetail.transports.http_server.http_request import EndpointRequest, Send
+from dovetail.transports.http1.server_request import Send
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.streams.shared_timer import SharedTimer
 from dovetail.transports.http_server.streams.stream_response import StreamResponse

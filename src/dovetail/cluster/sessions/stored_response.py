@@ -21,7 +21,8 @@ from dovetail.cluster.sessions.stored_stream import (
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol import sse
 from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable, StreamEvent, WorkerLost
-from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Send
+from dovetail.transports.http1.server_request import Headers, Send
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.session_writer import SessionWriter
 from dovetail.transports.http_server.streams.http_response import send_spool

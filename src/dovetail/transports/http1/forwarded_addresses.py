@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from dovetail.error_context import clip
-from dovetail.transports.http_server.http_request import Headers
+from dovetail.transports.http1.server_request import Headers
 
 # This environment variable lists the trusted proxies. uvicorn and gunicorn use the same variable.
 PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"

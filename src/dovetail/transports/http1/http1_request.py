@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from dovetail.log import log
 from dovetail.transports.http1.forwarded_addresses import Address, TrustedProxies
 from dovetail.transports.http1.http1_head import Header, RequestHead
-from dovetail.transports.http_server.http_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
+from dovetail.transports.http1.server_request import JSON_HEADERS, STREAM_HEADERS, Headers, Scope
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _MAX_UNREAD_BODY_BYTES: Final = 64 * 1024  # If more bytes are unread, the connection stops reading.

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.http1.asgi_lifespan import run_lifespan
 from dovetail.transports.http1.connection_group import ConnectionGroup
 from dovetail.transports.http1.forwarded_addresses import read_trusted_proxies
 from dovetail.transports.http1.http1_protocol import HTTP1Protocol
 from dovetail.transports.http1.http1_request import HTTP1Request
+from dovetail.transports.http1.server_request import RequestHandler
 from dovetail.transports.http1.shared_listener import SharedListener
-from dovetail.transports.http_server.asgi import FallbackRouter, run_lifespan
-from dovetail.transports.http_server.endpoint import Endpoint
 
 if TYPE_CHECKING:
     import ssl
@@ -50,7 +50,7 @@ class Release(Protocol):
 
 
 class HTTPServer:
-    """An HTTP server on one socket. It serves an `Endpoint` or any other ASGI application.
+    """An HTTP server on one socket. It serves a `RequestHandler` or an ASGI application.
 
     Args:
         shares_socket: Whether other processes accept connections from the same socket.
@@ -203,11 +203,11 @@ class HTTPServer:
 
 
 def _get_handler(app: Any, state: dict[str, Any]) -> Callable[[HTTP1Request], Awaitable[None]]:
-    """Return the function that handles requests. Our own applications do not use ASGI messages.
+    """Return the function that handles requests.
 
-    Other applications find a copy of the state of their lifespan in each request.
+    ASGI applications find a copy of the state of their lifespan in each request.
     """
-    if isinstance(app, Endpoint | FallbackRouter):
+    if isinstance(app, RequestHandler):
         return app.handle
 
     def handle(request: HTTP1Request) -> Awaitable[None]:

@@ -39,17 +39,13 @@ from dovetail.protocol.http_checks import (
 )
 from dovetail.protocol.principal import Authenticator, Principal, as_principal
 from dovetail.protocol.stats import EndpointStats
+from dovetail.transports.http1.server_request import Headers, Receive, Scope, Send, ServerRequest
 from dovetail.transports.http_server.http_request import (
     ASGIRequest,
     EndpointGuard,
     EndpointRequest,
-    Headers,
     OtherApps,
-    Receive,
     ResponseMode,
-    Scope,
-    Send,
-    ServerRequest,
     build_json_headers,
 )
 from dovetail.transports.http_server.route_call import FindRoute, MatchedRoute, RouteCall
@@ -83,6 +79,8 @@ _DISCONNECT_WATCH_DELAY_S: Final = 0.02  # During this time, a call is not cance
 
 class Endpoint:
     """The HTTP endpoint of a server."""
+
+    handles_server_requests = True
 
     def __init__(
         self,

@@ -13,7 +13,8 @@ from dovetail.protocol.http_checks import Refusal, get_http_status
 from dovetail.protocol.interfaces.http_types import Headers as HeaderMapping
 from dovetail.protocol.interfaces.routes import ROUTE_METHOD, RouteRequest, RouteResponse
 from dovetail.protocol.principal import Principal
-from dovetail.transports.http_server.http_request import EndpointRequest, Headers
+from dovetail.transports.http1.server_request import Headers
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.wire.revisions import NEWEST_REVISION
 
 _TEXT_TYPE: Final = b"text/plain; charset=utf-8"

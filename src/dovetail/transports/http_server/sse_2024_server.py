@@ -15,7 +15,8 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.interfaces.shared_state import ConnectionRouter
 from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
-from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
+from dovetail.transports.http1.server_request import Receive, Send
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.streams.http_response import STREAM_HEADERS, wait_for_disconnect
 from dovetail.transports.spool import MemoryBudget
 

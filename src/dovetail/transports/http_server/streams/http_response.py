@@ -10,16 +10,8 @@ from typing import Any
 from dovetail.eager_tasks import SuspendNotifier
 from dovetail.log import log, log_failure
 from dovetail.protocol import sse
-from dovetail.transports.http_server.http_request import (
-    JSON_HEADERS,
-    STREAM_HEADERS,
-    EndpointRequest,
-    Headers,
-    Receive,
-    ResponseMode,
-    Send,
-    build_json_headers,
-)
+from dovetail.transports.http1.server_request import JSON_HEADERS, STREAM_HEADERS, Headers, Receive, Send
+from dovetail.transports.http_server.http_request import EndpointRequest, ResponseMode, build_json_headers
 from dovetail.transports.http_server.streams.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.protocol import sse
 from dovetail.protocol.http_checks import Refusal
-from dovetail.transports.http_server.http_request import Headers, Send
+from dovetail.transports.http1.server_request import Headers, Send
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession
 from dovetail.transports.http_server.sessions.session_writer import SessionWriter, WriterOwner
 from dovetail.transports.http_server.streams.event_log import EventLog, EventStream

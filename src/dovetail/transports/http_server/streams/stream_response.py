@@ -10,7 +10,8 @@ from typing import Any
 
 from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
 from dovetail.protocol import sse
-from dovetail.transports.http_server.http_request import EndpointRequest, Send
+from dovetail.transports.http1.server_request import Send
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.streams.http_response import STREAM_HEADERS, wait_for_disconnect
 from dovetail.transports.http_server.streams.shared_timer import DueTimes, SharedTimer
 
