@@ -31,6 +31,7 @@ from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.qualified_names import make_model_name
 from dovetail.oauth.authorization_server import store as authorization_store
 from dovetail.oauth.authorization_server.store import InMemoryStore, StoreFull
+from dovetail.oauth.replay_memory import ReplayMemory
 from dovetail.protocol.exchange import (
     LARGE_RESULT_BYTES,
     Caller,
@@ -40,7 +41,6 @@ from dovetail.protocol.exchange import (
 )
 from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import ServerLimits
-from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.sse import SSEParser
 from dovetail.protocol.subscription_filter import TOOLS_LIST_CHANGED
 from dovetail.protocol.uri_readings import uri_readings

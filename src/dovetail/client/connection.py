@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.client.handlers import InputHandlers
@@ -30,7 +31,6 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.log import log
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.interfaces.client_transport import ClientTransport, EncodedRequest, Headers
 from dovetail.protocol.uri_key import uri_key

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.client.connection import TRANSIENT_STATUS_CODES, Connection
 from dovetail.client.deadlines import DeadlineTimer, ProgressHandler, RequestDeadline
 from dovetail.error_context import add_context
@@ -26,7 +27,6 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.log import log_and_suppress, log_failure
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder, create_unsupported_error
 from dovetail.protocol.interfaces.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import Any, Literal, Protocol, Self
 
+from dovetail.backoff import compute_backoff
 from dovetail.client.connection import TRANSIENT_STATUS_CODES, Connection
 from dovetail.client.deadlines import RequestDeadline
 from dovetail.client.reconnect import Reconnector
@@ -28,7 +29,6 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.log import log_and_suppress, log_failure
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder
 from dovetail.protocol.interfaces.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from typing import Any, Final
 
-from dovetail.protocol.backoff import compute_backoff
+from dovetail.backoff import compute_backoff
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
 
 _FIRST_DELAY_S: Final = 0.1

@@ -5,8 +5,8 @@ from typing import Final
 
 from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.background_work import release_place
+from dovetail.keys import build_key
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable, SharedWorker
-from dovetail.protocol.keys import build_key
 
 _OWN_SHARE: Final = 2  # One half of a limit is divided among the workers. The other half is shared.
 

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable
 from typing import Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.cluster.change_messages import CHANGE, SESSION_NOTICE, Change, SessionNotice, encode_body, read_change
 from dovetail.log import ThrottledLog
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.interfaces.shared_state import MAX_CHANGE_BYTES, Message, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.subscription_filter import EVERYTHING
 

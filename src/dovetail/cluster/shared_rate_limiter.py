@@ -1,7 +1,7 @@
 """A limit on how often an event happens at all workers of a cluster together."""
 
+from dovetail.keys import build_key
 from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter
 
 

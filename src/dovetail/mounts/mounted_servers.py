@@ -19,6 +19,7 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
+from dovetail.keys import build_key
 from dovetail.log import log
 from dovetail.mounts.forwarding import check_headers, finish_result
 from dovetail.mounts.local_server import LocalServer, MountingServer, list_all_items
@@ -43,7 +44,6 @@ from dovetail.protocol.exchange import (
 )
 from dovetail.protocol.headers import HeaderPath
 from dovetail.protocol.item_kinds import ITEM_KINDS, ItemKind
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, read_filter

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from dovetail.protocol.keys import build_key
+from dovetail.keys import build_key
 from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000

@@ -2,8 +2,8 @@
 
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
+from dovetail.keys import build_key
 from dovetail.protocol.interfaces.state_store import StateStore
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.versioned_codec import add_format, remove_format
 from dovetail.wire.codec import convert, decode, encode, to_plain

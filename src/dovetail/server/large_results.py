@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.errors import ResourceNotFound, ServerBusy
+from dovetail.keys import build_key
 from dovetail.protocol.interfaces.shared_state import MAX_MESSAGE_BYTES, SharedState, SharedStateUnavailable
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.versioned_codec import VersionedCodec
 from dovetail.server.context import Context

@@ -16,10 +16,10 @@ from typing import Final, Literal, Protocol, TypeVar
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.cursor import encode_cursor, find_page_start
 from dovetail.protocol.exchange import Exchange, IncomingExchange, make_uri_length_error
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
+from dovetail.server.items.cursor import encode_cursor, find_page_start
 from dovetail.skills.served_skill import ServedSkill, is_in_skill, list_directory
 from dovetail.skills.skill import (
     GetSkillParams,

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.cluster.envelope import hash_name
 from dovetail.cluster.redis.redis_channel import RedisChannel
 from dovetail.cluster.redis.redis_connection import (
@@ -22,7 +23,6 @@ from dovetail.cluster.redis.redis_connection import (
 )
 from dovetail.cluster.redis.redis_server_check import check_server, find_clock_problem
 from dovetail.log import ThrottledLog, log, log_and_suppress
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.tasks.task_record import TaskStoreUnavailable, TaskUnreadable
 from dovetail.tasks.task_store import TaskStoreFull

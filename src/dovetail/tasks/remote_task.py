@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from dovetail.backoff import compute_backoff
 from dovetail.client.connection import TRANSIENT_STATUS_CODES
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -28,7 +29,6 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.log import log_failure
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.limits import ClientLimits
 from dovetail.tasks.task_messages import DetailedTask, Task
 from dovetail.tasks.task_record import is_final

@@ -8,7 +8,7 @@ import msgspec
 
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.principal import SavedPrincipal, restore_principal, save_principal
-from dovetail.protocol.unknown_members import keep_unknown_members
+from dovetail.protocol.versioned_codec import keep_unknown_members
 from dovetail.wire.base import UNSET, Struct, field
 from dovetail.wire.codec import encode
 from dovetail.wire.input_required import InputRequest

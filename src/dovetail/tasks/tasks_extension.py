@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.errors import InternalError, InvalidParams, ServerBusy
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.interfaces.extension import Extension
 from dovetail.protocol.principal import Principal

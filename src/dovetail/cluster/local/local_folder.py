@@ -15,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from dovetail.protocol.keys import build_key
+from dovetail.keys import build_key
 from dovetail.storage import lock_path
 
 _KEY_BYTES: Final = 32

@@ -4,9 +4,9 @@ import importlib
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dovetail.keys import escape
 from dovetail.log import log_and_suppress
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
-from dovetail.protocol.keys import escape
 from dovetail.wire.base import Struct
 
 _DEFAULT_PORT: Final = 6379

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.cluster.envelope import NO_KEY_ID
 from dovetail.cluster.redis import redis_scripts as scripts
 from dovetail.cluster.redis.redis_channel import RedisChannel
@@ -24,7 +25,6 @@ from dovetail.cluster.redis.redis_server_check import (
     compute_clock_step,
 )
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.limits import KiB
 

@@ -8,13 +8,13 @@ are a set of streams with new events, and a short stream that only shows that th
 import asyncio
 from typing import Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.cluster.envelope import Envelope, unpack_message
 from dovetail.cluster.guarded_listener import GuardedListener
 from dovetail.cluster.redis import redis_scripts as scripts
 from dovetail.cluster.redis.redis_link import RedisLink
 from dovetail.cluster.stream_follower import StreamFollowers
 from dovetail.log import ThrottledLog, log
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.interfaces.shared_state import MAX_INBOX_MESSAGES, Message, SharedStateUnavailable
 
 READ_BLOCK_S: Final = 1.0  # how long one command waits for messages

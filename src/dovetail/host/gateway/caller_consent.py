@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final
 from dovetail.errors import InvalidParams, ServerBusy
 from dovetail.host.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
+from dovetail.oauth.replay_memory import ReplayMemory
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, SharedWorker, use_with_retry
-from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.request_state import (
     RequestState,
     RequestStateSealer,

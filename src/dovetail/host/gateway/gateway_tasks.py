@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.client.client import get_tasks
 from dovetail.errors import (
     InternalError,
@@ -37,7 +38,6 @@ from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.log import log
 from dovetail.mounts.name_map import NameMap, rewrite_links
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.interfaces.extension import Extension
 from dovetail.server.dispatch.dispatcher import Dispatcher

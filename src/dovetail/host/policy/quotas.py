@@ -11,8 +11,8 @@ from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.background_work import release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
+from dovetail.keys import build_key
 from dovetail.protocol.interfaces.shared_state import EventLimiter, SharedStateUnavailable, SharedWorker
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode

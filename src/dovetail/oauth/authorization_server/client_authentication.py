@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from dovetail.keys import build_key
 from dovetail.oauth.authorization_server.clients import ANY_SECRET_METHOD, InvalidClient, get_document_ttl
 from dovetail.oauth.authorization_server.responses import (
     Request,
@@ -25,7 +26,6 @@ from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
 from dovetail.protocol.interfaces.http_types import HTTPResponse
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from dovetail.protocol.unknown_members import keep_unknown_members
+from dovetail.protocol.versioned_codec import keep_unknown_members
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 

@@ -17,8 +17,8 @@ from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
 from dovetail.oauth.proofs import sha256_base64url
+from dovetail.oauth.replay_memory import ReplayMemory
 from dovetail.protocol.interfaces.shared_state import HistoryLost, SharedStateUnavailable, SharedWorker, use_with_retry
-from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.wire.base import Struct
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")

@@ -22,11 +22,11 @@ from dovetail.errors import (
     ServerBusy,
     ToolError,
 )
+from dovetail.keys import build_key
 from dovetail.log import ThrottledLog, log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
 from dovetail.protocol.item_kinds import ItemKind
-from dovetail.protocol.keys import build_key
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import (
     Handler,

@@ -5,8 +5,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dovetail.protocol import downgrade
-from dovetail.protocol.cursor import encode_cursor, find_page_start
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.server.items.cursor import encode_cursor, find_page_start
 from dovetail.server.items.item_options import CacheHint
 from dovetail.wire.base import PaginatedParams, Result
 from dovetail.wire.codec import convert, encode

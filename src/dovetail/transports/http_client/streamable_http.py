@@ -12,6 +12,7 @@ import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
+from dovetail.backoff import compute_backoff
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ConnectError,
@@ -24,7 +25,6 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.log import log, log_and_suppress
-from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.headers import LAST_EVENT_HEADER, SESSION_HEADER, VERSION_HEADER
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type

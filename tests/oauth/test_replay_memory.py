@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.replay_memory import ReplayMemory
+from dovetail.oauth.replay_memory import ReplayMemory
 
 
 def test_an_id_is_accepted_once_for_each_owner() -> None:

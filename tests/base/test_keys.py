@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.cluster.redis.redis_connection import build_deployment_prefix
-from dovetail.protocol.keys import build_key, escape
+from dovetail.keys import build_key, escape
 
 # Most generated texts would have no special character, so these characters are chosen often.
 TEXTS = st.text(st.sampled_from(" :%{}()\0/#ab253A7BD") | st.characters())

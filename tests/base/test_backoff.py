@@ -1,6 +1,6 @@
 """Test that the delay doubles up to its limit, for any number of attempts."""
 
-from dovetail.protocol.backoff import compute_backoff
+from dovetail.backoff import compute_backoff
 
 
 def test_it_doubles_up_to_the_limit() -> None:
