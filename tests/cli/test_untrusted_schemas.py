@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cli.command_process import RunCommand
 from dovetail.cli.answers import AnswerProvider
 from dovetail.cli.commands.diff import compare_items
-from dovetail.cli.commands.lint import lint_tools
+from dovetail.cli.item_lint import lint_tools
 from dovetail.cli.item_page import format_item
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.tool_arguments import read_arguments

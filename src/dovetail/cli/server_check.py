@@ -45,7 +45,7 @@ def check_server(app: Any, http_options: Mapping[str, Any] | None, *, starts_lif
 
 
 def _check_items(items: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    from dovetail.cli.commands.lint import lint_tools, merge_issues
+    from dovetail.cli.item_lint import lint_tools, merge_issues
 
     if not any(items.values()):
         yield Problem("server", "it has no tools, resources or prompts", is_error=False)

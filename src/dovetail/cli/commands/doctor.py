@@ -12,9 +12,9 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, create_client, list_items, run_to_exit_code
-from dovetail.cli.commands.lint import lint_tools
 from dovetail.cli.commands.list import ITEM_KINDS
 from dovetail.cli.error_report import translate_error
+from dovetail.cli.item_lint import lint_tools
 from dovetail.cli.target_argument import (
     TargetOptions,
     build_client_options,

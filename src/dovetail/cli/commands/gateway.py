@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from dovetail.cli.cluster_option import cluster_option, report_cluster_errors
 from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.host_setup import (
     HostOptions,
@@ -16,11 +15,13 @@ from dovetail.cli.host_setup import (
     report_failures,
 )
 from dovetail.cli.listener_options import (
+    cluster_option,
     keep_alive_option,
     listener_options,
     log_level_option,
     read_listener_options,
     reject_without_http,
+    report_cluster_errors,
 )
 from dovetail.cli.target_argument import PositiveNumber
 from dovetail.host.gateway.gateway import GatewayMode

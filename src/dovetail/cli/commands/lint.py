@@ -6,13 +6,11 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, list_items, run_command
-from dovetail.cli.skill_lint import lint_folder, lint_skills
+from dovetail.cli.item_lint import lint_folder, lint_skills, lint_tools, merge_issues
 from dovetail.cli.target_argument import find_folder, list_restricted_items, read_target_options, target_options
-from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS
-from dovetail.schemas.validator import UnusableSchema, compile_schema
-from dovetail.server.items.lint import LintIssue, LintReport, lint_declaration
+from dovetail.schemas.provider_rules import PROVIDER_RULES
+from dovetail.server.items.lint import LintReport
 from dovetail.terminal import output
-from dovetail.wire.tools import Tool
 
 
 @click.command("lint")
@@ -73,35 +71,6 @@ def _get_exit_code(reports: list[LintReport], skipped: list[str], *, strict: boo
     return error_report.EXIT_VALIDATION if has_failed else error_report.EXIT_OK
 
 
-def lint_tools(tools: list[Tool], profiles: tuple[str, ...] = ()) -> list[LintReport]:
-    """Return the problems of each tool."""
-    names = [tool.name for tool in tools]
-    return [
-        _add_protocol_issues(lint_declaration(tool, profiles or UNMODIFIED_RULE_SETS), tool, names) for tool in tools
-    ]
-
-
-def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> LintReport:
-    issues: list[LintIssue] = []
-    if names.count(tool.name) > 1:
-        issues.append(LintIssue("protocol", "another tool has the same name"))
-    for field, value in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
-        if output.escape_text(value) != value.replace("\r\n", "\n"):
-            issues.append(LintIssue("protocol", f"the {field} contains hidden characters: {output.escape_line(value)}"))
-    for field, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
-        if schema is not None and (problem := _find_schema_error(schema)):
-            issues.append(LintIssue("protocol", f"the {field} schema: {problem}"))
-    return LintReport(report.name, report.tokens, [*report.issues, *issues])
-
-
-def _find_schema_error(schema: Any) -> str | None:
-    try:
-        compile_schema(schema)
-    except UnusableSchema as exc:
-        return str(exc) if str(exc).startswith("invalid schema") else None
-    return None
-
-
 def _format_reports(reports: list[LintReport], skill_reports: list[LintReport], skipped: list[str]) -> str:
     tables = [_format_table("tool", reports), _format_table("skill", skill_reports)]
     lines = [
@@ -118,11 +87,3 @@ def _format_reports(reports: list[LintReport], skill_reports: list[LintReport], 
 def _format_table(kind: str, reports: list[LintReport]) -> str:
     rows = [(lint_report.name, str(lint_report.tokens), str(len(lint_report.issues) or "")) for lint_report in reports]
     return output.format_table(rows, (kind, "tokens", "issues"))
-
-
-def merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
-    """Merge the issues with the same message. The merged issue lists all rules."""
-    by_text: dict[str, list[str]] = {}
-    for issue in issues:
-        by_text.setdefault(issue.message, []).append(issue.rule)
-    return [LintIssue(", ".join(rules), message) for message, rules in by_text.items()]

@@ -11,14 +11,16 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli import error_report
-from dovetail.cli.cluster_option import WorkerCount, cluster_option, report_cluster_errors
 from dovetail.cli.error_report import describe_listen_error
 from dovetail.cli.listener_options import (
+    WorkerCount,
+    cluster_option,
     keep_alive_option,
     listener_options,
     log_level_option,
     read_listener_options,
     reject_without_http,
+    report_cluster_errors,
 )
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (

@@ -12,7 +12,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.completion_candidates import remember_items
-from dovetail.cli.skill_lint import get_skill_path, require_yaml
+from dovetail.cli.item_lint import get_skill_path, require_yaml
 from dovetail.cli.target_argument import (
     TargetOptions,
     find_folder,

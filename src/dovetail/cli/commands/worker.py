@@ -7,8 +7,7 @@ from typing import Any, Final
 import click
 
 from dovetail.cli import error_report
-from dovetail.cli.cluster_option import cluster_option
-from dovetail.cli.listener_options import log_level_option
+from dovetail.cli.listener_options import cluster_option, log_level_option
 from dovetail.cli.server_loader import load_server
 from dovetail.cli.target_argument import TargetOptions
 from dovetail.cli.task_stores import is_python_file

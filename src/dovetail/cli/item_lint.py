@@ -1,4 +1,4 @@
-"""The checks of `dovetail lint` for skills, of a server or in a folder."""
+"""The checks of `dovetail lint` for tools and for skills, of a server or in a folder."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -9,7 +9,9 @@ import click
 
 from dovetail.cli.error_report import is_insufficient_scope
 from dovetail.errors import InvalidResult, RemoteError
-from dovetail.server.items.lint import LintIssue, LintReport, estimate_tokens
+from dovetail.schemas.provider_rules import UNMODIFIED_RULE_SETS
+from dovetail.schemas.validator import UnusableSchema, compile_schema
+from dovetail.server.items.lint import LintIssue, LintReport, estimate_tokens, lint_declaration
 from dovetail.skills.front_matter import import_yaml
 from dovetail.skills.remote_skill import Skill
 from dovetail.skills.served_skill import SkillProblem
@@ -18,8 +20,46 @@ from dovetail.skills.skill_folder import SkillFolder
 from dovetail.skills.skill_links import find_broken_links
 from dovetail.skills.skill_writer import check_paths, find_unsafe_path
 from dovetail.terminal import output
+from dovetail.wire.tools import Tool
 
 _MAX_LINKS: Final = 20  # At most this many broken links of one skill are reported.
+
+
+def lint_tools(tools: list[Tool], profiles: tuple[str, ...] = ()) -> list[LintReport]:
+    """Return the problems of each tool."""
+    names = [tool.name for tool in tools]
+    return [
+        _add_protocol_issues(lint_declaration(tool, profiles or UNMODIFIED_RULE_SETS), tool, names) for tool in tools
+    ]
+
+
+def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> LintReport:
+    issues: list[LintIssue] = []
+    if names.count(tool.name) > 1:
+        issues.append(LintIssue("protocol", "another tool has the same name"))
+    for field, value in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
+        if output.escape_text(value) != value.replace("\r\n", "\n"):
+            issues.append(LintIssue("protocol", f"the {field} contains hidden characters: {output.escape_line(value)}"))
+    for field, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        if schema is not None and (problem := _find_schema_error(schema)):
+            issues.append(LintIssue("protocol", f"the {field} schema: {problem}"))
+    return LintReport(report.name, report.tokens, [*report.issues, *issues])
+
+
+def _find_schema_error(schema: Any) -> str | None:
+    try:
+        compile_schema(schema)
+    except UnusableSchema as exc:
+        return str(exc) if str(exc).startswith("invalid schema") else None
+    return None
+
+
+def merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
+    """Merge the issues with the same message. The merged issue lists all rules."""
+    by_text: dict[str, list[str]] = {}
+    for issue in issues:
+        by_text.setdefault(issue.message, []).append(issue.rule)
+    return [LintIssue(", ".join(rules), message) for message, rules in by_text.items()]
 
 
 async def lint_skills(skills: list[Skill]) -> list[LintReport]:
