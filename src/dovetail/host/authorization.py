@@ -49,7 +49,7 @@ from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.wire.base import Struct, replace
 
 if TYPE_CHECKING:
-    from dovetail.host.gateway.shared_callers import SharedCallers
+    from dovetail.host.shared_callers import SharedCallers
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
@@ -125,7 +125,7 @@ class RequestAuthorizer:
         """Share quotas, session grants and the definitions that callers used with all workers of a gateway."""
         if self._shared_callers is not None and self._shared_callers.cluster is cluster:
             return
-        from dovetail.host.gateway.shared_callers import SharedCallers  # Few gateways are in a cluster.
+        from dovetail.host.shared_callers import SharedCallers  # Few gateways are in a cluster.
 
         self._shared_callers = SharedCallers(cluster, self.grants, self._caller_pins)
         self.meter.join_cluster(cluster)
