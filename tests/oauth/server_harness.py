@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
 from dovetail.oauth.authorization_server.identity_provider import UpstreamProvider, get_identity_provider
@@ -25,6 +24,7 @@ from dovetail.oauth.flow import (
     Now,
     VerifyPassword,
 )
+from dovetail.oauth.pkce import create_pkce_pair
 from dovetail.protocol.interfaces.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.sealer import Sealer
 from dovetail.wire.codec import decode, encode
@@ -182,7 +182,7 @@ class Browser:
         self.form: dict[str, str] = {}
 
     def open(self, **changes: str | None) -> HTTPResponse:
-        self.verifier, challenge = proofs.create_pkce_pair()
+        self.verifier, challenge = create_pkce_pair()
         good: dict[str, str | None] = {
             "response_type": "code", "client_id": "editor", "redirect_uri": REDIRECT_URI, "state": "s&1",
             "code_challenge": challenge, "code_challenge_method": "S256", "resource": RESOURCE, "scope": "read",

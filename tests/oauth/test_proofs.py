@@ -13,6 +13,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
 from dovetail.oauth.login.login_settings import Signer
+from dovetail.oauth.pkce import create_pkce_pair
 
 URL = "https://mcp.example.com/mcp?x=1#y"
 
@@ -22,10 +23,10 @@ def s256(text: str) -> str:
 
 
 def test_a_pkce_pair_is_by_the_book() -> None:
-    verifier, challenge = proofs.create_pkce_pair()
+    verifier, challenge = create_pkce_pair()
     assert re.fullmatch(r"[A-Za-z0-9\-._~]{43,128}", verifier)
     assert challenge == s256(verifier)
-    assert len({proofs.create_pkce_pair()[0] for _ in range(100)}) == 100
+    assert len({create_pkce_pair()[0] for _ in range(100)}) == 100
 
 
 def test_a_proof_names_its_request_and_its_key() -> None:

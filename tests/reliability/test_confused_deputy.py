@@ -13,7 +13,7 @@ import pytest
 from harness import record_measurement
 
 from dovetail.auth import AuthorizationServer, ProviderMetadata, RegisteredClient, UpstreamProvider
-from dovetail.oauth import proofs
+from dovetail.oauth.pkce import create_pkce_pair
 from dovetail.transports.http_client.http_client import HTTPClient
 from support.live_server import serve_app
 
@@ -46,7 +46,7 @@ class Browser:
         return self
 
     async def ask(self, **changes: str | None) -> "Browser":
-        verifier, challenge = proofs.create_pkce_pair()
+        verifier, challenge = create_pkce_pair()
         self.verifier = verifier
         good: dict[str, str | None] = {
             "response_type": "code", "client_id": "editor", "redirect_uri": HOME, "state": "s", "resource": self.url,

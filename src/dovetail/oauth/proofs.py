@@ -1,4 +1,4 @@
-"""Proofs that a client creates: DPoP (RFC 9449), client assertions (RFC 7523) and PKCE (RFC 7636).
+"""Proofs that a client signs: DPoP (RFC 9449) and client assertions (RFC 7523).
 
 On the client side, only this module imports joserfc, and only for signatures.
 """
@@ -16,12 +16,6 @@ from dovetail.oauth.login.login_settings import Signer
 DPOP_ALGORITHM = "ES256"
 
 _ALGORITHM_BY_CURVE = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "Ed25519"}
-
-
-def create_pkce_pair() -> tuple[str, str]:
-    """Create a PKCE verifier and its S256 challenge."""
-    verifier = secrets.token_urlsafe(48)
-    return verifier, sha256_base64url(verifier)
 
 
 def generate_key() -> dict[str, Any]:

@@ -5,7 +5,6 @@ grant, and the server does not remember consent. spec: authorization, client-reg
 """
 
 import contextlib
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -13,7 +12,6 @@ from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
-from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
@@ -50,6 +48,7 @@ from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, V
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
+from dovetail.oauth.pkce import create_pkce_pair, is_challenge
 from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter, build_limiter_key, group_address
 from dovetail.protocol.sealer import Sealer, UnsealError
@@ -64,7 +63,6 @@ _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
 _KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # A browser counts as known for this many seconds after a login.
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
-_CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
 # Scripts on any web page may call these endpoints, because the endpoints do not use cookies.
 _CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
@@ -320,9 +318,7 @@ class AuthorizationEndpoints:
         if fields.get("response_type") != "code":
             return "unsupported_response_type", "response_type must be 'code'"
         # Without PKCE, an attacker could use a stolen code. spec: security-considerations#authorization-code-protection
-        if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
-            fields.get("code_challenge", "")
-        ):
+        if fields.get("code_challenge_method") != "S256" or not is_challenge(fields.get("code_challenge", "")):
             return "invalid_request", "a code_challenge with the method S256 is required"
         if self._settings.select_resource(fields) is None:
             return "invalid_target", "resource must be a server for which this authorization server issues tokens"
@@ -526,7 +522,7 @@ class AuthorizationEndpoints:
         assert self._identity_provider is not None
         if not (yield from self._mark_decided(authorization_request, now)):
             return _error_page("This request has expired", "Start again from the application.")
-        verifier, challenge = proofs.create_pkce_pair()
+        verifier, challenge = create_pkce_pair()
         state = secrets.token_urlsafe(24)
         try:
             provider_url = yield from self._identity_provider.build_authorization_url(

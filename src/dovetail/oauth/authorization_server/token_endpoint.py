@@ -3,12 +3,10 @@
 Every caller must authenticate first, and the number of failures is limited.
 """
 
-import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients
 from dovetail.oauth.authorization_server.client_authentication import (
     ClientAuthenticator,
@@ -33,11 +31,10 @@ from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, Now, wait_for
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
+from dovetail.oauth.pkce import matches_challenge
 from dovetail.protocol.interfaces.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import build_limiter_key
 from dovetail.wire.base import replace
-
-_CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 
 
 class TokenEndpoint:
@@ -132,10 +129,7 @@ class TokenEndpoint:
         code = yield from self._token_issuer.redeem_code(fields.get("code", ""), now)
         if code is None or code.grant.client_id != client.client_id:
             raise create_oauth_error("invalid_grant", "the code is invalid or expired")
-        verifier = fields.get("code_verifier", "")
-        if not _CODE_VERIFIER.fullmatch(verifier) or not is_same_secret(
-            proofs.sha256_base64url(verifier), code.challenge
-        ):
+        if not matches_challenge(fields.get("code_verifier", ""), code.challenge):
             raise create_oauth_error("invalid_grant", "the code_verifier does not match the code")
         if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
             raise create_oauth_error("invalid_grant", "the redirect_uri does not match the code")

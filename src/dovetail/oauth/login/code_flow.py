@@ -28,6 +28,7 @@ from dovetail.oauth.metadata import (
     is_secure_url,
     parse_web_url,
 )
+from dovetail.oauth.pkce import create_pkce_pair
 from dovetail.oauth.token_request import request_token
 
 _SAME_ORIGIN_HINT: Final = (
@@ -151,7 +152,7 @@ def _authorize(
     resource: str,
     scopes: Sequence[str] | None,
 ) -> Flow[tuple[str, str]]:
-    verifier, challenge = proofs.create_pkce_pair()
+    verifier, challenge = create_pkce_pair()
     state = secrets.token_urlsafe(24)
     query = {
         "response_type": "code",
