@@ -67,7 +67,7 @@ async def test_the_timeout_of_a_resource_stops_only_the_read() -> None:
 
 async def test_a_long_timeout_of_a_resource_is_checked_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.server.dispatch.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
-    monkeypatch.setattr("dovetail.server.dispatch.dispatcher._SWEEP_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.server.dispatch.lifecycle._SWEEP_INTERVAL_S", 0.01)
     app, hanging = reader(), Hanging()
     app.add_resource(hanging, "x:inner", timeout=0.02)
     with pytest.raises(InternalError):
@@ -77,7 +77,7 @@ async def test_a_long_timeout_of_a_resource_is_checked_periodically(monkeypatch:
 
 async def test_a_resource_of_a_mounted_server_keeps_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.server.dispatch.item_handlers._MAX_TIMER_TIMEOUT_S", 0)
-    monkeypatch.setattr("dovetail.server.dispatch.dispatcher._SWEEP_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dovetail.server.dispatch.lifecycle._SWEEP_INTERVAL_S", 0.01)
     outer, inner, hanging = Server("outer"), reader(), Hanging()
     inner.add_resource(hanging, "x:inner", timeout=0.02)
     outer.mount(inner)
@@ -306,11 +306,9 @@ async def test_the_same_path_serves_tools_and_prompts() -> None:
 
     @app.tool
     async def combine() -> list[Any]:
-        dispatcher, outer = get_dispatcher(app), exchanges[0]
-        doubled: Any = await dispatcher.handle_nested(outer, "tools/call", {"name": "double", "arguments": {"n": 4}})
-        greeting: Any = await dispatcher.handle_nested(
-            outer, "prompts/get", {"name": "greet", "arguments": {"name": "Ada"}}
-        )
+        nested_calls, outer = get_dispatcher(app).nested_calls, exchanges[0]
+        doubled: Any = await nested_calls.handle(outer, "tools/call", {"name": "double", "arguments": {"n": 4}})
+        greeting: Any = await nested_calls.handle(outer, "prompts/get", {"name": "greet", "arguments": {"name": "Ada"}})
         return [doubled.structured_content, greeting.messages[0].content.text]
 
     result = await Client(app).call("combine")

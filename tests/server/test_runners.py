@@ -20,7 +20,7 @@ import pytest
 
 from dovetail import Client, Server, ServerLimits
 from dovetail.errors import MCPError
-from dovetail.server.dispatch import dispatcher
+from dovetail.server.dispatch import lifecycle
 from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
@@ -38,7 +38,7 @@ import asyncio, json, os, sys, time
 from contextlib import asynccontextmanager
 from dovetail import Client, Server, ServerLimits
 from dovetail.errors import MCPError
-from dovetail.server.dispatch import dispatcher
+from dovetail.server.dispatch import lifecycle
 
 @asynccontextmanager
 async def lifespan():
@@ -492,7 +492,7 @@ def test_a_second_signal_ends_the_calls_in_a_running_loop(transport: str) -> Non
 async def test_a_server_without_signal_handlers_does_not_mention_a_second_signal(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "_QUIET_DRAIN_S", 0.01)
+    monkeypatch.setattr(lifecycle, "_QUIET_DRAIN_S", 0.01)
     app = Server("x", limits=ServerLimits(drain_timeout=0.02))
     started = asyncio.Event()
 

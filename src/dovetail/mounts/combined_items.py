@@ -69,7 +69,7 @@ def open_mounts(server: MountingServer) -> MountedServers:
         return server.items.mounts
     mounts = server.registry.mounted_names = MountedServers(server)
     server.items = CombinedItems(server.items, server, mounts)
-    server.add_part(mounts)
+    server.handler_table.add_part(mounts)
     return mounts
 
 

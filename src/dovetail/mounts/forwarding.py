@@ -45,7 +45,7 @@ def finish_result(
 ) -> Result | bytes:
     """Translate the links of a result, and add or remove what the caller's protocol version requires."""
     result = rewrite_links(result, exchange.method, mount.name_map)
-    if isinstance(result, bytes) and server.inspects_results:
+    if isinstance(result, bytes) and server.handler_table.inspects_results:
         result = parse_result(result, exchange.method)
     if not exchange.caller.is_stateless:
         return _drop_stateless_meta(result)

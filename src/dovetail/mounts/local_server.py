@@ -2,21 +2,20 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import MCPError
 from dovetail.mounts.mountable import Mountable, ResourceWatch
 from dovetail.protocol.exchange import ChangeCallback, IncomingExchange
 from dovetail.protocol.headers import HeaderPath
-from dovetail.protocol.interfaces.shared_state import SharedWorker
 from dovetail.protocol.item_kinds import ItemKind
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.request_state import RequestStateSealer
+from dovetail.server.dispatch.handler_table import HandlerTable
 from dovetail.server.dispatch.item_source import ItemSource
+from dovetail.server.dispatch.lifecycle import Lifecycle
 from dovetail.server.dispatch.lifespan import log_start_failure
-from dovetail.server.dispatch.parts import ServerPart
 from dovetail.server.items.registry import Registry
 from dovetail.server.items.visibility import Visibility
 from dovetail.wire.base import Result
@@ -40,22 +39,18 @@ class MountingServer(Protocol):
     @property
     def limits(self) -> ServerLimits: ...
     @property
-    def inspects_results(self) -> bool: ...
+    def handler_table(self) -> HandlerTable: ...
+    @property
+    def lifecycle(self) -> Lifecycle: ...
 
-    async def start(self, user: object = None, context: contextvars.Context | None = None) -> None: ...
-    async def stop(self, user: object = None) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes: ...
     def receive_notification(self, exchange: IncomingExchange) -> None: ...
     def watch_resource(
         self, uri: str, principal: Principal | None, origin: str | None
     ) -> Callable[[], None] | None: ...
-    async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]: ...
     def list_used_scopes(self) -> tuple[str, ...]: ...
     def find_route(self, path: str, method: str) -> "RouteMatch | None": ...
-    def use_sealer(self, sealer: RequestStateSealer) -> None: ...
-    def add_part(self, part: ServerPart) -> None: ...
-    def share_limits(self, cluster: SharedWorker, path: str) -> None: ...
 
 
 class LocalServer:
@@ -71,7 +66,7 @@ class LocalServer:
 
     async def start(self) -> None:
         try:
-            await self.server.start(self, self._context)
+            await self.server.lifecycle.start(self, self._context)
         except (MCPError, asyncio.CancelledError):
             raise
         except Exception as exc:
@@ -79,7 +74,7 @@ class LocalServer:
 
     async def stop(self) -> None:
         """Stop using the server. Its lifespan ends when no other user is left."""
-        await self.server.stop(self)
+        await self.server.lifecycle.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
         return self.server.capabilities()

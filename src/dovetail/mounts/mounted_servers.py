@@ -47,6 +47,7 @@ from dovetail.protocol.item_kinds import ITEM_KINDS, ItemKind
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, read_filter
+from dovetail.server.dispatch.listening import list_receivable
 from dovetail.server.dispatch.parts import Handlers, Position, ServerPart
 from dovetail.server.items.tool import build_error_result
 from dovetail.server.parameters.signature import InvalidArguments
@@ -167,7 +168,7 @@ class MountedServers(ServerPart):
         for mount in self._mounts:
             mount_path, target = build_key(path, mount.name_map.prefix, mount.target.name), mount.target
             if isinstance(target, LocalServer):
-                target.server.share_limits(cluster, mount_path)
+                target.server.handler_table.share_limits(cluster, mount_path)
             elif callable(join_cluster := getattr(target, "join_cluster", None)):
                 join_cluster(cluster, mount_path)
 
@@ -573,7 +574,7 @@ class MountedServers(ServerPart):
             return await self._own_handlers["subscriptions/listen"](exchange)
         principal = exchange.caller.principal
         # Remote servers must only learn the URIs that the caller may use.
-        uris = await self._server.list_receivable(requested_uris, principal)
+        uris = await list_receivable(self._server.items, requested_uris, principal)
         subscription = RemoteSubscription(uris, principal)
         try:
             accepted_uris = await self._remote_subscriptions.open(subscription)

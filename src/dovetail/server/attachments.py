@@ -3,16 +3,23 @@
 A server without the feature does not load the satellite.
 """
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dovetail.server.dispatch.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dovetail.mounts.mountable import SupportsMount
     from dovetail.mounts.name_map import NameMap
+    from dovetail.protocol.interfaces.message_tap import Recorder
     from dovetail.server.items.access_rules import AccessRule
     from dovetail.tasks.tool_tasks import ToolTasks
+
+# This environment variable sets the recording file of all servers and clients.
+_RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
 
 def add_search(dispatcher: Dispatcher) -> None:
@@ -20,7 +27,7 @@ def add_search(dispatcher: Dispatcher) -> None:
     from dovetail.search.tool_search import SEARCH_TOOL_NAMES, ToolSearch
 
     dispatcher.registry.reserved_tool_names = SEARCH_TOOL_NAMES
-    dispatcher.add_part(
+    dispatcher.handler_table.add_part(
         ToolSearch(lambda exchange: dispatcher.items.list_items("tool", exchange), dispatcher.visibility.build_page)
     )
 
@@ -28,7 +35,7 @@ def add_search(dispatcher: Dispatcher) -> None:
 def switch_to_task(dispatcher: Dispatcher, tasks: "ToolTasks", tool: str) -> None:
     """Start the calls of a tool in the foreground, and turn slow calls into tasks."""
     if tasks.add_switched_tool(tool):
-        dispatcher.add_part(tasks)
+        dispatcher.handler_table.add_part(tasks)
 
 
 def mount(
@@ -42,11 +49,27 @@ def mount(
         target = LocalServer(server)
         check_cycle(target, dispatcher)
         # Mounted servers use the keys of this server, so that every worker process can decrypt the request states.
-        server.use_sealer(dispatcher.sealer)
+        server.item_handlers.use_sealer(dispatcher.item_handlers.sealer)
     else:
         target = server.__mountable__()
     if access_rule is not None:
         dispatcher.registry.ensure_access_rules()
     unmount = open_mounts(dispatcher).add(target, name_map, access_rule)
-    dispatcher.connect_cluster()
+    dispatcher.handler_table.connect_limits()
     return unmount
+
+
+def create_message_tap(recording: "str | Path | None", get_name: Callable[[], str]) -> "Callable[[], Recorder | None]":
+    """Return a function that returns the recorder of a server. It is None if recording is not enabled."""
+    recorder: Recorder | None = None
+
+    def find_recorder() -> "Recorder | None":
+        nonlocal recorder
+        path = recording or os.environ.get(_RECORDING_VARIABLE)
+        if path and recorder is None:
+            from dovetail.recording.trace import RecordingWriter
+
+            recorder = RecordingWriter(path, get_name()).record
+        return recorder
+
+    return find_recorder

@@ -6,9 +6,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dovetail.error_context import clip
-from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy
+from dovetail.errors import (
+    ConnectionLost,
+    InternalError,
+    InvalidParams,
+    ProtocolError,
+    RemoteError,
+    ServerBusy,
+    ToolError,
+)
 from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.middleware import get_target_name
+from dovetail.server.parameters.signature import InvalidArguments
 
 _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError]]] = {
     "timeout": lambda exchange: InternalError(
@@ -19,6 +29,32 @@ _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError
         "The server is shutting down and stopped the call. The call may have had an effect"
     ),
 }
+
+# The nouns for items in errors and log messages. The keys are request methods.
+_ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
+
+
+class ExceptionMask:
+    """Converts the exceptions of one server's requests to errors for the client."""
+
+    def __init__(self, get_server_name: Callable[[], str], *, debug: bool) -> None:
+        self._get_server_name = get_server_name
+        self._debug = debug
+
+    def convert(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
+        """Convert an exception. The client receives the text of errors that are meant for it."""
+        error = unwrap_group(exc)
+        if isinstance(error, ProtocolError):
+            return error
+        if isinstance(error, (ToolError, RemoteError)):
+            data = {"field": error.field} if isinstance(error, InvalidArguments) and error.field else None
+            return InvalidParams(str(error), data)
+        return self.mask(exchange, exc)
+
+    def mask(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
+        """Convert an exception to an error without details. A cancellation is raised again."""
+        operation = f"{_ITEM_NOUNS.get(exchange.method, exchange.method)} {get_target_name(exchange)}".rstrip()
+        return mask_exception(exchange, exc, operation, server=self._get_server_name(), debug=self._debug)
 
 
 def mask_exception(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.protocol.interfaces.shared_state import SharedWorker
+    from dovetail.server.dispatch.lifecycle import Lifecycle
     from dovetail.server.loop_watchdog import LoopWatchdog
     from dovetail.server.workers import WorkerPipes
 
@@ -54,11 +55,9 @@ class RunnableServer(Protocol):
 class RunnableService(Service, Protocol):
     """A `Service` that can be run."""
 
-    stops_on_second_signal: bool  # While this is True, a second signal calls `end_calls`.
-
+    @property
+    def lifecycle(self) -> "Lifecycle": ...
     def use_cluster(self, cluster: "SharedWorker") -> None: ...
-    def end_subscriptions(self) -> None: ...
-    def end_calls(self) -> int: ...
 
 
 class Runnable(NamedTuple):
@@ -195,7 +194,7 @@ class _Release:
 
     async def end_streams(self) -> None:
         """End the streams that only wait for changes. The clients then open them again at other workers."""
-        self._service.end_subscriptions()
+        self._service.lifecycle.end_subscriptions()
         await self._app.end_streams()
 
 
@@ -605,15 +604,15 @@ class _StopSignals:
         if self._count > 1:
             if self._force_stop is not None:
                 self._force_stop()
-            if self._service.end_calls():
+            if self._service.lifecycle.end_calls():
                 self.exit_code = CALLS_CUT
 
     def __enter__(self) -> None:
         self._handlers.__enter__()
-        self._service.stops_on_second_signal = self._handlers.are_installed
+        self._service.lifecycle.stops_on_second_signal = self._handlers.are_installed
 
     def __exit__(self, *_: Any) -> None:
-        self._service.stops_on_second_signal = False
+        self._service.lifecycle.stops_on_second_signal = False
         self._handlers.__exit__()
 
 

@@ -212,7 +212,7 @@ class Server:
             lifespan=normalize_lifespan(self, lifespan),
             secret_keys=secret_keys,
             state=state,
-            recording=recording,
+            find_recorder=attachments.create_message_tap(recording, lambda: self.name),
             debug=debug,
         )
         if cluster is not None:
@@ -278,7 +278,7 @@ class Server:
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
         """Register a function as a tool. This method takes the same options as `tool`."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         if not options.get("task"):
             self._registry.add_tool(function, **options)
             return
@@ -311,7 +311,7 @@ class Server:
                 secret_keys=self._secret_keys,
                 keeps_tasks=lambda: self._keeps_tasks,
                 check_access=functools.partial(dispatcher.visibility.check_scopes, "tool"),
-                handle_in_background=dispatcher.handle_in_background,
+                handle_in_background=dispatcher.nested_calls.handle_in_background,
                 create_shared_store=self._create_shared_task_store,
             )
             dispatcher.add_extension(self._tasks.extension)
@@ -329,7 +329,7 @@ class Server:
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.remove("tool", name)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -350,12 +350,12 @@ class Server:
 
     def add_resource(self, function: Callable[..., object], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a function as a resource or a template. This method takes the same options as `resource`."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.add_resource(function, uri, **options)
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource or a template."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.remove("resource template" if "{" in uri else "resource", uri)
 
     @overload
@@ -374,12 +374,12 @@ class Server:
 
     def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
         """Register a function as a prompt. This method takes the same options as `prompt`."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.add_prompt(function, **options)
 
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.remove("prompt", name)
 
     @overload
@@ -491,7 +491,7 @@ class Server:
         Args:
             tags: Enables all items that have one of these tags.
         """
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.set_enabled(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
@@ -500,7 +500,7 @@ class Server:
         Args:
             tags: Disables all items that have one of these tags.
         """
-        self._dispatcher.warn_local_change()
+        self._dispatcher.report_local_change()
         self._registry.set_enabled(names, tags, enabled=False)
 
     def restrict(
@@ -528,7 +528,7 @@ class Server:
         requests are answered without middleware: `initialize`, `ping`, log levels and subscriptions. If you pass an
         object with a method `on_change(method, uri)`, the server calls this method for every change notification.
         """
-        self._dispatcher.add_middleware(function)
+        self._dispatcher.handler_table.add_middleware(function)
         return function
 
     def on_notification(self, method: str) -> Callable[[F], F]:
@@ -587,7 +587,7 @@ class Server:
             from dovetail.server.dispatch.route_table import Routes
 
             self._routes = Routes(self._dispatcher.handle, self._dispatcher.thread_pool)
-            self._dispatcher.add_part(self._routes)
+            self._dispatcher.handler_table.add_part(self._routes)
         return self._routes
 
     def mount(
@@ -877,7 +877,7 @@ class Server:
         """
         if user is None and self._keeps_tasks is None:
             self._keeps_tasks = True
-        await self._dispatcher.start(user)
+        await self._dispatcher.lifecycle.start(user)
 
     async def stop(self, user: object = None) -> None:
         """Stop the server in this event loop.
@@ -888,7 +888,7 @@ class Server:
             user: The object that was passed to `start`. If set, the server stops only if it has no other user and no
                 running call.
         """
-        await self._dispatcher.stop(user)
+        await self._dispatcher.lifecycle.stop(user)
 
     def _make_runnable(self) -> "Runnable":
         from dovetail.server.runners import Runnable

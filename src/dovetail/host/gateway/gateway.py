@@ -217,8 +217,9 @@ class Gateway:
                 **(self._options | {"cluster": None}),
             )
             # The server of each path uses the same connection to the cluster.
-            dispatcher = get_dispatcher(variant.server)
-            dispatcher.cluster, dispatcher.owns_cluster = get_dispatcher(self.server).cluster, False
+            cluster = get_dispatcher(self.server).cluster
+            if cluster is not None:
+                get_dispatcher(variant.server).use_cluster(cluster, is_owner=False)
             return variant.server.asgi(path=path, **shared_options)
 
         return GatewayPaths(create_app)

@@ -1,7 +1,7 @@
 """The extensions of a server: their methods, notifications, result types and middleware."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from dovetail.protocol.interfaces.extension import (
 )
 from dovetail.protocol.middleware import Handler, Middleware, compose_middleware
 from dovetail.server.dispatch.change_notices import ChangeStream
+from dovetail.server.dispatch.parts import Handlers, Position, ServerPart
 from dovetail.server.items.registry import Registry
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import to_plain
@@ -31,14 +32,16 @@ from dovetail.wire.methods import REQUESTS, Method
 Requests = Mapping[str, Mapping[str, Method]]
 
 
-class ServerExtensions:
+class ServerExtensions(ServerPart):
     """Everything that the extensions of one server add to it."""
+
+    position = Position.EXTENSIONS
 
     def __init__(self, registry: Registry) -> None:
         self.requests: Requests = REQUESTS
         self.handlers: dict[str, Handler] = {}
         self.notification_handlers: dict[str, Handler] = {}
-        self.middleware: list[Middleware] = []
+        self.middleware: Sequence[Middleware] = ()
         self._registry = registry
         self._result_types: dict[tuple[str, str], AddedResultType] = {}
         self._subscriptions: dict[str, tuple[Extension, SubscriptionFunction]] = {}
@@ -58,7 +61,7 @@ class ServerExtensions:
             self.handlers[name] = _create_request_handler(extension, method)
         for name, notification in parts.notifications.items():
             self.notification_handlers[name] = _create_notification_handler(notification)
-        self.middleware += parts.middleware
+        self.middleware = (*self.middleware, *parts.middleware)
         self._result_types |= parts.result_types
         for name, subscription in parts.subscriptions.items():
             self._subscriptions[name] = (extension, subscription)
@@ -75,8 +78,13 @@ class ServerExtensions:
                 opened[name] = await subscription.function(requested[name], exchange)
         return opened
 
-    def wrap(self, method: str, handler: Handler) -> Handler:
-        """Wrap a handler in the middleware of all extensions, and check the result types that extensions add."""
+    def wrap(self, handlers: Handlers) -> Handlers:
+        """Add the handlers of all extensions. Wrap all handlers in their middleware, and check added result types."""
+        return {
+            method: self._wrap_handler(method, handler) for method, handler in {**handlers, **self.handlers}.items()
+        }
+
+    def _wrap_handler(self, method: str, handler: Handler) -> Handler:
         if self.middleware:
             handler = compose_middleware(self.middleware, handler)
         added_types = [added for added in self._result_types.values() if added.method == method]

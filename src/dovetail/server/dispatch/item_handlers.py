@@ -5,7 +5,7 @@ may run and for how long. A handler only adds the `timeout=` of the item.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from dovetail.error_context import clip
@@ -62,14 +62,15 @@ class ItemHandlers:
         server_name: str,
         limits: ServerLimits,
         thread_pool: ThreadPool,
-        sealer: RequestStateSealer,
+        secret_keys: Sequence[str | bytes],
         get_lifespan_value: Callable[[IncomingExchange], Any] | None,
         handle_nested: NestedHandler,
         get_state_store: "Callable[[], StateStore]",
         debug: bool,
     ) -> None:
         self._get_state_store = get_state_store
-        self.sealer = sealer
+        self.sealer = RequestStateSealer(secret_keys)
+        self._has_secret_keys = bool(secret_keys)
         self.progress_handlers = ProgressHandlers()
         self._registry = registry
         self._visibility = visibility
@@ -79,6 +80,11 @@ class ItemHandlers:
         self._get_lifespan_value = get_lifespan_value
         self._handle_nested = handle_nested
         self._debug = debug
+
+    def use_sealer(self, sealer: RequestStateSealer) -> None:
+        """Use the mounting server's keys for request states, unless this server has secret keys."""
+        if not self._has_secret_keys:
+            self.sealer = sealer
 
     async def call_tool(self, exchange: IncomingExchange) -> Result:
         """Call a tool. If the tool fails, return an error result that the model can read."""

@@ -11,20 +11,13 @@ import inspect
 import os
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import DamagedFile, InternalError, ServerBusy, UnsupportedFileVersion, UnusableFile
 from dovetail.log import log
-from dovetail.protocol.exchange import WaitingCalls
-
-if TYPE_CHECKING:
-    from dovetail.protocol.exchange import IncomingExchange
-    from dovetail.server.dispatch.change_notices import ChangeStream
 
 # Takes no argument or the server. The functions of the server find its value in `ctx.lifespan`.
 Lifespan = Callable[..., AbstractAsyncContextManager[object]]
@@ -240,41 +233,3 @@ def _describe_lifespan(lifespan: Any) -> str:
     code = getattr(inspect.unwrap(lifespan), "__code__", None)
     location = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
     return f"{getattr(lifespan, '__qualname__', lifespan)}{location}"
-
-
-class LoopState:
-    """The state of a server in one event loop, from its first use until it stops."""
-
-    __slots__ = (
-        "calls_by_origin",
-        "change_streams",
-        "closed_event",
-        "is_closing",
-        "is_sweeping",
-        "large_bytes_by_origin",
-        "lifespan_run",
-        "loop",
-        "nested_exchanges",
-        "running_exchanges",
-        "starter",
-        "subscriptions_by_origin",
-        "users",
-        "waiting_calls",
-    )
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.running_exchanges: set[IncomingExchange] = set()
-        self.nested_exchanges: set[IncomingExchange] = set()  # Requests that functions made to their own server.
-        self.calls_by_origin: Counter[str] = Counter()
-        self.waiting_calls = WaitingCalls()
-        # The total size of large messages in each caller's running calls.
-        self.large_bytes_by_origin: Counter[str | None] = Counter()
-        self.subscriptions_by_origin: Counter[str] = Counter()
-        self.change_streams: set[ChangeStream] = set()
-        self.starter = EagerTaskStarter(contextvars.Context())
-        self.is_sweeping = False
-        self.users: set[object] = set()  # the objects that have started the server and have not stopped it yet
-        self.lifespan_run: LifespanRun | None = None
-        self.is_closing = False
-        self.closed_event = asyncio.Event()

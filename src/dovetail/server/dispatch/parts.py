@@ -3,15 +3,16 @@
 The dispatcher knows the parts of its server only through this interface.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.protocol.middleware import Handler
+from dovetail.protocol.middleware import Handler, Middleware
 from dovetail.protocol.principal import Principal
 
-if TYPE_CHECKING:  # Few servers have routes or a cluster.
+if TYPE_CHECKING:  # Few servers have extensions, routes or a cluster.
+    from dovetail.protocol.interfaces.extension import ExtensionSubscription
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.server.routes import RouteMatch
 
@@ -26,6 +27,7 @@ class Position(IntEnum):
     CALLS = 2  # decides how a call runs
     LISTS = 3  # replaces lists
     EXTENSIONS = 4
+    PROCESS = 5  # concerns all requests of a process
 
 
 class ServerPart:
@@ -35,6 +37,7 @@ class ServerPart:
     """
 
     position: ClassVar[Position]
+    middleware: Sequence[Middleware] = ()  # inside the middleware of the server
 
     def wrap(self, handlers: Handlers) -> Handlers:
         """Return handlers that replace `handlers`. All middleware wraps the returned handlers."""
@@ -62,11 +65,24 @@ class ServerPart:
         """Forward updates of a resource to a client. Return a function that stops the updates, or None."""
         return None
 
+    async def open_subscriptions(self, exchange: IncomingExchange) -> "Mapping[str, ExtensionSubscription]":
+        """Open the subscriptions that this part handles. The keys are fields of the subscription filter."""
+        return {}
+
+    def on_local_change(self) -> None:
+        """React to the author's change of the items of this server."""
+
     def share_limits(self, cluster: "SharedWorker", path: str) -> None:
         """Share limits with all workers. `path` identifies the server at all of them."""
 
     async def start(self) -> None:
         """Start in the running event loop, before the lifespan of the server. This method may be called again."""
 
+    def on_started(self) -> None:
+        """React to the end of a start, after the lifespan of the server has opened."""
+
     async def stop(self) -> None:
         """Stop in the running event loop, after the lifespan of the server."""
+
+    async def close(self) -> None:
+        """Release what this part holds in the running event loop, even if stopping the server failed."""
