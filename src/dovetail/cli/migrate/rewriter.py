@@ -94,15 +94,7 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             is_method = node.func.attr.value == "get_context"
             return is_method and self.usage.is_kind(get_code(node.func.value), "server")
-        return is_middleware_context(node) or self._is_request_context(node)
-
-    def _is_request_context(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is `server.request_context` of a low-level server."""
-        return (
-            isinstance(node, cst.Attribute)
-            and node.attr.value == "request_context"
-            and self.usage.is_kind(get_code(node.value), "low-level server")
-        )
+        return is_middleware_context(node) or _is_request_context(self.usage, node)
 
     def _report(self, node: cst.CSTNode, construct: cst.CSTNode, advice: str, kind: Any = "edit") -> None:
         self.edits.report(self._get_line(node), _shorten(construct), advice, kind)
@@ -369,7 +361,7 @@ class Rewriter(cst.CSTTransformer):
 
     def _translate_object_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
         owner, attribute = get_object_code(original.value), original.attr.value
-        if self._is_request_context(original):
+        if _is_request_context(self.usage, original):
             return cst.Call(self.edits.import_expression("dovetail.get_context"))
         translated = self._translate_value_attribute(original, updated)
         if translated is not None:
@@ -582,6 +574,15 @@ class _RaiseFinder(cst.CSTVisitor):
     def visit_Raise(self, node: cst.Raise) -> None:
         if isinstance(node.exc, cst.Call) and (name := get_code(node.exc.func)).rpartition(".")[2][:1].isupper():
             self.raised[name] = node.exc.func
+
+
+def _is_request_context(usage: Usage, node: cst.BaseExpression) -> bool:
+    """Return whether an expression is `server.request_context` of a low-level server."""
+    return (
+        isinstance(node, cst.Attribute)
+        and node.attr.value == "request_context"
+        and usage.is_kind(get_code(node.value), "low-level server")
+    )
 
 
 def _get_managed_server(node: cst.BaseExpression) -> str | None:

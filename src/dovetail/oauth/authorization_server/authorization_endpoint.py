@@ -1,19 +1,18 @@
-"""Endpoints of the authorization server that a browser visits, and its metadata.
+"""The routes of the authorization server, its metadata, and the endpoints that a browser visits.
 
 Authorization codes require PKCE with S256, and redirects go only to registered URIs. The user must consent to every
 grant, and the server does not remember consent. spec: authorization, client-registration
 """
 
-import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
+from dovetail.oauth.authorization_server.client_directory import ClientDirectory
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
 from dovetail.oauth.authorization_server.identity_provider import IdentityProvider
 from dovetail.oauth.authorization_server.limiters import StoreLimiter
@@ -25,7 +24,6 @@ from dovetail.oauth.authorization_server.responses import (
     html_response,
     is_same_secret,
     json_response,
-    rate_limit_response,
     redirect_response,
 )
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
@@ -38,19 +36,18 @@ from dovetail.oauth.authorization_server.store import (
     StoreFull,
     StoreUnavailable,
     TokenGrant,
-    add_stored_value,
     decode_record,
     encode_record,
 )
 from dovetail.oauth.authorization_server.token_endpoint import TokenEndpoint
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
-from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, VerifyPassword, wait_for
+from dovetail.oauth.flow import AcquireLock, Flow, Now, Pause, VerifyPassword, wait_for
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
 from dovetail.oauth.pkce import create_pkce_pair, is_challenge
 from dovetail.protocol.interfaces.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, build_limiter_key, group_address
+from dovetail.protocol.rate_limiter import build_limiter_key, group_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace
 
@@ -74,7 +71,10 @@ _PREFLIGHT_HEADERS: Final = {
 
 
 class AuthorizationEndpoints:
-    """Endpoints that a user's browser opens during a login."""
+    """The routes of the authorization server, and the endpoints that a user's browser opens.
+
+    The token endpoint and the registration of clients are in `TokenEndpoint` and `ClientDirectory`.
+    """
 
     def __init__(
         self,
@@ -94,14 +94,11 @@ class AuthorizationEndpoints:
             f"authorization request of {settings.issuer}"
         )
         self._known_browser_seal_context = f"known browser of {settings.issuer}".encode()
-        self._known_clients = {client.client_id: client for client in settings.clients}
-        self._registration_limiter = StoreLimiter(store, "registrations", settings.max_registrations_per_hour, 3600.0)
-        self._warning_limiter = RateLimiter(1, 3600.0)
+        self._clients = ClientDirectory(settings, store)
         client_authenticator = ClientAuthenticator(
-            settings.issuer, settings.url_for("/token"), store, self._find_client, self._check_fetch_limit
+            settings.issuer, settings.url_for("/token"), store, self._clients.find, self._clients.check_fetch_limit
         )
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
-        self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
         # This limiter counts failed logins per user and address.
         max_failures = settings.max_failures_per_minute
         self._login_failure_limiter = StoreLimiter(store, "failed logins", max_failures, 60.0, is_strict=True)
@@ -127,7 +124,7 @@ class AuthorizationEndpoints:
             ("POST", "/revoke"): self._token_endpoint.handle_revocation,
         }
         if settings.allow_registration:
-            self._routes["POST", "/register"] = self._register
+            self._routes["POST", "/register"] = self._clients.register
         if settings.introspection_clients:
             self._routes["POST", "/introspect"] = self._token_endpoint.handle_introspection
         if identity_provider is not None:
@@ -169,107 +166,15 @@ class AuthorizationEndpoints:
     def _serve_metadata(self, request: Request) -> Flow[HTTPResponse]:
         """Serve the metadata of the authorization server, with the issuer exactly as configured. RFC 8414"""
         yield Now()
-        issuer, settings = self._settings.issuer, self._settings
-        metadata: dict[str, Any] = {
-            "issuer": issuer,
-            "authorization_endpoint": self._settings.url_for("/authorize"),
-            "token_endpoint": self._settings.url_for("/token"),
-            "revocation_endpoint": self._settings.url_for("/revoke"),
-            "jwks_uri": self._settings.url_for("/jwks"),
-            "response_types_supported": ["code"],
-            "response_modes_supported": ["query"],
-            "grant_types_supported": [
-                *clients.GRANT_TYPES,
-                *([clients.CLIENT_CREDENTIALS] if any(map(can_use_client_credentials, settings.clients)) else []),
-            ],
-            "code_challenge_methods_supported": ["S256"],
-            "token_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
-            "revocation_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
-            "authorization_response_iss_parameter_supported": True,
-            "client_id_metadata_document_supported": True,
-            "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
-            "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
-            "dpop_signing_alg_values_supported": list(DPOP_ALGORITHMS),
-        }
-        if settings.scopes_supported:
-            metadata["scopes_supported"] = list(settings.scopes_supported)
-        if settings.allow_registration:
-            metadata["registration_endpoint"] = self._settings.url_for("/register")
-        if settings.introspection_clients:
-            metadata["introspection_endpoint"] = self._settings.url_for("/introspect")
-        return json_response(metadata, is_cacheable=True)
+        return json_response(_build_metadata(self._settings), is_cacheable=True)
 
     def _serve_jwks(self, request: Request) -> Flow[HTTPResponse]:
         now: float = yield Now()
         return json_response((yield from self._token_issuer.build_jwks(now)), is_cacheable=True)
 
-    def _register(self, request: Request) -> Flow[HTTPResponse]:
-        """Register a client that sent its metadata. spec: client-registration#dynamic-client-registration"""
-        now: float = yield Now()
-        if wait_s := (yield from self._registration_limiter.compute_wait(request.address, now)):
-            self._warn_registration_limit(request.address, now)
-            return rate_limit_response(
-                wait_s,
-                f"this address may register {self._settings.max_registrations_per_hour} clients per hour",
-            )
-        client_metadata = request.json()
-        if client_metadata is None:
-            return error_response("invalid_client_metadata", "the body must be a JSON object")
-        yield from self._registration_limiter.take(request.address, now)
-        try:
-            client, secret = clients.create_client(client_metadata)
-        except InvalidClient as exc:
-            return error_response(exc.error, str(exc))
-        until = now + clients.UNUSED_CLIENT_TTL_S
-        yield from wait_for(self._store.put("client", client.client_id, encode_record(client), until, now))
-        return json_response(clients.build_registration_response(client, secret, now, client_metadata), 201)
-
-    def _warn_registration_limit(self, address: str, now: float) -> None:
-        if not self._warning_limiter.take(address, now):
-            self._warn(
-                f"{address or 'an unknown address'} reached the limit of "
-                f"{self._settings.max_registrations_per_hour} client registrations per hour. Set "
-                "max_registrations_per_hour= to change the limit"
-            )
-
     def _warn(self, message: str) -> None:
         if self._settings.warn is not None:
             self._settings.warn(message)
-
-    def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """Return the client with this ID. Raise InvalidClient if the client is unknown.
-
-        The server fetches only a limited number of client documents for each address.
-        """
-        if client_id is None:
-            raise InvalidClient("client_id is missing", "invalid_request")
-        if client_id in self._known_clients:
-            return self._known_clients[client_id]
-        is_document_client = clients.is_document_url(client_id)
-        record_kind = "client document" if is_document_client else "client"
-        stored_value = yield from wait_for(self._store.get(record_kind, client_id, now))
-        stored_client = decode_record(stored_value, ClientRecord)
-        if stored_client is not None:
-            return stored_client if is_document_client else add_stored_value(stored_client, stored_value)
-        if not is_document_client:
-            raise InvalidClient("unknown client", "invalid_client")
-        host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
-        if is_trusted is not None and not is_trusted(host):
-            raise InvalidClient(
-                "this server does not accept clients whose metadata document is on this host", "invalid_client"
-            )
-        self._check_fetch_limit(address, now)
-        response = yield FetchUntrusted(client_id)
-        client = clients.parse_client_document(client_id, response)
-        # If the store is full, the document is not stored. The next request then fetches the document again.
-        with contextlib.suppress(StoreFull):
-            until = now + clients.get_document_ttl(response.headers)
-            yield from wait_for(self._store.put(record_kind, client_id, encode_record(client), until, now))
-        return client
-
-    def _check_fetch_limit(self, address: str, now: float) -> None:
-        if wait_s := self._fetch_limiter.take(address, now):
-            raise OAuthError(rate_limit_response(wait_s))
 
     def _authorize(self, request: Request) -> Flow[HTTPResponse]:
         """Handle an authorization request. spec: authorization#authorization-flow-steps"""
@@ -278,7 +183,7 @@ class AuthorizationEndpoints:
         if fields is None or any(len(value) > _MAX_PARAMETER_CHARS for value in fields.values()):
             return _error_page("Invalid request", "A parameter is repeated or too long.")
         try:
-            client = yield from self._find_client(fields.get("client_id"), request.address, now)
+            client = yield from self._clients.find(fields.get("client_id"), request.address, now)
         except InvalidClient as exc:
             return _error_page("This application cannot request access", str(exc).capitalize() + ".")
         redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
@@ -406,7 +311,7 @@ class AuthorizationEndpoints:
                 username, fields.get("password", ""), source, now, is_known_browser=is_known_browser
             )
             if subject is None:
-                client = yield from self._find_client(authorization_request.client_id, request.address, now)
+                client = yield from self._clients.find(authorization_request.client_id, request.address, now)
                 return self._render_consent(client, authorization_request, sealed_request, "Wrong name or password.")
         if subject is None or not (yield from self._mark_decided(authorization_request, now)):
             return _error_page("This request has expired", "Start again from the application.")
@@ -434,7 +339,7 @@ class AuthorizationEndpoints:
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
         try:
-            client = yield from self._find_client(authorization_request.client_id, address, now)
+            client = yield from self._clients.find(authorization_request.client_id, address, now)
         except InvalidClient:
             return False
         supported = self._settings.scopes_supported
@@ -648,6 +553,37 @@ class AuthorizationEndpoints:
         """Log a provider error that the operator must fix. Do not log errors that concern only one user."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
+
+
+def _build_metadata(settings: AuthorizationServerSettings) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "issuer": settings.issuer,
+        "authorization_endpoint": settings.url_for("/authorize"),
+        "token_endpoint": settings.url_for("/token"),
+        "revocation_endpoint": settings.url_for("/revoke"),
+        "jwks_uri": settings.url_for("/jwks"),
+        "response_types_supported": ["code"],
+        "response_modes_supported": ["query"],
+        "grant_types_supported": [
+            *clients.GRANT_TYPES,
+            *([clients.CLIENT_CREDENTIALS] if any(map(can_use_client_credentials, settings.clients)) else []),
+        ],
+        "code_challenge_methods_supported": ["S256"],
+        "token_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
+        "revocation_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
+        "authorization_response_iss_parameter_supported": True,
+        "client_id_metadata_document_supported": True,
+        "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+        "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+        "dpop_signing_alg_values_supported": list(DPOP_ALGORITHMS),
+    }
+    if settings.scopes_supported:
+        metadata["scopes_supported"] = list(settings.scopes_supported)
+    if settings.allow_registration:
+        metadata["registration_endpoint"] = settings.url_for("/register")
+    if settings.introspection_clients:
+        metadata["introspection_endpoint"] = settings.url_for("/introspect")
+    return metadata
 
 
 def _encode_user(username: str) -> bytes:
