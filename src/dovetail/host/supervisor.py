@@ -327,7 +327,8 @@ class ServerSupervisor:
         if client is None:
             pass  # The failed start was counted before.
         elif error is None:
-            self._start_delay.reset()
+            if self._start_delay.failure_count:
+                self._start_delay.reset()
             if self.state in ("degraded", "unauthorized") and self.client is client:
                 self._set_state("ready")
         elif isinstance(error, AuthError):
