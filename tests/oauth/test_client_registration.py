@@ -37,7 +37,7 @@ def found(
 def test_what_the_user_says_comes_first() -> None:
     settings = OAuth(client_id="mine", client_secret="s", client_metadata_url=DOCUMENT)
     client, sent = found(settings, EARLIER, client_id_metadata_document_supported=True)
-    assert (client.client_id, client.client_secret, client.issuer, client.given) == ("mine", "s", ISSUER, True)
+    assert (client.client_id, client.client_secret, client.issuer, client.is_configured) == ("mine", "s", ISSUER, True)
     assert not sent
 
 
@@ -57,8 +57,8 @@ def test_then_an_earlier_registration() -> None:
         ClientRegistration(issuer="https://other.example", client_id="x", redirect_uris=[REDIRECT]),
         ClientRegistration(issuer=ISSUER + "/", client_id="x", redirect_uris=[REDIRECT]),
         ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=["http://127.0.0.1:1/callback"]),
-        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], refused=True),
-        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], given=True),
+        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], is_rejected=True),
+        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], is_configured=True),
         None,
     ],
 )

@@ -220,13 +220,13 @@ def test_without_a_refresh_token_nothing_is_asked() -> None:
 
 def test_a_grant_that_is_gone_takes_the_token_with_it() -> None:
     login, _ = renewed(json_answer({"error": "invalid_grant"}, 400))
-    assert (login.token, login.client.refused, login.scopes) == (None, False, ["a"])
+    assert (login.token, login.client.is_rejected, login.scopes) == (None, False, ["a"])
 
 
 @pytest.mark.parametrize("code", ["invalid_client", "unauthorized_client"])
 def test_a_client_that_is_forgotten_is_not_used_again(code: str) -> None:
     login, _ = renewed(json_answer({"error": code}, 401))
-    assert (login.token, login.client.refused) == (None, True)
+    assert (login.token, login.client.is_rejected) == (None, True)
 
 
 @pytest.mark.parametrize(

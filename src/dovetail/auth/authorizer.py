@@ -279,7 +279,7 @@ class OAuthAuthorizer:
         """
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
-            await self._save_login(replace(login, client=replace(login.client, refused=True)))
+            await self._save_login(replace(login, client=replace(login.client, is_rejected=True)))
 
     async def _create_flow(self, challenge: Challenge) -> Flow[SavedLogin]:
         url, saved_login = self._url, self._login

@@ -1,9 +1,8 @@
 """State of a client that outlives its connections.
 
-A session opens and closes connections, and stores handlers, subscriptions, cached results
-and middleware. All of its code runs in one event loop. Different tasks may open, use and close the session, even from
-threads with other event loops. The session creates transports with a function and does not depend on the kind of
-transport.
+A session opens and closes connections, and stores handlers, subscriptions, cached results and middleware. All of its
+code runs in one event loop. Different tasks may open, use and close the session, even from threads with other event
+loops. The session creates transports with a function and does not depend on the kind of transport.
 """
 
 import asyncio

@@ -128,7 +128,7 @@ def parse_token(response: FetchResponse, now: float) -> Token:
         expires_at=None if lifetime is None else now + lifetime,
         refresh_token=refresh_token if isinstance(refresh_token, str) else None,
         scope=scope if isinstance(scope, str) else None,
-        early=RENEW_MARGIN_S if lifetime is None else min(RENEW_MARGIN_S, lifetime / 2),
+        renew_margin_s=RENEW_MARGIN_S if lifetime is None else min(RENEW_MARGIN_S, lifetime / 2),
     )
 
 
@@ -154,7 +154,7 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
         new_token = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
     except LoginFailed as exc:
         if exc.oauth_error in UNKNOWN_CLIENT_ERRORS:
-            return replace(login, token=None, client=replace(login.client, refused=True))
+            return replace(login, token=None, client=replace(login.client, is_rejected=True))
         if exc.oauth_error == "invalid_grant":
             return replace(login, token=None)
         raise

@@ -53,7 +53,7 @@ def identify_client(
 def _is_usable(
     saved_client: ClientRegistration, server: AuthorizationServerMetadata, redirect_uri: str, scopes: Sequence[str]
 ) -> bool:
-    if saved_client.issuer != server.issuer or saved_client.given or saved_client.refused:
+    if saved_client.issuer != server.issuer or saved_client.is_configured or saved_client.is_rejected:
         return False
     return redirect_uri in saved_client.redirect_uris and (
         not saved_client.scopes or set(scopes) <= set(saved_client.scopes)
@@ -74,7 +74,7 @@ def _use_given_client(
         method=choose_auth_method(server, has_secret, auth_method)
         if get_signer(settings) is None
         else "private_key_jwt",
-        given=True,
+        is_configured=True,
     )
 
 
@@ -85,7 +85,7 @@ def check_issuer(
 
     The expected issuer is `issuer=`, or else the issuer of the saved client.
     """
-    if expected_issuer is None and saved_client is not None and saved_client.given:
+    if expected_issuer is None and saved_client is not None and saved_client.is_configured:
         expected_issuer = saved_client.issuer
     if expected_issuer is not None and expected_issuer != server.issuer:
         raise add_context(

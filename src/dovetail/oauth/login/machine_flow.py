@@ -195,7 +195,7 @@ def _build_client(
     server: AuthorizationServerMetadata, client_id: str, secret: str | None, method: str
 ) -> ClientRegistration:
     return ClientRegistration(
-        issuer=server.issuer, client_id=client_id, client_secret=secret, method=method, given=True
+        issuer=server.issuer, client_id=client_id, client_secret=secret, method=method, is_configured=True
     )
 
 

@@ -29,8 +29,10 @@ class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     redirect_uris: list[str] = field(default_factory=list)
     # The scopes that the client may request. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
-    given: bool = False  # True if the user passed the client ID
-    refused: bool = False  # True if the server rejected the client, for example because it has deleted the client
+    # Files contain older names of these fields.
+    is_configured: bool = field(name="given", default=False)  # True if the user passed the client ID
+    # True if the server rejected the client, for example because it has deleted the client
+    is_rejected: bool = field(name="refused", default=False)
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):
@@ -41,11 +43,11 @@ class Token(RedactedStruct, frozen=True, kw_only=True):
     expires_at: float | None = None
     refresh_token: str | None = None
     scope: str | None = None
-    early: float = RENEW_MARGIN_S
+    renew_margin_s: float = field(name="early", default=RENEW_MARGIN_S)
 
     def is_fresh(self, now: float) -> bool:
         """Return whether the token can be used without renewing it first."""
-        return self.expires_at is None or now < self.expires_at - self.early
+        return self.expires_at is None or now < self.expires_at - self.renew_margin_s
 
     def is_usable(self, now: float) -> bool:
         """Return whether the token has not expired."""
