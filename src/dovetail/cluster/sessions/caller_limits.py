@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 
 from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.background_work import release_place
+from dovetail.cluster.sessions.sealed_session_id import SessionIdentity, hash_principal
 from dovetail.cluster.sessions.session_copies import SessionCopies
-from dovetail.cluster.sessions.session_id import SessionIdentity, hash_principal
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.interfaces.shared_state import SharedState, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.limits import ServerLimits

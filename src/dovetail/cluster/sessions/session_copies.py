@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from dovetail.cluster.sessions.session_id import SessionIdentity
+from dovetail.cluster.sessions.sealed_session_id import SessionIdentity
 from dovetail.cluster.sessions.session_record import SessionCopy
 from dovetail.protocol.http_checks import Refusal
 from dovetail.transports.http_server.sessions.handshake_session import HandshakeSession

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from dovetail.cluster.sessions.session_id import SessionIdentity
+from dovetail.cluster.sessions.sealed_session_id import SessionIdentity
 from dovetail.protocol.handshake import DEFAULT_LOG_LEVEL
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.versioned_codec import VersionedCodec

@@ -13,8 +13,8 @@ from typing import Final
 
 from dovetail.background_tasks import BackgroundTasks
 from dovetail.cluster.sessions.caller_limits import SessionPlaces
+from dovetail.cluster.sessions.sealed_session_id import SessionClient, SessionIdentity, decode_client, encode_client
 from dovetail.cluster.sessions.session_copies import SessionCopies, get_copy
-from dovetail.cluster.sessions.session_id import SessionClient, SessionIdentity, decode_client, encode_client
 from dovetail.cluster.sessions.session_messages import (
     RemoveHandler,
     SessionMessage,

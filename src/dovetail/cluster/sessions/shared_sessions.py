@@ -17,14 +17,14 @@ from dovetail.cluster.sessions.caller_limits import SessionPlaces, StreamPlaces
 from dovetail.cluster.sessions.cluster_streams import ClusterStreams
 from dovetail.cluster.sessions.question_router import QuestionRouter
 from dovetail.cluster.sessions.routed_id import RoutedIds
-from dovetail.cluster.sessions.session_copies import SessionCopies, get_copy, is_unused
-from dovetail.cluster.sessions.session_id import (
+from dovetail.cluster.sessions.sealed_session_id import (
     MAX_CLIENT_BYTES,
     SessionClient,
     SessionIdentity,
     SessionIdSealer,
     hash_principal,
 )
+from dovetail.cluster.sessions.session_copies import SessionCopies, get_copy, is_unused
 from dovetail.cluster.sessions.session_messages import RemoveHandler, SessionMessage, SessionMessenger
 from dovetail.cluster.sessions.session_record import SessionCopy, SessionRecord
 from dovetail.cluster.sessions.session_records import SessionRecords, apply_record

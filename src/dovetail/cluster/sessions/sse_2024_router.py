@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from dovetail.cluster.sessions.caller_limits import StreamPlaces
-from dovetail.cluster.sessions.session_id import hash_principal
+from dovetail.cluster.sessions.sealed_session_id import hash_principal
 from dovetail.protocol.http_checks import create_unavailable_refusal
 from dovetail.protocol.interfaces.shared_state import Message, MessageReceiver, SharedStateUnavailable, SharedWorker
 from dovetail.protocol.limits import ServerLimits

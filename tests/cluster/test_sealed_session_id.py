@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dovetail.cluster.sessions.routed_id import RoutedIds
-from dovetail.cluster.sessions.session_id import SessionClient, SessionIdentity, SessionIdSealer, hash_principal
+from dovetail.cluster.sessions.sealed_session_id import SessionClient, SessionIdentity, SessionIdSealer, hash_principal
 from dovetail.cluster.sessions.session_record import SessionRecord, decode_record, encode_record
 from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
 from dovetail.protocol.sealer import Sealer
