@@ -74,6 +74,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     verbose: bool = False
     packages: Sequence[str] = ()  # Packages to install for the server.
     python: str | None = None  # The Python version to run the server with.
+    lists_restricted: bool = False  # Whether a server in a file or a module also lists items that require scopes.
 
     def split_target(self, *, should_prompt: bool = True) -> tuple[Any, list[str]]:
         """Return the target and the remaining arguments.
@@ -90,17 +91,21 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
                 raise click.UsageError(WITHOUT_FILE)
             return list(self.command), list(self.args)
         if self.module is not None:
-            return [*DOVETAIL_COMMAND, "run", *self.environment_args, "-m", self.module], list(self.args)
+            return [*DOVETAIL_COMMAND, "run", *self._run_args, "-m", self.module], list(self.args)
         if not self.args:
             raise click.UsageError(MISSING_TARGET)
         target = resolve_target(
             self.args[0], as_absolute=self.cwd is not None, inputs=self.inputs, should_prompt=should_prompt
         )
-        if self.environment_args:
-            if not isinstance(target, list) or target[: len(_RUN_COMMAND)] != [*_RUN_COMMAND]:
-                raise click.UsageError(WITHOUT_FILE)
-            target = [*_RUN_COMMAND, *self.environment_args, *target[len(_RUN_COMMAND) :]]
+        if isinstance(target, list) and target[: len(_RUN_COMMAND)] == [*_RUN_COMMAND]:
+            target = [*_RUN_COMMAND, *self._run_args, *target[len(_RUN_COMMAND) :]]
+        elif self.environment_args:
+            raise click.UsageError(WITHOUT_FILE)
         return target, list(self.args[1:])
+
+    @property
+    def _run_args(self) -> list[str]:
+        return [*self.environment_args, *(["--list-restricted"] if self.lists_restricted else [])]
 
     @property
     def environment_args(self) -> list[str]:
@@ -437,10 +442,7 @@ def get_target_url(target: Any) -> str | None:
 
 def list_restricted_items(options: TargetOptions) -> TargetOptions:
     """Make the server also list items that require scopes. This works only for a server in a file or a module."""
-    target_arg = options.args[0] if options.args and not options.command else ""
-    if options.module is None and not split_object_name(target_arg)[0].endswith(".py"):
-        return options
-    return replace(options, env=(*options.env, "_DOVETAIL_LIST_RESTRICTED=1"))
+    return replace(options, lists_restricted=True)
 
 
 def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from dovetail.server.items.registry import Registry
 from dovetail.server.items.visibility import Visibility
 from dovetail.server.parameters.signature import METHOD_HINT
 from dovetail.server.server_options import (
+    LISTS_RESTRICTED,
     ASGIOptions,
     HTTPServerOptions,
     ServerAuth,
@@ -982,8 +983,7 @@ def _check_registrable(value: Any) -> None:
 
 def _lists_restricted(auth: Any) -> bool:
     """Return whether lists show items for which the caller lacks scopes."""
-    # The commands that inspect a server file set this variable, so that lists contain all items.
-    if os.environ.get("_DOVETAIL_LIST_RESTRICTED"):
+    if LISTS_RESTRICTED.get():
         return True
     if auth is None:
         return False

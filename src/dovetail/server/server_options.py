@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from dovetail.error_context import suggest_match
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from dovetail.tasks.task_options import TaskOptions
     from dovetail.wire.content import Icon
     from dovetail.wire.lifecycle import ServerCapabilities
+
+# Whether servers that are created in this context list items for which a caller lacks scopes. `dovetail run` sets this
+# variable for the commands that inspect a server.
+LISTS_RESTRICTED: Final[ContextVar[bool]] = ContextVar("lists_restricted", default=False)
 
 # The transports of `run` and `serve`.
 Transport: TypeAlias = Literal["stdio", "http", "unix", "tcp"]

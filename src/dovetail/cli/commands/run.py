@@ -57,6 +57,7 @@ from dovetail.wire.base import replace
 @click.option("--reload", is_flag=True, help="Restart when a source file changes.")
 @click.option("--check", is_flag=True, help="Check the server and exit.")
 @click.option("--check-lifespan", is_flag=True, help="Check the server, start and stop its lifespan, and exit.")
+@click.option("--list-restricted", is_flag=True, hidden=True, help="Also list items that require scopes.")
 @log_level_option
 @click.pass_context
 def command(
@@ -76,6 +77,7 @@ def command(
     reload: bool,
     check: bool,
     check_lifespan: bool,
+    list_restricted: bool,
     **params: Any,
 ) -> int:
     """Run a server over stdio or HTTP.
@@ -98,6 +100,10 @@ def command(
         from dovetail.cli.script_environment import enter_environment
 
         enter_environment(environment)
+    if list_restricted:
+        from dovetail.server.server_options import LISTS_RESTRICTED
+
+        LISTS_RESTRICTED.set(True)
     http_options: dict[str, Any] | None = None
     if not http:
         reject_without_http(ctx, _HTTP_OPTIONS)
