@@ -96,14 +96,7 @@ def command(
     dovetail run --http -- uvx mcp-server-time
     """
     options = read_target_options(ctx, **params)
-    if (environment := options.describe_environment()) is not None:
-        from dovetail.cli.script_environment import enter_environment
-
-        enter_environment(environment)
-    if list_restricted:
-        from dovetail.server.server_options import LISTS_RESTRICTED
-
-        LISTS_RESTRICTED.set(True)
+    _prepare_process(options, list_restricted=list_restricted)
     http_options: dict[str, Any] | None = None
     if not http:
         reject_without_http(ctx, _HTTP_OPTIONS)
@@ -132,6 +125,18 @@ def command(
         _set_idle_timeout(app, keep_alive)
     _serve(app, http_options, reload=reload)
     return 0
+
+
+def _prepare_process(options: TargetOptions, *, list_restricted: bool) -> None:
+    """Enter the environment of the script, and set what servers of this process list."""
+    if (environment := options.describe_environment()) is not None:
+        from dovetail.cli.script_environment import enter_environment
+
+        enter_environment(environment)
+    if list_restricted:
+        from dovetail.server.server_options import LISTS_RESTRICTED
+
+        LISTS_RESTRICTED.set(True)
 
 
 def _load_target(options: TargetOptions) -> Any:
