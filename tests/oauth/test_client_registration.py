@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from joserfc.jwk import ECKey
 
 from dovetail.errors import LoginFailed
-from dovetail.oauth.login.client_registration import choose_auth_method, identify_client
+from dovetail.oauth.login.client_registration import check_issuer, choose_auth_method, identify_client
 from dovetail.oauth.login.login_settings import DeviceLogin, OAuth
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata
@@ -184,3 +185,34 @@ def test_a_registration_with_an_unusable_authentication_method_fails_at_once(ans
     with pytest.raises(LoginFailed, match=answer["token_endpoint_auth_method"]) as caught:
         found(OAuth(), world=FlowEnvironment({f"{ISSUER}/register": json_answer(answer, 201)}))
     assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("expected", "saved", "refused"),
+    [
+        (None, None, False),
+        (ISSUER, None, False),
+        ("https://other.example", None, True),
+        (None, ClientRegistration(issuer=ISSUER, client_id="x", given=True), False),
+        (None, ClientRegistration(issuer="https://other.example", client_id="x", given=True), True),
+        (None, ClientRegistration(issuer="https://other.example", client_id="x"), False),
+        (ISSUER, ClientRegistration(issuer="https://other.example", client_id="x", given=True), False),
+    ],
+)
+def test_no_other_issuer_gets_the_credentials(
+    expected: str | None, saved: ClientRegistration | None, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(LoginFailed, match=r"belongs to the issuer https://other\.example"):
+            check_issuer(described(), expected, saved)
+    else:
+        check_issuer(described(), expected, saved)
+
+
+def test_a_client_of_a_document_signs_only_with_a_key() -> None:
+    key = ECKey.generate_key("P-256").as_pem(private=True).decode()
+    for settings, method in (
+        (OAuth(client_metadata_url=DOCUMENT), "none"),
+        (OAuth(client_metadata_url=DOCUMENT, private_key=key), "private_key_jwt"),
+    ):
+        assert found(settings, client_id_metadata_document_supported=True)[0].method == method

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from dovetail.errors import AuthError, Unauthorized
 from dovetail.oauth import proofs
@@ -468,3 +470,38 @@ def test_an_issuer_has_no_fragment() -> None:
         JWTVerifier(issuer="https://a.example#b", public_keys=[])
     with pytest.raises(ValueError, match=r"https://a\.example#b"):
         IntrospectionVerifier(introspection_endpoint="https://a.example#b", client_id="c", client_secret="s")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "description"),
+    [
+        ("secret", r"not str\. Use StaticTokenVerifier"),
+        ({"secret": "ada"}, r"not dict\. Use StaticTokenVerifier"),
+        (5, "not int$"),
+        (JWTVerifier, "not the class JWTVerifier itself$"),
+        (Principal("secret"), r"not dovetail\.protocol\.principal\.Principal\. Use StaticTokenVerifier"),
+        (print, r"not builtin_function_or_method\. A function that identifies callers must be async"),
+    ],
+)
+def test_the_error_names_the_type_of_a_wrong_verifier(wrong: Any, description: str) -> None:
+    with pytest.raises(TypeError, match=description) as info:
+        get_credential_checker([wrong])
+    assert "secret" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message", "detail"),
+    [
+        (StaticTokenVerifier({}), "unknown token", "its issuer is https://strange.example, expected none"),
+        (
+            JWTVerifier(issuer=ISSUER, public_keys=[]),
+            "the token is from an unknown issuer",
+            f"its issuer is https://strange.example, expected {ISSUER}",
+        ),
+    ],
+)
+def test_the_log_names_the_issuer_of_an_unknown_token(verifier: Any, message: str, detail: str) -> None:
+    token = jwt.encode({"alg": "ES256"}, {"iss": "https://strange.example"}, ECKey.generate_key("P-256"))
+    refusal = denied(Guard(verifier), f"Bearer {token}")
+    assert message in refusal.challenge
+    assert getattr(refusal.__cause__, "detail", None) == detail

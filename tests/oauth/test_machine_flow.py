@@ -466,3 +466,11 @@ def nonces(world: FlowEnvironment) -> list[str | None]:
 def _said(proof: str) -> dict[str, Any]:
     part = proof.split(".")[1]
     return json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+
+
+def test_the_token_is_for_the_resource_of_the_document() -> None:
+    resource = "https://mcp.example.com/"
+    world = create_working_environment(**{RESOURCE_METADATA_URL: resource_metadata(resource=resource)})
+    settings = ClientCredentials(client_id="me", client_secret="s", issuer=ISSUER)
+    world.run_flow(log_in_with_credentials(SERVER, Challenge(), settings, None))
+    assert parse_form(world.calls_to(TOKEN)[0])["resource"] == resource

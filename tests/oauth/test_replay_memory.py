@@ -53,3 +53,14 @@ def test_no_id_is_accepted_twice_while_it_is_valid(uses: list[tuple[str, int, in
         if memory.add(owner, (id, issued_at), float(issued_at), 30.0):
             assert (owner, id, issued_at) not in accepted
             accepted.add((owner, id, issued_at))
+
+
+def test_no_id_is_dropped_while_there_is_room() -> None:
+    memory = ReplayMemory(60.0, 4)
+    for number in range(3):
+        memory.add("old", number, 0.0, 0.0)
+    memory.add("ada", "first", 61.0, 61.0)
+    # The memory is full of expired IDs. When they are removed, it has room, so the valid ID is kept.
+    assert memory.add("ada", "second", 62.0, 62.0)
+    assert memory.add("ada", "earlier", 60.5, 62.0)
+    assert memory.has("ada", "first", 61.0)

@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import InvalidParams
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, IncomingExchange, check_meta_size, convert_params
+from dovetail.errors import InternalError, InvalidParams
+from dovetail.protocol.exchange import (
+    LARGE_RESULT_BYTES,
+    NO_CAPABILITIES,
+    Caller,
+    IncomingExchange,
+    check_meta_size,
+    check_result_size,
+    convert_params,
+    estimate_size,
+)
+from dovetail.wire.content import TextContent
 from dovetail.wire.progress import ProgressParams
-from dovetail.wire.tools import CallToolParams
+from dovetail.wire.tools import CallToolParams, CallToolResult
 
 NEWEST, FIRST, DRAFT = "2026-07-28", "2024-11-05", "draft"
 
@@ -120,3 +130,36 @@ def test_meta_at_and_over_its_limit() -> None:
     check_meta_size(exchange(meta=meta), size)
     with pytest.raises(InvalidParams, match=f"_meta.*{size - 1}"):
         check_meta_size(exchange(meta=meta), size - 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_large"),
+    [
+        (b"x" * 10, False),
+        (CallToolResult(content=[TextContent(text="x" * 100)]), False),
+        (CallToolResult(content=[], structured_content={"a": [1, 2.5, None, True], "b": "text"}), False),
+        (CallToolResult(content=[], structured_content={"a": [0] * 900}), False),
+        (CallToolResult(content=[], structured_content={"a": [0] * 1100}), True),
+        (CallToolResult(content=[], structured_content={"a": object()}), True),
+        (CallToolResult(content=[TextContent(text="x" * LARGE_RESULT_BYTES)]), True),
+    ],
+)
+def test_the_size_of_a_result_is_estimated(result: Any, is_large: bool) -> None:
+    assert (estimate_size(result) >= LARGE_RESULT_BYTES) is is_large
+
+
+def test_the_estimated_size_is_that_of_the_texts() -> None:
+    result = CallToolResult(content=[TextContent(text="x" * 100)], structured_content={"key": "value"})
+    assert 108 <= estimate_size(result) < 200
+
+
+@pytest.mark.parametrize(
+    ("method", "size", "is_refused"), [("tools/call", 99, True), ("tools/call", 100, False), ("ping", 9, False)]
+)
+def test_only_the_result_of_a_tool_has_a_maximum_size(method: str, size: int, is_refused: bool) -> None:
+    running = IncomingExchange(1, method, {}, {}, Caller(NEWEST, True))
+    if is_refused:
+        with pytest.raises(InternalError, match="larger than 99 bytes"):
+            check_result_size(running, b"x" * 100, size)
+    else:
+        check_result_size(running, b"x" * 100, size)

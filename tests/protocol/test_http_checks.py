@@ -27,6 +27,7 @@ from dovetail.protocol.http_checks import (
     build_retry_header,
     collect_headers,
     get_http_status,
+    is_safe_url,
     parse_accept,
     parse_media_type,
 )
@@ -398,3 +399,21 @@ def test_the_status_of_an_error(exc: ProtocolError, status: int) -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, b"1"), (0.9, b"1"), (5.0, b"5"), (60.5, b"60")])
 def test_when_to_come_back_is_at_least_a_second(seconds: float, said: bytes) -> None:
     assert build_retry_header(ServerBusy("x", seconds)) == [(b"retry-after", said)]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_safe"),
+    [
+        ("https://example.com/form", True),
+        ("http://127.0.0.1:8000/form", True),
+        ("http://localhost/form", True),
+        ("http://example.com/form", False),
+        ("ftp://127.0.0.1/form", False),
+        ("javascript:alert(1)", False),
+        ("https://user@example.com/", False),
+        ("https:///form", False),
+        ("https://[::1", False),
+    ],
+)
+def test_a_user_opens_only_pages_with_tls_or_of_this_machine(url: str, is_safe: bool) -> None:
+    assert is_safe_url(url) is is_safe

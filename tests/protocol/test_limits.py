@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.limits import FetchLimits, ServerLimits
 
 NAMES = ServerLimits.__struct_fields__
 
@@ -57,3 +57,10 @@ def test_limits_are_given_by_name_and_never_change() -> None:
         ServerLimits(10)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="bodies"):
         ServerLimits(bodies=10)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_limit_of_fetched_documents_is_at_least_one() -> None:
+    for name in FetchLimits.__struct_fields__:
+        assert getattr(FetchLimits(**{name: 1}), name) == 1
+        with pytest.raises(ValueError, match=f"the limit {name} must be at least 1"):
+            FetchLimits(**{name: 0})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, group_address
 
 
 def test_a_burst_is_allowed_and_then_an_even_rate() -> None:
@@ -172,3 +172,19 @@ def test_a_window_limiter_has_bounded_memory() -> None:
         assert limiter.take(number, 0.0) == 0.0
     assert limiter.take(10_000, 1.0) > 0.0
     assert limiter.take(0, 1.0) == 0.0  # the oldest key made room
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix", "unix"),
+    ],
+)
+def test_one_client_has_a_whole_network(address: str, group: str) -> None:
+    assert group_address(address) == group

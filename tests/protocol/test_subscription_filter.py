@@ -2,9 +2,11 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.errors import InvalidParams
 from dovetail.protocol import subscription_filter
 from dovetail.protocol.subscription_filter import (
     LIST_CHANGED_METHODS,
@@ -13,6 +15,7 @@ from dovetail.protocol.subscription_filter import (
     RESOURCES_LIST_CHANGED,
     TOOLS_LIST_CHANGED,
     create_matcher,
+    read_filter,
     restrict_filter,
 )
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
@@ -83,3 +86,18 @@ def test_a_matcher_keeps_what_it_was_made_of() -> None:
 def test_topics_are_methods_of_the_table() -> None:
     assert {*LIST_CHANGED_METHODS.values(), subscription_filter.RESOURCE_UPDATED} <= set(METHODS)
     assert all(METHODS[method].sender == "server" for method in LIST_CHANGED_METHODS.values())
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "is_accepted"),
+    [(1000, 10, True), (1001, 10, False), (4, 64 * 1024, True), (5, 64 * 1024, False), (1, 64 * 1024 + 1, False)],
+)
+def test_a_subscription_has_a_limited_size(count: int, length: int, is_accepted: bool) -> None:
+    uris = ["u" * length] * count
+    params = {"notifications": {"resourceSubscriptions": uris}}
+    if is_accepted:
+        assert read_filter(params, 64 * 1024).resource_subscriptions == uris
+    else:
+        with pytest.raises(InvalidParams) as info:
+            read_filter(params, 64 * 1024)
+        assert info.value.data == {"field": "notifications.resourceSubscriptions"}
