@@ -1,7 +1,7 @@
 """Test that a trace contains every message with time and direction, and no secrets."""
 
-import multiprocessing
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 
 from dovetail import Client, CommandTarget, Context, Server, testing
 from dovetail.recording.recording_format import Frame, RecordingHeader, read_frames
-from dovetail.recording.trace import RecordingWriter
 
 PROGRAM = """
 from dovetail import Server
@@ -19,6 +18,20 @@ app = Server("child")
 def add(a: int, b: int) -> int:
     return a + b
 app.run()
+"""
+FORK = """
+import multiprocessing, os, sys
+from pathlib import Path
+from dovetail.recording.trace import RecordingWriter
+
+folder = Path(sys.argv[1])
+trace = RecordingWriter(folder / "{pid}.jsonl", "x")
+assert [*folder.iterdir()] == []
+process = multiprocessing.get_context("fork").Process(target=trace.record, args=("server", b"{}"))
+process.start()
+process.join(20)
+trace.record("server", b"{}")
+print(process.pid, os.getpid())
 """
 
 
@@ -140,10 +153,8 @@ async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 def test_each_worker_has_a_trace_of_its_own(tmp_path: Path) -> None:
-    trace = RecordingWriter(tmp_path / "{pid}.jsonl", "x")
-    assert [*tmp_path.iterdir()] == []
-    process = multiprocessing.get_context("fork").Process(target=trace.record, args=("server", b"{}"))
-    process.start()
-    process.join(20)
-    trace.record("server", b"{}")
-    assert {one.name for one in tmp_path.iterdir()} == {f"{process.pid}.jsonl", f"{os.getpid()}.jsonl"}
+    # The test process has threads, and Python warns before a process with threads forks.
+    command = [sys.executable, "-c", FORK, str(tmp_path)]
+    pids = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.split()
+    assert len(pids) == 2
+    assert {file.name for file in tmp_path.iterdir()} == {f"{pid}.jsonl" for pid in pids}
