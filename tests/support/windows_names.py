@@ -68,6 +68,8 @@ def imitate_windows() -> None:
     for name in _LOADED_BEFORE:
         __import__(name)
     sys.modules["sysconfig"].get_config_vars()
+    # From Python 3.14 on, asyncio chooses its code for the platform when the first loop is created.
+    sys.modules["asyncio"].new_event_loop().close()
     _add_stand_ins()
     for name in _STUB_BY_MODULE:
         for posix_name in find_posix_names(name) - _KEPT:
@@ -113,8 +115,12 @@ def _replace_files() -> None:
     modules: Any = (os, shutil, tempfile)
     os_module, shutil_module, tempfile_module = modules
     shutil_module._use_fd_functions = False
+    shutil_module._rmtree_impl = shutil_module._rmtree_unsafe  # Python 3.14 and newer read this name
+    tempfile_module._rmtree_use_dir_fd = False
     tempfile_module.TemporaryFile = tempfile.NamedTemporaryFile
     os_module.O_BINARY = _BINARY_FLAG
+    if sys.version_info >= (3, 13):
+        os_module.process_cpu_count = os.cpu_count  # On Linux, it needs a name that is removed.
     open_descriptor, flag_of_files = os.open, os.O_CLOEXEC
 
     def open_in_binary(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -138,6 +144,8 @@ def _replace_processes() -> None:
     modules: Any = (subprocess, popen, library)
     subprocess_module, popen_class, ctypes_module = modules
     subprocess_module.CREATE_NO_WINDOW = 0
+    subprocess_module._USE_POSIX_SPAWN = False
+    subprocess_module._CAN_USE_PIDFD_OPEN = False  # Python 3.15 and newer read this name
     popen_class._handle = property(lambda process: process.pid)
     popen_class.kill = lambda process: process.send_signal(kill_signal)
 

@@ -5,6 +5,7 @@ python windows_names.py windows_steps.py STEP FOLDER
 
 import asyncio
 import importlib
+import inspect
 import os
 import pkgutil
 import subprocess
@@ -198,7 +199,7 @@ if __name__ == "__main__":
     step = globals()[sys.argv[1]]
     if step is serve:
         serve(sys.argv[2] if len(sys.argv) > 2 else "stdio")
-    elif asyncio.iscoroutinefunction(step):
+    elif inspect.iscoroutinefunction(step):
         asyncio.run(step(Path(sys.argv[2])))
     else:
         step(Path(sys.argv[2]))
