@@ -44,7 +44,6 @@ EXPECTED_FAILURES = {
     "tasks": "a client with extensions imports it: client/client.py",
     "cluster": "server/server.py and others import it",
     "cluster/redis": "cluster/cluster_options.py imports it",
-    "oauth auth": "client/client.py, server/server.py and others import oauth",
     "tasks skills search mounts openapi cluster recording auth oauth host agent testing cli terminal": "see above",
 }
 
