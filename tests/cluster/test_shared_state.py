@@ -156,7 +156,7 @@ async def test_an_id_of_this_epoch_is_accepted_whatever_the_clocks_say(start_wor
 async def test_a_used_id_is_stored_longer_than_it_is_valid(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory_backend", "local_statements"):
+    for module in ("memory_backend", "local.local_statements"):
         monkeypatch.setattr(f"dovetail.cluster.{module}.CLOCK_MARGIN_S", 0.2)
     backend, _ = await start_worker()
     assert await backend.use_once("id", get_valid_from(), 0.0)
