@@ -1235,7 +1235,7 @@ async def test_a_task_with_another_key_cannot_be_read(tmp_path: Path) -> None:
     await app.stop()
     for keys in (["b" * 32], []):
         app, _ = create_app(path, secret_keys=keys)
-        with pytest.raises(InternalError, match="keys"):
+        with pytest.raises(InternalError, match="secret key"):
             await TaskClient(app).get(id)
         await app.stop()
 
