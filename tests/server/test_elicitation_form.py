@@ -372,3 +372,34 @@ def test_every_form_is_one_the_specification_allows(kind: Any) -> None:
     )
     form = {"message": "m", "requestedSchema": compile_form(kind).schema}
     assert [error.message for error in validator.iter_errors(form)] == []
+
+
+TITLED = [{"const": "a", "title": "A"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "is_flat"),
+    [
+        ({"type": "string"}, True),
+        ({"type": "string", "oneOf": TITLED}, True),
+        ({"type": "string", "oneOf": [{"title": "A"}]}, False),
+        ({"type": "string", "oneOf": {}}, False),
+        ({"type": "string", "items": {}}, False),
+        ({"type": "string", "items": {}, "oneOf": TITLED}, False),
+        ({"type": "string", "properties": {}}, False),
+        ({"type": "object"}, False),
+        ({"type": "array", "items": {"type": "string", "enum": ["a"]}}, True),
+        ({"type": "array", "items": {"anyOf": TITLED}}, True),
+        ({"type": "array", "items": {"type": "string"}}, False),
+        ({"type": "array", "items": {"enum": ["a"]}, "oneOf": TITLED}, False),
+        ({"type": "array"}, False),
+        ("string", False),
+    ],
+)
+def test_a_field_of_a_schema_is_flat(field: Any, is_flat: bool) -> None:
+    schema = {"type": "object", "properties": {"field": field}}
+    if is_flat:
+        assert compile_form(schema).schema == schema
+    else:
+        with pytest.raises(ValueError, match="field `field` of a form must be"):
+            compile_form(schema)

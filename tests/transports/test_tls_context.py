@@ -28,9 +28,17 @@ def test_a_wrong_key_is_named_with_its_certificate(tmp_path: Path) -> None:
     certificate, _ = write_certificate(tmp_path)
     (tmp_path / "other").mkdir()
     _, key = write_certificate(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"certificate\.pem") as caught:
+    with pytest.raises(ValueError, match="does not belong") as caught:
         create_tls_context(certificate, key)
-    assert str(key) in str(caught.value)
+    assert str(caught.value) == f"the private key {key} does not belong to the certificate {certificate}"
+
+
+def test_a_file_that_is_no_certificate_is_named_with_the_format(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    certificate.write_text("not PEM", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"cannot use the certificate .* Both must be PEM files") as caught:
+        create_tls_context(certificate, key)
+    assert str(certificate) in str(caught.value)
 
 
 def test_a_file_with_both_is_enough(tmp_path: Path) -> None:
