@@ -42,8 +42,6 @@ EXAMPLES = {
 # Files of the core that still name the folder. A test whose folder can be removed fails until its line here is removed.
 EXPECTED_FAILURES = {
     "tasks": "a client with extensions imports it: client/client.py",
-    "cluster": "server/server.py and others import it",
-    "cluster/redis": "cluster/cluster_options.py imports it",
     "tasks skills search mounts openapi cluster recording auth oauth host agent testing cli terminal": "see above",
 }
 

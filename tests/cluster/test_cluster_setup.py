@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dovetail import Server
-from dovetail.cluster import Cluster, cluster_setup
-from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE, SECRET_KEYS_VARIABLE, find_secret_keys
+from dovetail.cluster import Cluster
 from dovetail.cluster.local import local_folder
 from dovetail.cluster.memory_backend import MemoryBackend
+from dovetail.server.attachments import find_secret_keys
+from dovetail.server.environment import CLUSTER_VARIABLE, SECRET_KEYS_VARIABLE, WORKERS_FOLDER_VARIABLE
 from dovetail.server.server import get_dispatcher
 
 KEY = "a key of sixteen bytes or more"
@@ -176,7 +177,7 @@ def test_a_worker_uses_the_folder_and_the_key_of_its_parent(
     runtime_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with local_folder.create_workers_folder() as folder:
-        monkeypatch.setattr(cluster_setup, "_workers_folder", str(folder))
+        monkeypatch.setattr("dovetail.server.environment._workers_folder", str(folder))
         server = Server("any")
         server.asgi()
         assert list(find_cluster(server).secret_keys) == [local_folder.read_key(folder)]
@@ -185,9 +186,9 @@ def test_a_worker_uses_the_folder_and_the_key_of_its_parent(
 
 
 def test_programs_that_a_worker_starts_do_not_join_its_cluster() -> None:
-    environment = os.environ | {cluster_setup.WORKERS_FOLDER_VARIABLE: "/nowhere"}
+    environment = os.environ | {WORKERS_FOLDER_VARIABLE: "/nowhere"}
     program = (
-        "import os, sys\nfrom dovetail.cluster import cluster_setup\n"
-        "sys.exit(cluster_setup.WORKERS_FOLDER_VARIABLE in os.environ or cluster_setup.find_default_cluster() is None)"
+        "import os, sys\nfrom dovetail.server.attachments import WORKERS_FOLDER_VARIABLE, find_default_cluster\n"
+        "sys.exit(WORKERS_FOLDER_VARIABLE in os.environ or find_default_cluster() is None)"
     )
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0

@@ -111,7 +111,8 @@ def cluster_option(function: F) -> F:
 
 
 def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) -> None:
-    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE, check_environment
+    from dovetail.server.attachments import find_default_cluster
+    from dovetail.server.environment import CLUSTER_VARIABLE, read_secret_keys
 
     if ctx.resilient_parsing:
         return
@@ -121,7 +122,8 @@ def _store_cluster(ctx: click.Context, param: click.Parameter, url: str | None) 
 
             Cluster(url)
             os.environ[CLUSTER_VARIABLE] = url
-        check_environment()
+        find_default_cluster()  # The environment may name another cluster, or contain invalid keys.
+        read_secret_keys()
     except ValueError as exc:
         if url is None:
             raise click.UsageError(str(exc)) from None

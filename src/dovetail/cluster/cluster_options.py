@@ -1,6 +1,5 @@
 """`Cluster`: where the workers of a server keep the state that they share."""
 
-import importlib
 import math
 from typing import TYPE_CHECKING
 
@@ -52,20 +51,14 @@ class Cluster(Struct, frozen=True, repr_omit_defaults=True):
 
     def __shared_state__(self, name: str, secret_keys: "Sequence[str | bytes]") -> "SharedState":
         """Return a back end for one server. Servers with different names do not share their state."""
-        # A plain import would be a cycle, because the package imports this module.
         if self.is_local:
-            folder = importlib.import_module("dovetail.cluster.local.local_folder").open_server_folder(
-                self.prefix, name
-            )
-            backend = importlib.import_module("dovetail.cluster.local.local_backend")
-            return backend.LocalBackend(folder, secret_keys=secret_keys)
-        try:
-            importlib.import_module("redis.asyncio")  # The event loop must not wait for the import.
-        except ImportError:
-            message = "a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'"
-            raise ImportError(message, name="redis") from None
-        backend = importlib.import_module("dovetail.cluster.redis.redis_backend")
-        return backend.RedisBackend(
+            from dovetail.cluster.local.local_backend import LocalBackend
+            from dovetail.cluster.local.local_folder import open_server_folder
+
+            return LocalBackend(open_server_folder(self.prefix, name), secret_keys=secret_keys)
+        from dovetail.cluster.redis.redis_backend import RedisBackend
+
+        return RedisBackend(
             self.url,
             prefix=build_deployment_prefix(self.prefix, name),
             secret_keys=secret_keys,

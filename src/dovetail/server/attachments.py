@@ -3,18 +3,28 @@
 A server without the feature does not load the satellite.
 """
 
+import contextlib
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 from dovetail.server.dispatch.dispatcher import Dispatcher
+from dovetail.server.environment import (
+    CLUSTER_VARIABLE,
+    WORKERS_FOLDER_VARIABLE,
+    get_workers_folder,
+    read_secret_keys,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.cluster import Cluster
+    from dovetail.cluster.cluster_setup import WorkersFolder
     from dovetail.mounts.mountable import SupportsMount
     from dovetail.mounts.name_map import NameMap
     from dovetail.protocol.interfaces.message_tap import Recorder
+    from dovetail.protocol.interfaces.shared_state import SharedState, SharedWorker
     from dovetail.server.items.access_rules import AccessRule
     from dovetail.tasks.tool_tasks import ToolTasks
 
@@ -73,3 +83,76 @@ def create_message_tap(recording: "str | Path | None", get_name: Callable[[], st
         return recorder
 
     return find_recorder
+
+
+def read_cluster_option(cluster: "Cluster | SharedState | str | None") -> "Cluster | SharedState | None":
+    """Return the value of `cluster=`. Raise an error if it is not valid."""
+    if cluster is None:
+        return None
+    from dovetail.cluster import cluster_setup
+
+    return cluster_setup.read_cluster_option(cluster)
+
+
+def find_default_cluster() -> "Cluster | WorkersFolder | None":
+    """Return the cluster that the environment names, or None."""
+    url, folder = os.environ.get(CLUSTER_VARIABLE), get_workers_folder()
+    if not url and not folder:
+        return None
+    from dovetail.cluster import cluster_setup
+
+    return cluster_setup.read_cluster_variable(url) if url else cluster_setup.WorkersFolder(folder or "")
+
+
+def find_redis_cluster(cluster: "Cluster | SharedState | None") -> "Cluster | None":
+    """Return the cluster of a server if it is on Redis. `cluster` is the value of `cluster=`."""
+    used = find_default_cluster() if cluster is None else cluster
+    return None if getattr(used, "is_local", True) else cast("Cluster", used)
+
+
+def find_secret_keys(
+    secret_keys: Sequence[str | bytes], cluster: "Cluster | SharedState | str | None"
+) -> Sequence[str | bytes]:
+    """Return the secret keys of a server. The defaults are the keys of the environment, and the key of a local cluster.
+
+    `cluster` is the value of `cluster=`. The workers of a cluster must have the same keys.
+    """
+    if secret_keys or (secret_keys := read_secret_keys()):
+        return secret_keys
+    used = find_default_cluster() if cluster is None else cluster
+    if used is None:
+        return ()
+    from dovetail.cluster import cluster_setup
+
+    return cluster_setup.read_local_keys(used)
+
+
+def join_cluster(
+    dispatcher: Dispatcher, cluster: "Cluster | SharedState | WorkersFolder", secret_keys: Sequence[str | bytes]
+) -> None:
+    """Make this process a worker of a cluster."""
+    from dovetail.cluster import cluster_setup
+
+    dispatcher.use_cluster(cluster_setup.create_cluster_worker(cluster, dispatcher.name, secret_keys))
+
+
+@contextlib.contextmanager
+def open_workers_cluster() -> "Generator[SharedWorker]":
+    """Create a cluster for the workers that this process starts, and remove it at the end."""
+    from dovetail.cluster import cluster_setup
+    from dovetail.cluster.local.local_folder import create_workers_folder
+
+    with create_workers_folder() as folder:
+        yield cluster_setup.create_cluster_worker(cluster_setup.WorkersFolder(folder), "", ())
+
+
+@contextlib.contextmanager
+def open_workers_environment() -> Generator[Mapping[str, str]]:
+    """Return the environment of workers that share their state. They use it unless their server has another cluster."""
+    if os.environ.get(CLUSTER_VARIABLE):
+        yield os.environ
+        return
+    from dovetail.cluster.local.local_folder import create_workers_folder
+
+    with create_workers_folder() as folder:
+        yield {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}

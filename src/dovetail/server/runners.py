@@ -372,14 +372,13 @@ def _run_worker(runnable: Runnable, listener: HTTPListener, pipes: "WorkerPipes"
 @contextlib.contextmanager
 def _join_workers(service: RunnableService) -> Generator[None]:
     """Let the workers of this process share their state in a private folder, unless the server has a cluster."""
-    from dovetail.cluster.cluster_setup import WorkersFolder, create_cluster_worker, find_default_cluster
-    from dovetail.cluster.local.local_folder import create_workers_folder
+    from dovetail.server.attachments import find_default_cluster, open_workers_cluster
 
     if service.cluster is not None or find_default_cluster() is not None:
         yield
         return
-    with create_workers_folder() as folder:
-        service.use_cluster(create_cluster_worker(WorkersFolder(folder), "", ()))
+    with open_workers_cluster() as worker:
+        service.use_cluster(worker)
         yield
 
 
@@ -388,8 +387,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
 
     The command must call `run`. It does not need to know that there are several processes.
     """
-    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE, WORKERS_FOLDER_VARIABLE
-    from dovetail.cluster.local.local_folder import create_workers_folder
+    from dovetail.server.attachments import open_workers_environment
     from dovetail.server.workers import spawn_workers
     from dovetail.transports.http1.http_listener import bind_socket
 
@@ -398,12 +396,7 @@ def run_workers(command: list[str], host: str, port: int, workers: int | Literal
     inherited = _get_inherited_socket()
     listener = inherited or bind_socket(host, port)
     close_listener = partial(_close_listener, listener, inherited is not None)
-    if os.environ.get(CLUSTER_VARIABLE):
-        spawn_workers(command, os.environ, listener, worker_count, close_listener)
-        return
-    # A worker uses this folder unless its server has another cluster.
-    with create_workers_folder() as folder:
-        environment = {**os.environ, WORKERS_FOLDER_VARIABLE: str(folder)}
+    with open_workers_environment() as environment:
         spawn_workers(command, environment, listener, worker_count, close_listener)
 
 

@@ -11,13 +11,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-from dovetail.cluster.cluster_setup import (
-    create_cluster_worker,
-    find_default_cluster,
-    find_redis_cluster,
-    find_secret_keys,
-    read_cluster_option,
-)
 from dovetail.error_context import check_type
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Middleware
@@ -170,8 +163,8 @@ class Server:
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         if isinstance(secret_keys, str | bytes):
             raise TypeError("secret_keys must be a list, newest first. Write secret_keys=[...]")
-        cluster = read_cluster_option(cluster)
-        secret_keys = find_secret_keys(secret_keys, cluster)
+        cluster = attachments.read_cluster_option(cluster)
+        secret_keys = attachments.find_secret_keys(secret_keys, cluster)
         limits = limits or ServerLimits()
         page_cache = PageCache(page_size, limits.max_cursor_bytes)
         self._registry = Registry(
@@ -191,7 +184,7 @@ class Server:
         # True if tasks need a file, because the server outlives its clients. None means that it is not decided yet.
         self._keeps_tasks: bool | None = None
         self._secret_keys = secret_keys
-        self._redis_cluster = find_redis_cluster(cluster)  # None if the cluster is not on Redis.
+        self._redis_cluster = attachments.find_redis_cluster(cluster)  # None if the cluster is not on Redis.
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # the endpoints that `asgi` created
         # An optional function that creates ASGI applications for other paths.
@@ -217,7 +210,7 @@ class Server:
             debug=debug,
         )
         if cluster is not None:
-            self._dispatcher.use_cluster(create_cluster_worker(cluster, name, secret_keys))
+            attachments.join_cluster(self._dispatcher, cluster, secret_keys)
         for function in middleware:
             self.middleware(function)
         if extensions:
@@ -842,9 +835,9 @@ class Server:
         return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
 
     def _join_default_cluster(self) -> None:
-        default_cluster = find_default_cluster() if self._dispatcher.cluster is None else None
+        default_cluster = attachments.find_default_cluster() if self._dispatcher.cluster is None else None
         if default_cluster is not None:
-            self._dispatcher.use_cluster(create_cluster_worker(default_cluster, self.name, self._secret_keys))
+            attachments.join_cluster(self._dispatcher, default_cluster, self._secret_keys)
 
     def open_connection(
         self,

@@ -130,10 +130,10 @@ def _format_time(seconds: float) -> str:
 
 def _run(url: str | None, prefix: str, run: "Callable[[RedisDeployments], Awaitable[int]]", *, as_json: bool) -> int:
     from dovetail.cluster import Cluster
-    from dovetail.cluster.cluster_setup import CLUSTER_VARIABLE
     from dovetail.cluster.redis.redis_connection import parse_redis_url
     from dovetail.cluster.redis.redis_deployments import open_deployments
     from dovetail.protocol.interfaces.shared_state import SharedStateUnavailable
+    from dovetail.server.environment import CLUSTER_VARIABLE
 
     url = url or os.environ.get(CLUSTER_VARIABLE)
     if not url:

@@ -97,9 +97,10 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
 def import_redis() -> None:
     """Import redis-py, which takes some time. Raise ImportError if it is not installed."""
     try:
-        importlib.import_module("redis.asyncio.sentinel")
+        importlib.import_module("redis.asyncio")
     except ImportError:
-        raise ImportError("the Redis back end needs redis-py. Run: pip install 'dovetail-mcp[redis]'") from None
+        message = "a cluster on Redis needs redis-py. Run: pip install 'dovetail-mcp[redis]'"
+        raise ImportError(message, name="redis") from None
 
 
 def open_client(address: RedisAddress, timeout: float) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from dovetail.cluster.cluster_setup import find_secret_keys
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.gateway_skills import GatewaySkills
@@ -20,6 +19,7 @@ from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
 from dovetail.mounts.name_map import NameMap
 from dovetail.protocol.item_kinds import ItemKind
+from dovetail.server.attachments import find_secret_keys
 from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
 from dovetail.wire.base import Struct

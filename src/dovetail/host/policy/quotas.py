@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from dovetail.background_tasks import BackgroundTasks
-from dovetail.cluster.background_work import release_place
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.keys import build_key
@@ -137,6 +136,8 @@ class Meter:
     @asynccontextmanager
     async def _take_place(self, cluster: SharedWorker, name: str, limit: int) -> AsyncGenerator[None]:
         """Wait until the workers together run fewer than `limit` calls. If the back end cannot be used, do not wait."""
+        from dovetail.cluster.background_work import release_place  # Few gateways are in a cluster.
+
         self._place_count += 1
         holder, delay = f"{cluster.name}.{self._place_count}", _MIN_POLL_S
         try:
