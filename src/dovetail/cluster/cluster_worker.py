@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.interfaces.shared_state import (
+    ChangeLog,
     ConnectionRouter,
     EventLimiter,
     Message,
@@ -132,6 +133,12 @@ class ClusterWorker:
         from dovetail.cluster.cluster_state_store import ClusterStateStore
 
         return ClusterStateStore(self.state)
+
+    def create_change_log(self, receive_change: Callable[[str, str | None], None]) -> ChangeLog:
+        """Return a log through which all workers hear the changes of a server."""
+        from dovetail.cluster.cluster_changes import ClusterChanges
+
+        return ClusterChanges(self, receive_change)
 
     # The methods of SharedStateListener.
 

@@ -370,6 +370,32 @@ class ConnectionRouter(Protocol):
         ...
 
 
+class ChangeLog(Protocol):
+    """Sends the changes of one server to the other workers. Any thread may call `publish` and `send_to_session`."""
+
+    last_number: int  # Each change gets another number.
+
+    def start(self) -> None:
+        """Send changes from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Send the waiting changes, and stop."""
+        ...
+
+    def publish(self, method: str, uri: str | None) -> None:
+        """Send a change to the other workers."""
+        ...
+
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
+        """Send a notification to the worker that has the GET stream of a session."""
+        ...
+
+    async def wait_until_sent(self) -> None:
+        """Wait until the other workers can learn of all changes up to now."""
+        ...
+
+
 class EventLimiter(Protocol):
     """Limits how often an event happens at all workers together."""
 
@@ -421,6 +447,10 @@ class SharedWorker(SharedStateListener, Protocol):
         self, name: str, max_count: float, window_s: float, burst: float | None = None
     ) -> EventLimiter:
         """Return a limit of `max_count` events per `window_s` seconds for all workers, and of `burst` at once."""
+        ...
+
+    def create_change_log(self, receive_change: Callable[[str, str | None], None]) -> ChangeLog:
+        """Return a log of the changes of a server. It passes the changes of other workers to `receive_change`."""
         ...
 
     def create_state_store(self) -> StateStore:

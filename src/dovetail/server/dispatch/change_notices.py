@@ -23,7 +23,7 @@ from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.subscriptions import SubscriptionFilter
 
 if TYPE_CHECKING:
-    from dovetail.cluster.cluster_changes import ClusterChanges
+    from dovetail.protocol.interfaces.shared_state import ChangeLog
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -37,7 +37,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, _LoopListeners] = {}
         self._callbacks: dict[object, ChangeCallback] = {}
-        self.cluster_changes: ClusterChanges | None = None  # sends changes to the other workers of a cluster
+        self.cluster_changes: ChangeLog | None = None  # sends changes to the other workers of a cluster
 
     def __len__(self) -> int:
         return sum(len(loop_listeners.listeners) for loop_listeners in tuple(self._listeners_by_loop.values()))

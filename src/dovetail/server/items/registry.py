@@ -390,10 +390,8 @@ class Registry:
 
     def join_cluster(self, cluster: "SharedWorker") -> None:
         """Send each change to the other workers of a cluster, until `leave_cluster` is called."""
-        from dovetail.cluster.cluster_changes import ClusterChanges
-
         if self.subscriptions.cluster_changes is None:
-            self.subscriptions.cluster_changes = ClusterChanges(cluster, self.receive_change)
+            self.subscriptions.cluster_changes = cluster.create_change_log(self.receive_change)
         self.subscriptions.cluster_changes.start()
 
     async def leave_cluster(self) -> None:
