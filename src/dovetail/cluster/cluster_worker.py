@@ -18,6 +18,8 @@ from dovetail.protocol.interfaces.state_store import StateStore
 from dovetail.protocol.limits import ServerLimits
 
 if TYPE_CHECKING:
+    from dovetail.cluster.cluster_membership import SharingServer
+    from dovetail.server.dispatch.parts import ServerPart
     from dovetail.transports.http_server.sessions.handshake_sessions import HandshakeSessions, SessionVersions
     from dovetail.transports.http_server.streams.http_response import ResponseTimers
     from dovetail.transports.spool import MemoryBudget
@@ -111,6 +113,12 @@ class ClusterWorker:
         from dovetail.cluster.sessions.shared_sessions import SharedSessions
 
         return SharedSessions(self, service, versions, budget, timers, join_cluster)
+
+    def create_server_part(self, server: "SharingServer", *, is_owner: bool) -> "ServerPart":
+        """Return the part that shares the limits and the changes of a server with all workers."""
+        from dovetail.cluster.cluster_membership import ClusterMembership
+
+        return ClusterMembership(server, self, is_owner=is_owner)
 
     def create_connection_router(
         self, server_name: str, limits: ServerLimits, receive: MessageReceiver

@@ -437,6 +437,16 @@ class SharedWorker(SharedStateListener, Protocol):
         """
         ...
 
+    def create_server_part(self, server: Any, *, is_owner: bool) -> Any:
+        """Return the `ServerPart` that shares the limits and the changes of a server with all workers.
+
+        This layer cannot import their types.
+
+        Args:
+            is_owner: Whether the server starts and closes the worker. Servers of one process may share a worker.
+        """
+        ...
+
     def create_connection_router(
         self, server_name: str, limits: ServerLimits, receive: MessageReceiver
     ) -> ConnectionRouter:

@@ -176,10 +176,8 @@ class Dispatcher:
 
     def use_cluster(self, cluster: "SharedWorker", *, is_owner: bool = True) -> None:
         """Make this process a worker of a cluster. Call this method at most once, before the server starts."""
-        from dovetail.server.dispatch.cluster_membership import ClusterMembership
-
         self.cluster = cluster
-        self.handler_table.add_part(ClusterMembership(self, cluster, is_owner=is_owner))
+        self.handler_table.add_part(cluster.create_server_part(self, is_owner=is_owner))
 
     def report_local_change(self) -> None:
         """Report to the parts that the author has changed the items of this server."""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from dovetail.cluster.call_places import CallPlaces
 from dovetail.keys import build_key
 from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
@@ -84,8 +85,6 @@ class ClusterMembership(ServerPart):
             self._registry.join_cluster(self._worker)
 
     def _share_places(self) -> None:
-        from dovetail.cluster.call_places import CallPlaces
-
         name, limits, admission = self._server.name, self._server.limits, self._server.admission
         admission.shared_calls = CallPlaces(self._worker, build_key("calls", name), limits.max_calls_per_principal)
         admission.shared_subscriptions = CallPlaces(
