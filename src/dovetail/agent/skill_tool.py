@@ -78,7 +78,7 @@ class SkillTool:
         *,
         wait: bool,
     ) -> CallToolResult:
-        """Ask the user for consent, load a file of a skill, and return it with its origin.
+        """Load a file of a skill, with the user's consent if needed, and return it with its origin.
 
         After a SKILL.md is loaded, the user can allow the tools that it asks for.
         """

@@ -120,7 +120,7 @@ class OAuthAuthorizer:
             return True
         login = await self._get_login()
         if login is not None and login.token is not None and login.token.access_token != sent_token:
-            # Another request has completed a login in the meantime.
+            # Another request has obtained a new token in the meantime.
             return True
         if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False

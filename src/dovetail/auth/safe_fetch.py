@@ -26,7 +26,7 @@ from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
-_IDLE_TIMEOUT_S: Final = 1.0  # Callers choose these servers, so a connection is not kept open.
+_IDLE_TIMEOUT_S: Final = 1.0  # Callers choose these servers, so an idle connection is closed soon.
 DOCUMENT_TIMEOUT_S: Final = 5.0
 # If a token response is lost, the user must log in again, so the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0

@@ -78,7 +78,7 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def describe_unused(self) -> str | None:
-        """Return a message that an --answer was not used, or None if all were used."""
+        """Return a message about the first --answer that was not used, or None."""
         if not self.unused_answers or not self._asked_names:
             return None
         name = min(self.unused_answers)

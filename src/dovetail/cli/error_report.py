@@ -105,7 +105,7 @@ def _format_login(exc: AuthError, options: str = "") -> str:
 
 
 def describe_listen_error(exc: Exception) -> str:
-    """Return the message of an error. If the address of a server may be wrong, add the option that fixes it."""
+    """Return the message of an error. If a server cannot listen at its address, add what the user can do."""
     if not isinstance(exc, OSError) or exc.strerror is None or exc.filename is not None:
         return translate_options(str(exc))
     code, message = exc.errno, exc.strerror

@@ -129,7 +129,7 @@ class TypeWriter:
         if key is not None:
             self._class_names[key] = class_name
         index = len(self.definitions)
-        self.definitions.append("")  # Insert the class now, so that it comes before the classes of its fields.
+        self.definitions.append("")  # Reserve the place before the classes of the fields.
         required = get_required(schema)
         fields: dict[str, str] = {}
         for field, field_schema in get_mapping(schema).items():

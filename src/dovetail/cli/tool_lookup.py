@@ -19,6 +19,7 @@ FIND_HINT: Final = f"To find names, call {SEARCH_TOOL} query=WORDS on the same t
 
 def has_tool_search(tools: Mapping[str, Tool]) -> bool:
     """Return whether a server has more tools than the ones that it lists."""
+    # Another server can have tools with these names, so also compare the arguments.
     return all(
         tool.name in tools and _list_arguments(tools[tool.name]) == _list_arguments(tool) for tool in SEARCH_TOOLS
     )

@@ -171,7 +171,7 @@ async def _run_close_handlers(handlers: Sequence[CloseHandler]) -> None:
     outcomes = await asyncio.gather(*(handler() for handler in handlers), return_exceptions=True)
     errors = [outcome for outcome in outcomes if outcome is not None]
     if errors:
-        raise BaseExceptionGroup("background tasks of this worker failed", errors)
+        raise BaseExceptionGroup("close handlers of this worker failed", errors)
 
 
 def _call_all(functions: Iterable[Callable[[], None]], problem: str) -> None:

@@ -78,7 +78,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """Sends one authorized request to a server, within the limits of the request, and emits an event at the end.
+    """The use of a server for one authorized request. It applies the request's limits, and emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -206,7 +206,7 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return an error if the policy denies or hides every call of a tool. Otherwise return None.
+    """Return an error if the policy denies or hides every request with these arguments. Otherwise return None.
 
     The annotations and some of the arguments are not known yet.
     """

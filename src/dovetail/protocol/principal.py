@@ -119,7 +119,7 @@ class Principal(str):
         return self.expires_at is not None and self.expires_at <= now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # `copy` and `pickle` need all fields, because the text of a principal does not contain them.
+        # `copy` and `pickle` need all fields, because they cannot be computed from the text of a principal.
         fields = self.subject, self.issuer, self.client_id, self.scopes, self.claims, self.expires_at
         return _create_principal, (type(self), str(self), *fields)
 

@@ -98,7 +98,7 @@ _YAML_LINE: Final = re.compile(
 _PLAIN_VALUES: Final = frozenset({"", "null", "none", "true", "false", MASK})
 _QUERY_SECRETS: Final = frozenset(
     {"key", "sig", "sid", "sessionid", "session_id"}
-)  # Query parameters of a URL with these names are secrets.
+)  # These names are secrets only in the query of a URL.
 # Each match of the patterns above contains one of these parts, in lower or upper case.
 # Searching for each part is faster than searching for one large pattern.
 _VALUE_HINTS: Final = (

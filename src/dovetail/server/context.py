@@ -514,7 +514,7 @@ class Context(Generic[State]):
             label = f"the result of {method}"
             result = decode_input_required(result, method) or decode_body(result, result_type, label)
         if not isinstance(result, result_type):
-            raise NotSupported(f"{item} asks the caller for input, so a function cannot call it through the context")
+            raise NotSupported(f"{item} asks the caller for input, so another function cannot use it")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:

@@ -38,7 +38,7 @@ _WATCH_INTERVAL_S: Final = 2.0
 _MAX_WATCH_SHARE: Final = 0.02  # The task that looks for changes may spend at most this share of its time on scans.
 _MAX_FUNCTION_S: Final = 5.0  # the maximum time for each skill's function while skills are listed
 MAX_SKILLS_PER_PAGE: Final = 100
-_MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so a page has room for three skills.
+_MAX_FILES_PER_PAGE: Final = 2000  # A skill has at most 512 files, so a page has room for at least three skills.
 
 
 class LoadSkill(Protocol):

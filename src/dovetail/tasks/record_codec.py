@@ -27,11 +27,11 @@ class RecordCodec:
         return id.encode() if self._sealer is None else self._sealer.seal(id.encode(), _ID_PLACE)
 
     def decode_id(self, data: bytes) -> str:
-        """Return a task ID. Raise TaskEncrypted if the data was encrypted with a different key."""
+        """Return a task ID. Raise TaskEncrypted if the secret keys do not fit the data."""
         return self._open(data, _ID_PLACE).decode()
 
     def decode(self, id: str, data: bytes) -> TaskRecord:
-        """Return the record of a task. Raise TaskEncrypted if the data was encrypted with a different key."""
+        """Return the record of a task. Raise TaskEncrypted if the secret keys do not fit the data."""
         return decode_record(self._open(data, id.encode()))
 
     def _open(self, data: bytes, place: bytes) -> bytes:

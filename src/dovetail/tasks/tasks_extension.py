@@ -242,7 +242,7 @@ class TasksExtension:
             record = await self.store.get(id) if id.isascii() else None
         except TaskEncrypted as exc:
             log.error("cannot read a task: %s", exc)
-            raise InternalError("The task is encrypted with a secret key that the server no longer has") from None
+            raise InternalError("This task cannot be read with the secret keys of the server") from None
         except TaskStoreUnavailable as exc:
             raise _log_unavailable(exc) from None
         if (

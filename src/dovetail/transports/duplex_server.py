@@ -144,7 +144,7 @@ class DuplexServer:
         self._client_requests.close("The client closed the connection")
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # This call ends the subscriptions.
+                exchange.end("gone")  # A subscription does not end by itself.
         introductions = tuple(self._introductions)
         tasks = [*introductions, *(exchange.task for exchange, _ in self._running.values())]
         if tasks and grace:

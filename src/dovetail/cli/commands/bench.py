@@ -73,7 +73,7 @@ def command(
         load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
         command_run.progress_bar.start(f"bench {command_run.args[0] if command_run.args else 'ping'}")
         # The first request is a warm-up and is not measured.
-        # If the first request fails, ignore the error, because the measured requests report it.
+        # If the tool fails in this request, ignore the error, because the measured requests report it.
         with contextlib.suppress(ToolError):
             await send_request()
         is_interrupted = not await load_test.run(command_run.progress_bar)

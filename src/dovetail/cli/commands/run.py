@@ -148,7 +148,7 @@ def _load_target(options: TargetOptions) -> Any:
 
 
 def _serve(app: Any, http_options: dict[str, Any] | None, *, reload: bool) -> None:
-    """Run the server until it ends. If the user can fix an error with another option, raise UsageError."""
+    """Run the server until it ends. Raise UsageError for an error that the user can fix."""
     try:
         if http_options is None:
             app.run(reload=reload)

@@ -97,7 +97,7 @@ class StreamPlaces:
             await self._release(name, holder)
 
     async def _release(self, name: str, holder: str) -> None:
-        """Free a place. If the shared state is unavailable, free the place later."""
+        """Free the place of a stream. If the shared state is unavailable, free the place later."""
         try:
             await self._state.release(name, holder)
         except BaseException as exc:

@@ -71,7 +71,7 @@ class ClusterStreams:
         return StoredResponseWriter(self, request, session, ids)
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in a task that ends with the endpoint."""
+        """Run a coroutine in a task. When the endpoint closes, it cancels the task after a timeout."""
         self._tasks.start(work)
 
     async def end_readers(self) -> None:

@@ -106,7 +106,7 @@ class StreamOwner(Protocol):
         ...
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in a task that ends with the endpoint."""
+        """Run a coroutine in a task. When the endpoint closes, it cancels the task after a timeout."""
         ...
 
 

@@ -351,7 +351,7 @@ def _delete_yaml(old: str, section: str, name: str) -> str:
 
 
 def _find_yaml_end(node: Any) -> int:
-    """Return the end of a node, without the comments that follow it. The end mark of PyYAML is after the comments."""
+    """Return the end of a node, without comments that follow it. The end mark of a block collection is after them."""
     if isinstance(node.value, list) and node.value and not node.flow_style:
         last: Any = node.value[-1]
         return _find_yaml_end(last[1] if isinstance(last, tuple) else last)

@@ -116,7 +116,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments have exactly the names, types and values of a shape.
+    """Return whether arguments have only the names, types and values that a shape allows.
 
     A shape contains the names of arguments with their types or values.
     """

@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        # The field names of an "Edit" come from a form, so they are not renamed.
+        # An "Edit" contains arguments or form fields of a server, so their names do not change.
         if answer is not None and answer["kind"] != "Edit":
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
@@ -106,7 +106,7 @@ class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """The file that stores the consent requests without an answer.
+    """The file of the open consent requests, and of the answers that no caller has read yet.
 
     Each request has a ticket, and can have a call that continues after the answer.
     """

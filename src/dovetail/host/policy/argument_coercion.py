@@ -81,7 +81,7 @@ class StepBudget:
 
 
 class ExpectedSchemas:
-    """Alternative schemas for a value. A value must match one of them. Without schemas, any value is allowed."""
+    """Alternative schemas for a value. A value must match at least one. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_defaults", "_remaining_items", "_root", "_schemas", "_types", "steps")
 

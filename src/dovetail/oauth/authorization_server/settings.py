@@ -20,9 +20,9 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
     max_registrations_per_hour: int = 10  # All clients at one address share this limit.
-    max_failures_per_minute: int = 10  # Each user and each client has this limit for failed logins.
+    max_failures_per_minute: int = 10  # Each user and each client has this limit, separately for each address.
     max_token_responses_per_minute: int = 600  # Each client has this limit, separately for each of its addresses.
-    max_decisions_per_minute: int = 60  # All users at one address share this limit.
+    max_decisions_per_minute: int = 60  # All users at one address share this limit, except in known browsers.
     max_fetches_per_minute: int = 30  # All clients at one address share this limit.
     # A function that takes a host name. It returns True if clients may publish their documents on that host.
     is_trusted_client: Callable[[str], bool] | None = None

@@ -41,7 +41,7 @@ class VerifiedProof(Struct, frozen=True, kw_only=True):
     thumbprint: str
     id: bytes  # a digest of the `jti` claim
     issued_at: float
-    epoch: str = ""  # the epoch in which the nonce was created, or ""
+    epoch: str = ""  # the epoch of the shared state when the nonce was created, or "" without a nonce
 
 
 class DPoPChecker:

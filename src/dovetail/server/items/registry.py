@@ -27,7 +27,7 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 from dovetail.wire.meta import is_reserved, is_valid_key
 from dovetail.wire.resources import Resource as ResourceDeclaration
 
-if TYPE_CHECKING:  # Few servers need these modules, so the functions below import them.
+if TYPE_CHECKING:  # Few servers need these modules, so only type checkers import them here.
     from dovetail.protocol.interfaces.shared_state import SharedWorker
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.items.access_rules import AccessRule, AccessRules, Predicate

@@ -353,7 +353,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the schemas that allow the type of a value. For a tagged object, return the schemas with the same tag."""
+    """Return the schemas that allow the type of a value. For an object, prefer schemas with the same tag."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [

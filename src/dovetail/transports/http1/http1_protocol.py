@@ -32,7 +32,8 @@ _MAX_TURN_REQUESTS: Final = 16
 _MAX_TURN_S: Final = 0.002
 _MAX_PARSED_BYTES: Final = 4 * 1024  # The parser gets more bytes at once only if they belong to the same body.
 _MAX_BACKLOG_BYTES: Final = 64 * 1024  # If more bytes wait for the parser, the connection stops reading.
-_MIN_READ_BYTES: Final = 64 * 1024  # A client must read this many bytes of a large response in each write timeout.
+# If the server waits until a client reads, the client must read this many bytes in each write timeout.
+_MIN_READ_BYTES: Final = 64 * 1024
 _CHUNK_OVERHEAD_BYTES: Final = 16  # For each part of a body, this many bytes are not counted as overhead.
 
 _IDLE, _HEAD, _BODY, _FAILED, _LINGERING, _CLOSED = ConnectionState

@@ -226,7 +226,7 @@ class StreamableHTTPClient:
             except TransportError as exc:
                 error = exc if isinstance(exc, ConnectionLost) else ConnectionLost(exc.args[0])
                 error.maybe_sent = True
-                # The next attempt may reach another proxy or another worker.
+                # Try again after a transient status. A proxy may have sent it, or another worker may answer.
                 if exc.status_code is not None and exc.status_code not in _TRANSIENT_RESUME_CODES:
                     break
             failed_attempts += 1

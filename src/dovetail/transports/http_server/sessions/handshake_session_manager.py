@@ -312,7 +312,7 @@ class HandshakeSessionManager:
         await self._sessions.end_streams()
 
     async def close(self) -> None:
-        """End all sessions. Sessions that other workers share continue there."""
+        """End all sessions of this worker. Sessions in the shared state continue at other workers."""
         await self._sessions.close()
 
 
