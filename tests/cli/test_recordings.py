@@ -114,7 +114,7 @@ def test_mock_over_http(run: RunCommand, recording: Path, environment: dict[str,
     [
         (["mock", SAMPLE_SERVER], "line 1"),
         (["replay", SAMPLE_SERVER], "RECORDING"),
-        (["replay", "x.jsonl", SAMPLE_SERVER], "the server comes first"),
+        (["replay", "x.jsonl", SAMPLE_SERVER], "pass the server first"),
         (["diff", SAMPLE_SERVER], "two"),
         (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "jump up"], "'jump up'"),
         (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "read a b"], "'read a b'"),

@@ -13,7 +13,7 @@ from core.server_process import start_server
 from dovetail import Client, Server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http_url() -> Iterator[str]:
     with start_server("http") as url:
         yield url

@@ -193,10 +193,10 @@ def test_a_registration_with_an_unusable_authentication_method_fails_at_once(ans
         (None, None, False),
         (ISSUER, None, False),
         ("https://other.example", None, True),
-        (None, ClientRegistration(issuer=ISSUER, client_id="x", given=True), False),
-        (None, ClientRegistration(issuer="https://other.example", client_id="x", given=True), True),
+        (None, ClientRegistration(issuer=ISSUER, client_id="x", is_configured=True), False),
+        (None, ClientRegistration(issuer="https://other.example", client_id="x", is_configured=True), True),
         (None, ClientRegistration(issuer="https://other.example", client_id="x"), False),
-        (ISSUER, ClientRegistration(issuer="https://other.example", client_id="x", given=True), False),
+        (ISSUER, ClientRegistration(issuer="https://other.example", client_id="x", is_configured=True), False),
     ],
 )
 def test_no_other_issuer_gets_the_credentials(

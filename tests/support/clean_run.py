@@ -33,6 +33,9 @@ def main(command: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="t-") as folder, tempfile.TemporaryDirectory(prefix="home-") as home:
         environment = os.environ | {"HOME": home, "TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": pytest_root}
         environment |= {"NODE_COMPILE_CACHE": f"{_CACHE}/node", "MPLCONFIGDIR": f"{_CACHE}/matplotlib"}
+        environment["XDG_CACHE_HOME"] = f"{_CACHE}/xdg"
+        # pip runs `rustc --version`, and rustup writes its settings.
+        environment.setdefault("RUSTUP_HOME", str(Path.home() / ".rustup"))
         status = _run(command, environment)
         left = [
             *(f"process {name}" for name in _end_processes()),
