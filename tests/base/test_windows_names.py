@@ -1,5 +1,6 @@
 """Test what dovetail does without the names that only POSIX systems have, in child processes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,5 +29,6 @@ RUN_STEP = [sys.executable, str(SUPPORT / "windows_names.py"), str(SUPPORT / "wi
 )
 def test_it_works_without_names_of_posix(step: str, tmp_path: Path) -> None:
     command = [*RUN_STEP, step, str(tmp_path)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    environment = os.environ | {"LOCALAPPDATA": str(tmp_path / "AppData")}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
     assert process.returncode == 0, process.stderr
