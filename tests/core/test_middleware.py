@@ -1,6 +1,7 @@
 """Test middleware of servers and clients: users' own, and the ready-made ones."""
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -68,3 +69,44 @@ async def test_ready_made_middleware(caplog: pytest.LogCaptureFixture) -> None:
             await asyncio.gather(*(client.call("count") for _ in range(20)))
     assert timing["tools/call", "fill"].count == 1
     await app.stop()
+
+
+class Counter:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+        return await call_next(exchange)
+
+
+class PlainCounter:
+    def __call__(self, exchange: Exchange, call_next: CallNext) -> None: ...
+
+
+class OnlyCreated:
+    def __init__(self, exchange: Exchange, call_next: CallNext) -> None: ...
+
+
+def forget(exchange: Exchange, call_next: CallNext) -> None: ...
+
+
+async def take_one(exchange: Exchange) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (ban, None),
+        (functools.partial(ban), None),
+        (Counter(), None),
+        (lambda exchange, call_next: call_next(exchange), None),
+        (forget, "it must be `async def`"),
+        (PlainCounter(), "it must be `async def`"),
+        (OnlyCreated, "it must be `async def`"),
+        (take_one, "it must take two arguments"),
+    ],
+)
+def test_middleware_returns_an_awaitable(function: Any, problem: str | None) -> None:
+    app = Server("s")
+    if problem is None:
+        app.middleware(function)
+    else:
+        with pytest.raises(TypeError, match=f"invalid middleware .*{problem}"):
+            app.middleware(function)
